@@ -13,6 +13,8 @@ CRC64NVME is CRC-64/NVME: polynomial 0xAD93D23594C93659 reflected, all ones befo
 import hashlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
 
 from crc32c import crc32c
 
@@ -28,44 +30,40 @@ _CRC64_ONES = (1 << 64) - 1
 _NATIVE_DIGESTS = native_module("segmentstore.runtime.native.digests")
 
 
-def _crc32(buffers: Iterable[BufferView]) -> bytes:
-    value = 0
-    for buffer in buffers:
-        value = crc32_of(buffer, value)
-    return value.to_bytes(4, "big")
+class RunningChecksum(Protocol):
+    """One checksum of bytes that come one after the other: as the hashes of hashlib have it."""
+
+    def update(self, data: BufferView, /) -> None:
+        """Blocking."""
+
+    def digest(self) -> bytes:
+        """Of all that came, big-endian."""
 
 
-def _crc32c(buffers: Iterable[BufferView]) -> bytes:
-    value = 0
-    for buffer in buffers:
-        value = crc32c(buffer, value)
-    return value.to_bytes(4, "big")
+class _RunningCrc:
+    def __init__(self, function: Callable[[BufferView, int], int], length: int) -> None:
+        """`function`: of bytes, behind what a value is the checksum of."""
+        self._function = function
+        self._length = length
+        self._value = 0
+
+    def update(self, data: BufferView, /) -> None:
+        self._value = self._function(data, self._value)
+
+    def digest(self) -> bytes:
+        return self._value.to_bytes(self._length, "big")
 
 
-def _crc64nvme(buffers: Iterable[BufferView]) -> bytes:
-    return crc64_of(buffers).to_bytes(8, "big")
+def _crc64_of_one(data: BufferView, value: int) -> int:
+    return crc64_of((data,), value)
 
 
-def _sha1(buffers: Iterable[BufferView]) -> bytes:
-    hasher = hashlib.sha1(usedforsecurity=False)
-    for buffer in buffers:
-        hasher.update(buffer)
-    return hasher.digest()
-
-
-def _sha256(buffers: Iterable[BufferView]) -> bytes:
-    hasher = hashlib.sha256()
-    for buffer in buffers:
-        hasher.update(buffer)
-    return hasher.digest()
-
-
-ALGORITHMS: Mapping[str, Callable[[Iterable[BufferView]], bytes]] = {
-    "crc32": _crc32,
-    "crc32c": _crc32c,
-    "crc64nvme": _crc64nvme,
-    "sha1": _sha1,
-    "sha256": _sha256,
+ALGORITHMS: Mapping[str, Callable[[], RunningChecksum]] = {
+    "crc32": partial(_RunningCrc, crc32_of, 4),
+    "crc32c": partial(_RunningCrc, crc32c, 4),
+    "crc64nvme": partial(_RunningCrc, _crc64_of_one, 8),
+    "sha1": partial(hashlib.sha1, usedforsecurity=False),
+    "sha256": hashlib.sha256,
 }
 """By name as it stands in headers, in lower case."""
 CHECKSUM_HEADERS = frozenset(HEADER_PREFIX + name for name in ALGORITHMS)
@@ -89,7 +87,15 @@ def checksum_tag(algorithm: str) -> str:
 
 def checksum_text(algorithm: str, buffers: Iterable[BufferView]) -> str:
     """As it is written in a header."""
-    return b64encode(ALGORITHMS[algorithm](buffers)).decode()
+    running = ALGORITHMS[algorithm]()
+    for buffer in buffers:
+        running.update(buffer)
+    return text_of(running)
+
+
+def text_of(running: RunningChecksum) -> str:
+    """As it is written in a header, of all that came."""
+    return b64encode(running.digest()).decode()
 
 
 def composite_checksum(algorithm: str, parts: Sequence[str]) -> str:

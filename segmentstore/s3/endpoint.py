@@ -279,7 +279,6 @@ def _routes_over(components: _Components) -> Routes:
         wall_clock=wall_clock,
         executor=components.body_threads,
         settings=settings,
-        piece_bytes=components.piece_bytes,
     )
     return routes(
         buckets=BucketHandlers(buckets=buckets, uploads=uploads, bodies=bodies, settings=settings),
@@ -289,6 +288,7 @@ def _routes_over(components: _Components) -> Routes:
         reading=reading,
         writing=ObjectWriteHandlers(
             versions=versions,
+            uploads=uploads,
             buckets=buckets,
             bodies=bodies,
             wall_clock=wall_clock,
@@ -309,7 +309,6 @@ def _routes_over(components: _Components) -> Routes:
             copying=copying,
             buckets=buckets,
             bodies=bodies,
-            budget=budget,
             wall_clock=wall_clock,
             settings=settings,
         ),

@@ -29,6 +29,7 @@ from segmentstore.s3.checksums import (
     checksum_tag,
     composite_checksum,
     joined_checksum,
+    text_of,
 )
 from segmentstore.s3.errors import S3Error
 from segmentstore.s3.listing import common_prefix_of
@@ -51,7 +52,7 @@ from segmentstore.s3.request import (
     requested_page_size,
     write_condition,
 )
-from segmentstore.s3.request_body import BodyReader, MemoryBudget
+from segmentstore.s3.request_body import BodyReader, CheckedBody
 from segmentstore.s3.request_target import object_key, objects_prefix
 from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.xml_documents import (
@@ -84,7 +85,6 @@ class MultipartHandlers:
         copying: ObjectCopyHandlers,
         buckets: Buckets,
         bodies: BodyReader,
-        budget: MemoryBudget,
         wall_clock: WallClock,
         settings: EndpointSettings,
     ) -> None:
@@ -93,7 +93,6 @@ class MultipartHandlers:
         self._copying = copying
         self._buckets = buckets
         self._bodies = bodies
-        self._budget = budget
         self._wall_clock = wall_clock
         self._settings = settings
 
@@ -129,15 +128,28 @@ class MultipartHandlers:
     async def put_part(self, call: Call) -> web.StreamResponse:
         async with self._buckets.writing(call.bucket):
             upload, number = self._upload(call), self._part_number(call)
-            async with self._bodies.read(call, self._settings.object_bytes_max) as body:
-                algorithm = checksum_plan_of(upload).algorithm
-                chosen = (
-                    algorithm if algorithm in body.checksums else next(iter(body.checksums), "")
-                )
-                checksum = (chosen, body.checksums[chosen]) if chosen else None
-                part = await self._uploads.put_part(
-                    upload, number, body.buffers, md5=body.md5.hex(), checksum=checksum
-                )
+            body: CheckedBody
+            if self._bodies.is_held(call):
+                async with self._bodies.read(call, self._settings.object_bytes_max) as body:
+                    part = await self._uploads.put_part(
+                        upload,
+                        number,
+                        body.buffers,
+                        md5=body.md5.hex(),
+                        checksum=_kept_checksum(upload, body),
+                    )
+            else:
+                async with self._uploads.incoming(upload) as incoming:
+                    body = await self._bodies.stream(
+                        call, self._settings.object_bytes_max, incoming.append
+                    )
+                    part = await self._uploads.put_incoming_part(
+                        upload,
+                        number,
+                        incoming,
+                        md5=body.md5.hex(),
+                        checksum=_kept_checksum(upload, body),
+                    )
         headers = {HEADER_PREFIX + name: value for name, value in body.checksums.items()}
         return web.Response(headers={"ETag": f'"{part.md5}"', **headers})
 
@@ -146,13 +158,29 @@ class MultipartHandlers:
             upload, number = self._upload(call), self._part_number(call)
             source = await self._copying.source(call)
             start, end = self._copying.range_of_part(call, source)
-            async with self._budget.hold(end - start):
-                content = await self._copying.read(source, start, end - start)
-                algorithm = checksum_plan_of(upload).algorithm
-                md5, value = await self._copying.digests_of_part(content, algorithm)
-                checksum = (algorithm, value) if value else None
-                part = await self._uploads.put_part(
-                    upload, number, [content], md5=md5, checksum=checksum
+            algorithm = checksum_plan_of(upload).algorithm
+            running = ALGORITHMS[algorithm]() if algorithm in ALGORITHMS else None
+            md5 = hashlib.md5(usedforsecurity=False)
+
+            def hash_(content: bytes) -> None:
+                md5.update(content)
+                if running is not None:
+                    running.update(content)
+
+            async with self._uploads.incoming(upload) as incoming:
+
+                async def take(content: bytes) -> None:
+                    await self._copying.aside(partial(hash_, content))
+                    await incoming.append([content])
+
+                await self._copying.read(source, start, end, take)
+                value = "" if running is None else text_of(running)
+                part = await self._uploads.put_incoming_part(
+                    upload,
+                    number,
+                    incoming,
+                    md5=md5.hexdigest(),
+                    checksum=(algorithm, value) if value else None,
                 )
         result = document(
             "CopyPartResult",
@@ -279,6 +307,14 @@ class MultipartHandlers:
                 f"An object has at most {self._settings.joined_bytes_max} bytes here.",
             )
         return parts
+
+
+def _kept_checksum(upload: Upload, body: CheckedBody) -> tuple[str, str] | None:
+    """The one of those that the client sent which the object will need; any other, if that is not among them."""
+    algorithm = checksum_plan_of(upload).algorithm
+    if algorithm not in body.checksums:
+        return next(iter(body.checksums.items()), None)
+    return algorithm, body.checksums[algorithm]
 
 
 def upload_of(call: Call, uploads: MultipartUploads) -> Upload:

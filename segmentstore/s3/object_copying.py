@@ -1,8 +1,10 @@
-"""CopyObject, and the source of UploadPartCopy. The engine keeps equal bytes once, so a copy costs a record."""
+"""CopyObject, and the source of UploadPartCopy. The engine keeps equal bytes once, so a copy costs a record.
+
+Invariant: of a source no more than a window is in memory, however long it is.
+"""
 
 import asyncio
-import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +16,7 @@ from aiohttp import web
 from segmentstore.contracts.errors import ObjectNotFoundError
 from segmentstore.runtime.clock import WallClock
 from segmentstore.s3.buckets import Buckets
-from segmentstore.s3.checksums import ALGORITHMS, checksum_tag, checksum_text
+from segmentstore.s3.checksums import ALGORITHMS, checksum_tag, text_of
 from segmentstore.s3.errors import S3Error
 from segmentstore.s3.object_lock import requested_lock
 from segmentstore.s3.object_metadata import (
@@ -39,7 +41,7 @@ from segmentstore.s3.request_target import checked_key, decode_text, object_key
 from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.xml_documents import document, iso_date, leaf, xml_response
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.objects import ContentDigest, IndexRecord, digest
+from tier2.volumes.objects import Description, IndexRecord, UploadNotFoundError
 
 _SOURCE = "x-amz-copy-source"
 _Result = TypeVar("_Result")
@@ -68,9 +70,7 @@ class ObjectCopyHandlers:
         wall_clock: WallClock,
         executor: Executor | None,
         settings: EndpointSettings,
-        piece_bytes: int,
     ) -> None:
-        """`piece_bytes`: of the engine."""
         self._engine = engine
         self._versions = versions
         self._buckets = buckets
@@ -78,33 +78,36 @@ class ObjectCopyHandlers:
         self._wall_clock = wall_clock
         self._executor = executor
         self._settings = settings
-        self._piece_bytes = piece_bytes
 
     async def copy(self, call: Call) -> web.StreamResponse:
         async with self._buckets.writing(call.bucket) as bucket:
             requested_lock(call, bucket, self._wall_clock)
             condition = write_condition(call)
             source = await self.source(call)
-            description = self._description(call, source)
+            kept = self._description(call, source)
             self.require_size(source.record.size)
-            async with self._budget.hold(source.record.size):
-                content = await self.read(source, 0, source.record.size)
-                checksums = await self._checksums(call, source.record, content)
-                found = await self._digest(source.record, content)
-                # As the bucket is now, not as it was when the copy began.
-                bucket = self._buckets.get(call.bucket)
-                lock = requested_lock(call, bucket, self._wall_clock)
-                record = await self._versions.put(
-                    bucket,
+            checksums = await self._checksums(call, source)
+            # As the bucket is now, not as it was when the copy began.
+            bucket = self._buckets.get(call.bucket)
+            lock = requested_lock(call, bucket, self._wall_clock)
+            description = Description(
+                content_type=kept.content_type,
+                metadata=kept.with_checksums(checksums),
+                etag=source.record.etag,
+                version_id=self._versions.id_of_put(bucket),
+                retention=lock.retention,
+                legal_hold=lock.legal_hold,
+            )
+            try:
+                record = await self._versions.copy(
                     object_key(call.bucket, call.target.key),
-                    [content],
-                    found,
-                    content_type=description.content_type,
-                    metadata=description.with_checksums(checksums),
-                    etag=source.record.etag,
-                    lock=lock,
+                    object_key(source.bucket, source.key),
+                    source.record,
+                    description,
                     condition=condition,
                 )
+            except ObjectNotFoundError:
+                raise _source_changed() from None
         headers = self.source_headers(source)
         if bucket.versioning:
             headers["x-amz-version-id"] = version_text(record)
@@ -139,45 +142,50 @@ class ObjectCopyHandlers:
         check_copy_source(call, record)
         return CopySource(bucket, key, engine_version, record)
 
-    async def read(self, source: CopySource, start: int, length: int) -> bytes:
-        """Bytes of the source. Raises S3Error if it changed since it was found."""
-        # By its own id, also by the empty one: it is copied although a version with another id takes its place.
-        found = await self._engine.get_range(
-            object_key(source.bucket, source.key),
-            start,
-            length,
-            version_id=source.record.version_id,
-        )
-        if found.record.sequence != source.record.sequence:
-            raise S3Error("OperationAborted", "The source was overwritten during the copy.")
-        return found.content
+    async def read(
+        self,
+        source: CopySource,
+        start: int,
+        end: int,
+        take: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        """`take` gets the bytes [start, end) of the source, a window at a time.
 
-    async def digests_of_part(self, content: bytes, algorithm: str) -> tuple[str, str]:
-        """MD5 in hexadecimal, and the checksum as it is written in headers; empty if the algorithm is none of ours."""
-
-        def hashing() -> tuple[str, str]:
-            md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-            return md5, checksum_text(algorithm, [content]) if algorithm in ALGORITHMS else ""
-
-        return await self.aside(hashing)
+        Raises S3Error if it changed since it was found, and what `take` raises.
+        """
+        record, window = source.record, self._settings.window_bytes
+        key = object_key(source.bucket, source.key)
+        async with self._budget.hold(min(window, end - start)):
+            try:
+                # By its own id, also by the empty one: it is copied although a version with another id takes its place.
+                async with self._engine.opened(key, version_id=record.version_id) as opened:
+                    if opened.record.sequence != record.sequence:
+                        raise _source_changed()
+                    while start < end:
+                        content = await opened.read(start, min(window, end - start))
+                        start += len(content)
+                        await take(content)
+            except UploadNotFoundError:
+                raise
+            except ObjectNotFoundError:
+                raise _source_changed() from None
 
     async def aside(self, call: Callable[[], _Result]) -> _Result:
         """Beside the loop, where bodies are hashed."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
-    async def _checksums(self, call: Call, record: IndexRecord, content: bytes) -> dict[str, str]:
+    async def _checksums(self, call: Call, source: CopySource) -> dict[str, str]:
         """Those of the source, or the one that is asked for. Raises S3Error."""
         algorithm = requested_algorithm(call)
         if not algorithm:
-            return checksums_of(record)
-        return {algorithm: await self.aside(partial(checksum_text, algorithm, [content]))}
+            return checksums_of(source.record)
+        running = ALGORITHMS[algorithm]()
 
-    async def _digest(self, record: IndexRecord, content: bytes) -> ContentDigest:
-        if record.piece_bytes == self._piece_bytes:
-            # The bytes were checked by these when they were read.
-            return ContentDigest(record.size, record.content_hash, record.pieces)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, digest, [content], self._piece_bytes)
+        async def take(content: bytes) -> None:
+            await self.aside(partial(running.update, content))
+
+        await self.read(source, 0, source.record.size, take)
+        return {algorithm: text_of(running)}
 
     def range_of_part(self, call: Call, source: CopySource) -> tuple[int, int]:
         """[start, end) of an UploadPartCopy. Raises S3Error."""
@@ -233,3 +241,7 @@ class ObjectCopyHandlers:
                 "without changing the object's metadata.",
             )
         return description_of_record(source.record)
+
+
+def _source_changed() -> S3Error:
+    return S3Error("OperationAborted", "The source was overwritten during the copy.")

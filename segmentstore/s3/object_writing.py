@@ -8,28 +8,34 @@ All of it is judged by the engine at the commit, in one change each.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 from aiohttp import web
 
 from segmentstore.contracts.errors import ObjectChangedError, ObjectNotFoundError, SegmentStoreError
-from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.clock import WallClock
 from segmentstore.s3.buckets import ENABLED, BucketRecord, Buckets
 from segmentstore.s3.errors import S3Error, not_implemented, s3_error_of
-from segmentstore.s3.object_lock import RequestedLock, bypasses_governance, requested_lock
-from segmentstore.s3.object_metadata import checksum_headers, description_of_request, version_text
+from segmentstore.s3.object_lock import bypasses_governance, requested_lock
+from segmentstore.s3.object_metadata import (
+    ObjectDescription,
+    checksum_headers,
+    description_of_request,
+    version_text,
+)
 from segmentstore.s3.object_reading import requested_version
 from segmentstore.s3.request import Call, etags, write_condition
-from segmentstore.s3.request_body import BodyReader
+from segmentstore.s3.request_body import Body, BodyReader, CheckedBody
 from segmentstore.s3.request_target import KEY_BYTES_MAX, check_key, object_key
 from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.xml_documents import Element, branch, document, leaf, parse, xml_response
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.multipart import MultipartUploads, Part, Upload
-from tier2.volumes.objects import ALWAYS, Condition, ContentDigest, Description, IndexRecord
+from tier2.volumes.multipart import IncomingPart, MultipartUploads, Part, Upload
+from tier2.volumes.objects import ALWAYS, Condition, Description, IndexRecord
 
 _UNKEPT_GUARDS = ("Size", "LastModifiedTime")
 _NULL_VERSION_ID = ""
@@ -46,37 +52,53 @@ class VersionWriter:
 
     async def put(
         self,
-        bucket: BucketRecord,
         key: bytes,
-        content: Sequence[BufferView],
-        found: ContentDigest,
+        body: Body,
+        description: Description,
         *,
-        content_type: str,
-        metadata: Mapping[str, str],
-        etag: str,
-        lock: RequestedLock,
         condition: Condition,
     ) -> IndexRecord:
-        """`found` is the digest of the content.
+        """A body that is held.
 
         Raises S3Error (NoSuchKey for If-Match without an object), and what the engine raises.
         """
-
-        description = Description(
-            content_type=content_type,
-            metadata=metadata,
-            etag=etag,
-            version_id=self._id_of_put(bucket),
-            retention=lock.retention,
-            legal_hold=lock.legal_hold,
-        )
-        try:
+        async with self._told_if_absent(key):
             return await self._engine.put_digested(
-                key, content, found, description, condition=condition
+                key, body.buffers, body.digest, description, condition=condition
             )
-        except ObjectChangedError:
-            await self._require_present(key)
-            raise
+
+    async def put_incoming(
+        self,
+        key: bytes,
+        incoming: IncomingPart,
+        body: CheckedBody,
+        described: Callable[[], Description],
+        *,
+        condition: Condition,
+    ) -> IndexRecord:
+        """A body that came into a file. `described` is asked when the bytes are stored: that may take minutes.
+
+        Raises as `put`, and what `described` raises.
+        """
+        async with self._told_if_absent(key):
+            return await self._uploads.put_incoming(
+                key, incoming, body.digest, described, condition=condition
+            )
+
+    async def copy(
+        self,
+        key: bytes,
+        source_key: bytes,
+        source: IndexRecord,
+        description: Description,
+        *,
+        condition: Condition,
+    ) -> IndexRecord:
+        """The bytes of another version. Raises as `put`, and ObjectNotFoundError if they are gone."""
+        async with self._told_if_absent(key):
+            return await self._engine.copy(
+                key, source_key, source, description, condition=condition
+            )
 
     async def put_parts(
         self,
@@ -99,7 +121,7 @@ class VersionWriter:
             metadata=metadata,
             etag=etag,
         )
-        try:
+        async with self._told_if_absent(upload.record.key):
             return await self._uploads.complete(
                 upload,
                 parts,
@@ -107,9 +129,6 @@ class VersionWriter:
                 condition=condition,
                 is_version=lambda: bucket().versioning == ENABLED,
             )
-        except ObjectChangedError:
-            await self._require_present(upload.record.key)
-            raise
 
     async def delete(
         self,
@@ -135,13 +154,20 @@ class VersionWriter:
             bypass_governance=bypass_governance,
         )
 
-    async def _require_present(self, key: bytes) -> None:
+    @asynccontextmanager
+    async def _told_if_absent(self, key: bytes) -> AsyncIterator[None]:
+        """A change of the key in the block: if its condition fails for want of an object, that is said."""
         try:
-            await self._engine.head(key)
-        except ObjectNotFoundError:
-            raise S3Error("NoSuchKey", "The specified key does not exist.") from None
+            yield
+        except ObjectChangedError:
+            try:
+                await self._engine.head(key)
+            except ObjectNotFoundError:
+                raise S3Error("NoSuchKey", "The specified key does not exist.") from None
+            raise
 
-    def _id_of_put(self, bucket: BucketRecord) -> str | None:
+    def id_of_put(self, bucket: BucketRecord) -> str | None:
+        """Of the version that a put makes."""
         return self._new_id() if bucket.versioning == ENABLED else None
 
     def _new_id(self) -> str:
@@ -164,12 +190,14 @@ class ObjectWriteHandlers:
         self,
         *,
         versions: VersionWriter,
+        uploads: MultipartUploads,
         buckets: Buckets,
         bodies: BodyReader,
         wall_clock: WallClock,
         settings: EndpointSettings,
     ) -> None:
         self._versions = versions
+        self._uploads = uploads
         self._buckets = buckets
         self._bodies = bodies
         self._wall_clock = wall_clock
@@ -181,28 +209,40 @@ class ObjectWriteHandlers:
             # What cannot be is refused before the body is asked for.
             requested_lock(call, bucket, self._wall_clock)
             condition = write_condition(call)
-            description = description_of_request(
-                call, metadata_bytes_max=settings.metadata_bytes_max
-            )
-            async with self._bodies.read(call, settings.object_bytes_max) as body:
-                # As the bucket is now, not as it was when the body began: a change that was answered meanwhile counts.
-                bucket = self._buckets.get(call.bucket)
-                lock = requested_lock(call, bucket, self._wall_clock)
-                record = await self._versions.put(
-                    bucket,
-                    object_key(call.bucket, call.target.key),
-                    body.buffers,
-                    body.digest,
-                    content_type=description.content_type,
-                    metadata=description.with_checksums(body.checksums),
-                    etag=body.md5.hex(),
-                    lock=lock,
-                    condition=condition,
-                )
+            kept = description_of_request(call, metadata_bytes_max=settings.metadata_bytes_max)
+            key = object_key(call.bucket, call.target.key)
+            body: CheckedBody
+            if self._bodies.is_held(call):
+                async with self._bodies.read(call, settings.object_bytes_max) as body:
+                    description = self._description(call, kept, body)
+                    record = await self._versions.put(key, body, description, condition=condition)
+            else:
+                async with self._uploads.incoming() as incoming:
+                    body = await self._bodies.stream(
+                        call, settings.object_bytes_max, incoming.append
+                    )
+                    described = partial(self._description, call, kept, body)
+                    record = await self._versions.put_incoming(
+                        key, incoming, body, described, condition=condition
+                    )
         headers = {"ETag": f'"{record.etag}"', **checksum_headers(body.checksums)}
-        if bucket.versioning:
+        if self._buckets.get(call.bucket).versioning:
             headers["x-amz-version-id"] = version_text(record)
         return web.Response(headers=headers)
+
+    def _description(self, call: Call, kept: ObjectDescription, body: CheckedBody) -> Description:
+        """Of what was sent. Raises S3Error."""
+        # As the bucket is now, not as it was when the body began: a change that was answered meanwhile counts.
+        bucket = self._buckets.get(call.bucket)
+        lock = requested_lock(call, bucket, self._wall_clock)
+        return Description(
+            content_type=kept.content_type,
+            metadata=kept.with_checksums(body.checksums),
+            etag=body.md5.hex(),
+            version_id=self._versions.id_of_put(bucket),
+            retention=lock.retention,
+            legal_hold=lock.legal_hold,
+        )
 
     async def delete(self, call: Call) -> web.StreamResponse:
         match_ = call.header("If-Match")

@@ -1,4 +1,7 @@
-"""Request bodies: read whole, within a limit each and one together, and checked before any handler sees them.
+"""Request bodies: read within a limit each and one together, and checked before anything of them counts.
+
+A body up to `held_body_bytes_max` is held in memory, and handed out when it is whole and checked (`read`). A larger one
+is handed on as it arrives, to be written into a file, and counts when it is whole and checked (`stream`).
 
 A body may come in chunks of its own (`aws-chunked`), each with a signature if the client signs them:
 
@@ -11,12 +14,14 @@ Invariants:
 
 - A body that is too large is refused from its declared length, before it is sent if the client asks first
   (`Expect: 100-continue`).
-- Its whole length is taken from the budget before its first byte is read, in the order of asking, so that bodies never
-  wait for each other half-read; what waits too long is told to slow down.
-- What is handed out agrees with everything the client said of it: length, SHA-256 or signatures of the chunks,
-  Content-MD5, checksums in headers or trailing ones.
-- No byte of a chunk is handed out before the chunk's signature was checked; the lengths of the chunks add up to what
-  the request declared; what `ChunkedBody` holds at a time is one chunk.
+- What a body will hold in memory, its whole length or a few windows of it, is taken from the budget before its first
+  byte is read, in the order of asking, so that bodies never wait for each other half-read; what waits too long is told
+  to slow down.
+- `read` and `stream` return only if the body agrees with everything the client said of it: length, SHA-256 or
+  signatures of the chunks, Content-MD5, checksums in headers or trailing ones. What `stream` handed on before is
+  nothing until then.
+- The lengths of the chunks add up to what the request declared. `ChunkedBody` hands out the bytes of a chunk as they
+  come, however long the chunk is, and raises behind the last of them if its signature is not theirs.
 """
 
 import asyncio
@@ -24,11 +29,21 @@ import binascii
 import hashlib
 from base64 import b64decode
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Executor
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
+from typing import TypeAlias, TypeVar
 
 from aiohttp import StreamReader, web
 
@@ -39,18 +54,24 @@ from segmentstore.s3.authentication import (
     same_signature,
     trailer_signature,
 )
-from segmentstore.s3.checksums import CHECKSUM_HEADERS, HEADER_PREFIX, checksum_text
+from segmentstore.s3.checksums import ALGORITHMS, CHECKSUM_HEADERS, HEADER_PREFIX, text_of
 from segmentstore.s3.errors import S3Error
 from segmentstore.s3.request import Call, require_known_checksum
 from segmentstore.s3.settings import EndpointSettings
-from tier2.volumes.objects import ContentDigest, digest
+from tier2.volumes.objects import ContentDigest, RunningDigest
 
 SIGNED = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 SIGNED_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
 UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+_Result = TypeVar("_Result")
 _CHUNKED_PAYLOADS = (SIGNED, SIGNED_TRAILER, UNSIGNED_TRAILER)
 
+Sink: TypeAlias = Callable[[Sequence[bytes]], Awaitable[None]]
+"""Takes the bytes of a body in their order, one call after the other."""
+
 _CHUNK_LINE_BYTES_MAX = 4096
+_CHUNK_PIECE_BYTES_MAX = 1 << 20
+"""Longer chunks are handed out in several pieces."""
 _TRAILERS_MAX = 16
 _CHUNK_EXTENSION = "chunk-signature="
 _TRAILER_SIGNATURE_NAME = "x-amz-trailer-signature"
@@ -61,16 +82,22 @@ _BODY_TOO_LARGE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """A body that was checked."""
+class CheckedBody:
+    """What is known of a body that was checked."""
 
-    buffers: Sequence[bytes]
     length: int
     md5: bytes
     digest: ContentDigest
     """What the engine wants to know of the bytes."""
-    checksums: dict[str, str] = field(default_factory=dict)
+    checksums: dict[str, str]
     """By algorithm, as the client gave them: they are right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body(CheckedBody):
+    """A body that was checked, with its bytes."""
+
+    buffers: Sequence[bytes]
 
     def joined(self) -> bytes:
         return self.buffers[0] if len(self.buffers) == 1 else b"".join(self.buffers)
@@ -143,6 +170,10 @@ class BodyReader:
         self._executor = executor
         self._settings = settings
 
+    def is_held(self, call: Call) -> bool:
+        """Whether `read` is for it, and not `stream`. Raises S3Error."""
+        return _declared_length(call) <= self._settings.held_body_bytes_max
+
     @asynccontextmanager
     async def read(
         self, call: Call, length_max: int, *, checksums_are_of_body: bool = True
@@ -151,67 +182,128 @@ class BodyReader:
 
         `checksums_are_of_body`: the headers of a completion have the checksum of the object, not of its document.
         """
-        chunked = is_chunked(call.authenticated.payload)
-        length = _declared_length(call, chunked=chunked)
-        if length > length_max:
-            raise S3Error("EntityTooLarge", _BODY_TOO_LARGE.format(length=length, limit=length_max))
+        length = _admitted_length(call, min(length_max, self._settings.held_body_bytes_max))
         async with self._budget.hold(length):
             await call.expect_continue.give()
-            buffers, trailers = await self._receive(call, length, chunked=chunked)
-            claimed = _claimed_checksums(call, trailers) if checksums_are_of_body else {}
-            yield await self._checked(call, buffers, length, claimed)
+            body = self._arriving(call, length)
+            settings = self._settings
+            seconds = settings.body_seconds_max + length / settings.body_bytes_per_second_min
+            async with _time_to_arrive(seconds), aclosing(body.pieces()) as arriving:
+                buffers = [piece async for piece in arriving]
+            _require_length(sum(map(len, buffers)), length)
+            claimed = _claimed_checksums(call, body.trailers) if checksums_are_of_body else {}
+            checks = BodyChecks(claimed, self._piece_bytes)
 
-    async def _receive(
-        self, call: Call, length: int, *, chunked: bool
-    ) -> tuple[list[bytes], dict[str, str]]:
+            def check() -> ContentDigest:
+                checks.update(buffers)
+                return checks.require(call, claimed)
+
+            if length < settings.executor_bytes_min:
+                found = check()
+            else:
+                found = await self._aside(check)
+            yield Body(length, checks.md5, found, claimed, buffers)
+
+    async def stream(self, call: Call, length_max: int, sink: Sink) -> CheckedBody:
+        """The whole body goes to `sink` as it arrives, and counts when this has returned.
+
+        Raises S3Error, and what `sink` raises. One window arrives while the one before it is hashed and written.
+        """
+        length = _admitted_length(call, length_max)
         settings = self._settings
-        seconds = settings.body_seconds_max + length / settings.body_bytes_per_second_min
-        body = ChunkedBody(
+        held = min(
+            2 * (settings.body_window_bytes + settings.read_bytes), settings.bodies_bytes_max
+        )
+        async with self._budget.hold(held):
+            await call.expect_continue.give()
+            checks = BodyChecks(_announced_checksums(call), self._piece_bytes)
+            body = self._arriving(call, length)
+            received = 0
+            async with aclosing(body.pieces()) as arriving:
+                window: list[bytes] = []
+                while True:
+                    try:
+                        async with asyncio.TaskGroup() as tasks:
+                            next_window = tasks.create_task(self._window(arriving))
+                            if window:
+                                tasks.create_task(self._aside(partial(checks.update, window)))
+                                tasks.create_task(_given_to(sink, window))
+                    except ExceptionGroup as failures:
+                        failure = failures.exceptions[0]
+                        raise failure from failure.__cause__
+                    window = next_window.result()
+                    if not window:
+                        break
+                    received += sum(map(len, window))
+                    if received > length:
+                        break
+            _require_length(received, length)
+            claimed = _claimed_checksums(call, body.trailers)
+            found = checks.require(call, claimed)
+        return CheckedBody(length, checks.md5, found, claimed)
+
+    async def _window(self, arriving: AsyncGenerator[bytes, None]) -> list[bytes]:
+        """The next bytes; none: there are no more."""
+        settings = self._settings
+        wanted = settings.body_window_bytes
+        window: list[bytes] = []
+        async with _time_to_arrive(
+            settings.body_seconds_max + wanted / settings.body_bytes_per_second_min
+        ):
+            while wanted > 0:
+                piece = await anext(arriving, b"")
+                if not piece:
+                    break
+                window.append(piece)
+                wanted -= len(piece)
+        return window
+
+    def _arriving(self, call: Call, length: int) -> "UnchunkedBody | ChunkedBody":
+        if not is_chunked(call.authenticated.payload):
+            return UnchunkedBody(call.request.content)
+        return ChunkedBody(
             content=call.request.content,
             authenticated=call.authenticated,
             length=length,
             executor=self._executor,
-            executor_bytes_min=settings.executor_bytes_min,
+            executor_bytes_min=self._settings.executor_bytes_min,
         )
-        try:
-            async with asyncio.timeout(seconds):
-                async with aclosing(
-                    body.pieces() if chunked else _unchunked_pieces(call)
-                ) as arriving:
-                    buffers = [piece async for piece in arriving]
-        except TimeoutError as error:
-            raise S3Error("RequestTimeout", "The body took too long to arrive.") from error
-        except (web.RequestPayloadError, ConnectionError) as error:
-            raise S3Error("IncompleteBody", "The body broke off.") from error
-        received = sum(len(buffer) for buffer in buffers)
-        if received != length:
-            raise S3Error("IncompleteBody", f"The body has {received} bytes and declares {length}.")
-        return buffers, dict(body.trailers)
 
-    async def _checked(
-        self, call: Call, buffers: list[bytes], length: int, claimed: dict[str, str]
-    ) -> Body:
-        payload = call.authenticated.payload
-        sha256 = "" if payload == UNSIGNED_PAYLOAD or is_chunked(payload) else payload
-        content_md5 = call.request.headers.get("Content-MD5")
-        check = partial(_check_body, buffers, claimed, sha256, content_md5, self._piece_bytes)
-        if length < self._settings.executor_bytes_min:
-            md5, found = check()
-        else:
-            md5, found = await asyncio.get_running_loop().run_in_executor(self._executor, check)
-        return Body(buffers=buffers, length=length, md5=md5, digest=found, checksums=claimed)
+    async def _aside(self, call: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
 
-async def _unchunked_pieces(call: Call) -> AsyncGenerator[bytes, None]:
-    content = call.request.content
-    while not content.at_eof():
-        piece = await content.readany()
-        if piece:
-            yield piece
+async def _given_to(sink: Sink, window: Sequence[bytes]) -> None:
+    await sink(window)
 
 
-def _declared_length(call: Call, *, chunked: bool) -> int:
-    if chunked:
+@asynccontextmanager
+async def _time_to_arrive(seconds: float) -> AsyncIterator[None]:
+    """What is read of a body in the block. Raises S3Error if it takes too long, or breaks off."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise S3Error("RequestTimeout", "The body took too long to arrive.") from error
+    except (web.RequestPayloadError, ConnectionError) as error:
+        raise S3Error("IncompleteBody", "The body broke off.") from error
+
+
+def _require_length(received: int, length: int) -> None:
+    if received != length:
+        raise S3Error("IncompleteBody", f"The body has {received} bytes and declares {length}.")
+
+
+def _admitted_length(call: Call, length_max: int) -> int:
+    """What the body declares. Raises S3Error."""
+    length = _declared_length(call)
+    if length > length_max:
+        raise S3Error("EntityTooLarge", _BODY_TOO_LARGE.format(length=length, limit=length_max))
+    return length
+
+
+def _declared_length(call: Call) -> int:
+    if is_chunked(call.authenticated.payload):
         text = call.header("x-amz-decoded-content-length") or ""
         if not (text.isascii() and text.isdigit() and len(text) < 20):
             raise S3Error(
@@ -226,13 +318,20 @@ def _declared_length(call: Call, *, chunked: bool) -> int:
     return length
 
 
-def _claimed_checksums(call: Call, trailers: dict[str, str]) -> dict[str, str]:
-    announced = {
-        name.strip().lower()
-        for name in (call.header("x-amz-trailer") or "").split(",")
-        if name.strip()
-    }
-    if announced.difference(trailers):
+def _announced_trailers(call: Call) -> set[str]:
+    names = (call.header("x-amz-trailer") or "").split(",")
+    return {name.strip().lower() for name in names if name.strip()}
+
+
+def _announced_checksums(call: Call) -> list[str]:
+    """The algorithms of the checksums that the body has to agree with, as far as they are known before it comes."""
+    names = [*call.request.headers, *call.query, *sorted(_announced_trailers(call))]
+    lower = (name.lower() for name in names)
+    return [name.removeprefix(HEADER_PREFIX) for name in lower if name in CHECKSUM_HEADERS]
+
+
+def _claimed_checksums(call: Call, trailers: Mapping[str, str]) -> dict[str, str]:
+    if _announced_trailers(call).difference(trailers):
         raise S3Error("IncompleteBody", "A trailing header that was announced is missing.")
     claimed: dict[str, str] = {}
     for source in (call.request.headers, call.query, trailers):
@@ -243,27 +342,50 @@ def _claimed_checksums(call: Call, trailers: dict[str, str]) -> dict[str, str]:
     return claimed
 
 
-def _check_body(
-    buffers: Sequence[bytes],
-    claimed: dict[str, str],
-    sha256: str,
-    content_md5: str | None,
-    piece_bytes: int,
-) -> tuple[bytes, ContentDigest]:
-    """The MD5 and the engine's digest. Raises S3Error. Blocking."""
-    hasher = hashlib.md5(usedforsecurity=False)
-    for buffer in buffers:
-        hasher.update(buffer)
-    md5 = hasher.digest()
-    if content_md5 is not None and _decoded_md5(content_md5) != md5:
-        raise S3Error("BadDigest", "The Content-MD5 is not that of the body.")
-    found = digest(buffers, piece_bytes)
-    if sha256 and found.content_hash.hex() != sha256:
-        raise S3Error("XAmzContentSHA256Mismatch", "x-amz-content-sha256 is not that of the body.")
-    for algorithm, value in claimed.items():
-        if checksum_text(algorithm, buffers) != value:
-            raise S3Error("BadDigest", f"The {algorithm} checksum is not that of the body.")
-    return md5, found
+class BodyChecks:
+    """What is computed of a body as it comes: update() with all of its bytes, then require()."""
+
+    def __init__(self, algorithms: Iterable[str], piece_bytes: int) -> None:
+        """`algorithms`: of the checksums that the client says something of."""
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._digest = RunningDigest(piece_bytes)
+        self._checksums = {name: ALGORITHMS[name]() for name in algorithms}
+
+    @property
+    def md5(self) -> bytes:
+        return self._md5.digest()
+
+    def update(self, buffers: Sequence[bytes]) -> None:
+        """Blocking."""
+        for buffer in buffers:
+            self._md5.update(buffer)
+            for running in self._checksums.values():
+                running.update(buffer)
+        self._digest.update(buffers)
+
+    def require(self, call: Call, claimed: Mapping[str, str]) -> ContentDigest:
+        """The digest of a body that is what its client said of it. Raises S3Error.
+
+        `claimed`: checksums by their algorithms.
+        """
+        content_md5 = call.request.headers.get("Content-MD5")
+        if content_md5 is not None and _decoded_md5(content_md5) != self.md5:
+            raise S3Error("BadDigest", "The Content-MD5 is not that of the body.")
+        found = self._digest.digest()
+        payload = call.authenticated.payload
+        is_hash = payload != UNSIGNED_PAYLOAD and not is_chunked(payload)
+        if is_hash and found.content_hash.hex() != payload:
+            raise S3Error(
+                "XAmzContentSHA256Mismatch", "x-amz-content-sha256 is not that of the body."
+            )
+        for algorithm, value in claimed.items():
+            running = self._checksums.get(algorithm)
+            if running is None:
+                # A large body was not held until its trailing headers came.
+                raise S3Error("InvalidRequest", f"x-amz-trailer does not announce the {algorithm}.")
+            if text_of(running) != value:
+                raise S3Error("BadDigest", f"The {algorithm} checksum is not that of the body.")
+        return found
 
 
 def _decoded_md5(text: str) -> bytes:
@@ -281,6 +403,22 @@ def is_chunked(payload: str) -> bool:
     if payload.startswith("STREAMING-") and payload not in _CHUNKED_PAYLOADS:
         raise S3Error("NotImplemented", f"Payloads of this kind are not implemented: {payload}")
     return payload in _CHUNKED_PAYLOADS
+
+
+class UnchunkedBody:
+    """Reads one body that is nothing but its bytes."""
+
+    trailers: Mapping[str, str] = MappingProxyType({})
+
+    def __init__(self, content: StreamReader) -> None:
+        self._content = content
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """As they come."""
+        while not self._content.at_eof():
+            piece = await self._content.readany()
+            if piece:
+                yield piece
 
 
 class ChunkedBody:
@@ -306,7 +444,7 @@ class ChunkedBody:
         self.trailers: Mapping[str, str] = {}
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The bytes of each chunk. Raises S3Error."""
+        """The bytes of each chunk as they come. Raises S3Error."""
         left = self._length
         while True:
             size, signature = self._header(await self._line())
@@ -314,13 +452,17 @@ class ChunkedBody:
                 raise _incomplete_body("its chunks are longer than it declares")
             if size == 0:
                 break
-            chunk = await self._exactly(size)
+            left -= size
+            hasher = hashlib.sha256()
+            while size:
+                piece = await self._exactly(min(size, _CHUNK_PIECE_BYTES_MAX))
+                await self._hash(hasher, piece)
+                size -= len(piece)
+                yield piece
             if await self._exactly(2) != b"\r\n":
                 raise _incomplete_body("a chunk does not end where it should")
-            await self._check_chunk(chunk, signature)
-            left -= size
-            yield chunk
-        await self._check_chunk(b"", signature)
+            self._check_chunk(hasher.hexdigest(), signature)
+        self._check_chunk(hashlib.sha256().hexdigest(), signature)
         if left:
             raise _incomplete_body("its chunks are shorter than it declares")
         self.trailers = await self._read_trailers()
@@ -339,14 +481,18 @@ class ChunkedBody:
             raise S3Error("SignatureDoesNotMatch", "A chunk of the body is not signed.")
         return length, extension[len(_CHUNK_EXTENSION) :]
 
-    async def _check_chunk(self, chunk: bytes, signature: str) -> None:
+    async def _hash(self, hasher: "hashlib._Hash", piece: bytes) -> None:
         if not self._signed:
             return
-        if len(chunk) < self._executor_bytes_min:
-            hashed = hashlib.sha256(chunk).hexdigest()
+        if len(piece) < self._executor_bytes_min:
+            hasher.update(piece)
         else:
             loop = asyncio.get_running_loop()
-            hashed = (await loop.run_in_executor(self._executor, hashlib.sha256, chunk)).hexdigest()
+            await loop.run_in_executor(self._executor, hasher.update, piece)
+
+    def _check_chunk(self, hashed: str, signature: str) -> None:
+        if not self._signed:
+            return
         by = self._authenticated
         expected = chunk_signature(
             by.signing_key,

@@ -13,8 +13,12 @@ class EndpointSettings:
     region: str = "us-east-1"
     """What buckets say of their place. Requests signed for any region are taken."""
 
-    object_bytes_max: int = 256 << 20
-    """Largest body of one put or of one part: it is held in memory. Above it: EntityTooLarge."""
+    object_bytes_max: int = 5 << 30
+    """Largest body of one put or of one part, and the most that is copied at once. Above it: EntityTooLarge."""
+    held_body_bytes_max: int = 256 << 20
+    """A larger body is written to a file as it arrives, and never held whole in memory."""
+    body_window_bytes: int = 4 << 20
+    """What is written at a time of such a body; it holds two of these in memory."""
     bodies_bytes_max: int = 512 << 20
     """All bodies that are held at once; more wait, and are told to slow down in the end."""
     body_wait_seconds_max: float = 20.0

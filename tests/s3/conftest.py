@@ -27,7 +27,9 @@ KEYS = Credentials("testkey", "testsecret1")
 
 
 @asynccontextmanager
-async def endpoint(directory: Path, settings: EndpointSettings) -> AsyncIterator[str]:
+async def endpoint(
+    directory: Path, settings: EndpointSettings, volumes: VolumeSettings | None = None
+) -> AsyncIterator[str]:
     """The URL of an endpoint in this loop."""
     async with open_endpoint(
         str(directory),
@@ -36,7 +38,7 @@ async def endpoint(directory: Path, settings: EndpointSettings) -> AsyncIterator
         wall_clock=SystemWallClock(),
         random=Random(7),
         settings=settings,
-        volume_settings=VolumeSettings(),
+        volume_settings=volumes or VolumeSettings(),
     ) as server:
         yield "http://{}:{}".format(*server.address)
 

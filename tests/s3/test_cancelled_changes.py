@@ -21,7 +21,7 @@ from segmentstore.s3.version_scan import VersionScan
 from tests.tier2.volumes.engines import SMALL, SetClock, open_small
 from tier2.volumes.index_database import MemoryIndex
 from tier2.volumes.multipart import MultipartUploads, Upload
-from tier2.volumes.objects import Description
+from tier2.volumes.objects import Description, digest
 from tier2.volumes.opening import OpenEngine
 
 _Arguments = ParamSpec("_Arguments")
@@ -123,6 +123,29 @@ async def begin(world: World) -> None:
     await world.uploads.begin(KEY, Description())
 
 
+async def stream_part(world: World) -> None:
+    async with world.uploads.incoming(world.upload) as incoming:
+        for _ in range(2):
+            await incoming.append([b"piece", b" by piece"])
+        await world.uploads.put_incoming_part(world.upload, 2, incoming, md5="0" * 32)
+
+
+async def stream_object(world: World) -> None:
+    await stream(world, b"s" * 400)
+
+
+async def stream_large_object(world: World) -> None:
+    await stream(world, b"s" * 4000)
+
+
+async def stream(world: World, content: bytes) -> None:
+    async with world.uploads.incoming() as incoming:
+        await incoming.append([content[:100]])
+        await incoming.append([content[100:]])
+        found = digest([content], SMALL.piece_bytes)
+        await world.uploads.put_incoming(KEY, incoming, found, lambda: Description(etag="streamed"))
+
+
 async def suspend(world: World) -> None:
     await world.buckets.change("bucket", versioning="Suspended")
 
@@ -140,10 +163,20 @@ async def delete_full_bucket(world: World) -> None:
         await world.buckets.delete("bucket")
 
 
+def bytes_without_a_name(directory: Path) -> list[Path]:
+    """What a start would remove."""
+    temporary = directory / "temp"
+    unlisted = [one for one in temporary.iterdir() if not (one / "upload.json").exists()]
+    return unlisted + list(temporary.rglob("*.new"))
+
+
 CHANGES = (
     complete,
     send_part_again,
     send_part,
+    stream_part,
+    stream_object,
+    stream_large_object,
     abort,
     begin,
     suspend,
@@ -179,6 +212,7 @@ async def test_a_change_that_is_cancelled_at_any_await_leaves_memory_and_disk_ag
             await asyncio.sleep(0)
         after = await world.state()
         assert after in (before, whole), f"{turns=}"
+        assert bytes_without_a_name(directory) == [], f"{turns=}"
         await world.opened.close()
         again = await open_world(directory, index)
         assert await again.state() == after, f"{turns=}"

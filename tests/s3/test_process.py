@@ -1,18 +1,25 @@
 """The endpoint as a process: what it says, where its keys are, and what is there after kill -9."""
 
+import http.client
 import json
 import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
+from segmentstore.s3.settings import EndpointSettings
 from tests.s3.conftest import Process, client_of
+from tests.s3.raw_request import signed_headers
 from tests.s3.test_multipart import PART, begin, complete, send
 from tests.s3.test_objects import body_of
 
@@ -93,6 +100,43 @@ def test_an_upload_goes_on_after_kill_9_with_the_parts_that_were_acknowledged(
     client.close()
     assert process.stop() == 0
     assert list((process.directory / "tier2" / "temp").iterdir()) == []
+
+
+def test_a_large_body_that_kill_9_cuts_off_leaves_nothing(process: Process) -> None:
+    url = process.start()
+    client = client_of(url)
+    client.create_bucket(Bucket="bucket")
+    client.close()
+    target = f"{url}/bucket/k"
+    length = EndpointSettings().held_body_bytes_max + 1
+    temporary = process.directory / "tier2" / "temp"
+    with sending_slowly("PUT", target, signed_headers("PUT", target), bytes(20 << 20), length):
+        while not any(path.stat().st_size > 10 << 20 for path in temporary.rglob("*.new")):
+            sleep(0.01)
+        process.kill()
+    client = client_of(process.start())
+    assert list(temporary.iterdir()) == []
+    assert client.list_objects_v2(Bucket="bucket")["KeyCount"] == 0
+    client.close()
+    assert process.stop() == 0
+
+
+@contextmanager
+def sending_slowly(
+    method: str, url: str, headers: Mapping[str, str], body: bytes, length: int
+) -> Iterator[None]:
+    """A request that declares more than it sends while the block lasts."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
+    connection.putrequest(method, parts.path)
+    for name, value in {**headers, "Content-Length": str(length)}.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    connection.send(body)
+    try:
+        yield
+    finally:
+        connection.close()
 
 
 def test_buckets_versioning_and_locks_outlive_the_process(process: Process) -> None:

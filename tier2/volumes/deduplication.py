@@ -106,7 +106,7 @@ class DuplicateCheckQueue:
                 self._queue.popleft()
                 self._checked(waiting, None)
                 continue
-            size += waiting.size
+            size += _queued_put(waiting).draft.size
             if share and size > _CHECK_CALL_BYTES_MAX:
                 break
             share.append(first)

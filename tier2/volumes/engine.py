@@ -18,6 +18,7 @@ from typing import ParamSpec, TypeVar, cast
 
 from segmentstore.contracts.errors import (
     InvalidRequestError,
+    ObjectNotFoundError,
     StorageError,
     StorageUnavailableError,
 )
@@ -182,6 +183,35 @@ class VolumeEngine:
         return await self._put(
             Put(key, draft, content, condition, bypass_governance, stored, unique)
         )
+
+    async def copy(
+        self,
+        key: bytes,
+        source_key: bytes,
+        source: IndexRecord,
+        description: Description,
+        *,
+        condition: Condition = ALWAYS,
+    ) -> IndexRecord:
+        """As `put`, of the bytes of a version, which the volumes have: they are read and checked, piece by piece.
+
+        Raises ObjectNotFoundError if no version has these bytes any more, CorruptedDataError if they are damaged.
+        """
+        check_key(key)
+        content: Sequence[BufferView] = ()
+        found = ContentDigest(source.size, source.content_hash, source.pieces)
+        if source.inline:
+            stored = await self.get(source_key, version_id=source.version_id)
+            if stored.record.sequence != source.sequence:
+                raise ObjectNotFoundError(f"the source of a copy is gone key={source_key!r}")
+            content = (stored.content,)
+            found = digest(content, self._settings.piece_bytes)
+        now_ms = self._wall_clock.now_ms()
+        draft = draft_of(found, description, now_ms=now_ms, settings=self._settings)
+        if not source.inline:
+            # It may have been stored under other settings.
+            draft.piece_bytes, draft.inline = source.piece_bytes, False
+        return await self._put(Put(key, draft, content, condition))
 
     def _put(self, put: Put | UnhashedPut | SmallPut) -> "Awaitable[IndexRecord]":
         """Joins the queue at once, if there is room."""

@@ -5,6 +5,7 @@
     DIR/temp/UPLOAD/upload.json    what is known of the upload from its beginning on: the upload record
     DIR/temp/UPLOAD/part-...       its parts
     DIR/temp/UPLOAD/*.new          a file that is being written
+    DIR/temp/UPLOAD/               without an upload record: bytes that are on their way to one object
 
 # The upload record, a JSON object of format 1
 
@@ -20,6 +21,9 @@
   upload or a part, outlives the process, and power cuts, for `multipart_seconds_max`. The length and CRC32 of a part
   are checked whenever it is read.
 - A removal takes the record first: one that was cut short is finished at the next start.
+- Bytes that come piece by piece (`incoming`) have no name but `*.new`, or stand in a directory without a record, until
+  they are whole and their caller says that they count. What does not come to that leaves no file; after a kill the next
+  start removes it.
 - A part that is sent again replaces the former one; a completion joins the parts that were there when it began. Parts
   of one number are stored one after the other, each with a later time than the one before it, and one that failed
   leaves no file: a start finds the part that was acknowledged last.
@@ -29,8 +33,8 @@
   object is stored, but that was cut off before it left, leaves at the next start: it never becomes a second object.
 - What an upload became is known as long as it is there under its key: metadata[UPLOAD_ID] of its index record says
   which upload it was, and is durable by the same sync as the object is.
-- Memory: an upload up to `multipart_memory_bytes_max` is put like other objects, a few at a time; a larger one is read
-  slice by slice, for its digest and again into a volume of its own, and checked there by what was digested.
+- Memory: bytes up to `multipart_memory_bytes_max` are put like other objects, a few at a time; more are read slice by
+  slice into a volume of their own, and checked by the CRC32s of the parts before that counts.
 """
 
 import asyncio
@@ -41,14 +45,16 @@ import json
 import logging
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import ParamSpec, TypeVar
 
 from segmentstore.codec.crc32 import crc32_of
+from segmentstore.codec.crc_algebra import CRC32, joined_crc
 from segmentstore.contracts.errors import (
     CorruptedDataError,
     InvalidRequestError,
@@ -60,7 +66,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.cancellation import ChangeTasks
 from segmentstore.runtime.clock import WallClock
-from segmentstore.runtime.files import FileSystem
+from segmentstore.runtime.files import File, FileSystem
 from segmentstore.runtime.keyed_locks import KeyedLocks
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.index import BlobRow
@@ -199,6 +205,34 @@ class UploadFiles:
                     self._files.remove(f"{self._path(upload_id)}/{name}")
             raise
 
+    def open_incoming(self, upload_id: str, temporary: str, *, alone: bool) -> File:
+        """The file of a part that comes piece by piece. `alone`: in a directory that is made for it."""
+        path = self._path(upload_id)
+        if alone:
+            self._files.make_directories(path)
+        return self._files.open(
+            f"{path}/{temporary}{_NEW_FILE_SUFFIX}", create=True, exclusive=True
+        )
+
+    def name_incoming(self, upload_id: str, temporary: str, part: Part) -> None:
+        """The file is that of the part, durably if its bytes are synced; or no file of it is left."""
+        path = self._path(upload_id)
+        try:
+            self._files.rename(
+                f"{path}/{temporary}{_NEW_FILE_SUFFIX}", f"{path}/{part.file_name()}"
+            )
+            self._files.sync_directory(path)
+        except BaseException:
+            self.remove_incoming(upload_id, temporary)
+            with contextlib.suppress(OSError):
+                self.remove_part(upload_id, part)
+            raise
+
+    def remove_incoming(self, upload_id: str, temporary: str) -> None:
+        """If it is still there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._files.remove(f"{self._path(upload_id)}/{temporary}{_NEW_FILE_SUFFIX}")
+
     def remove_part(self, upload_id: str, part: Part) -> None:
         """If it is still there."""
         with contextlib.suppress(FileNotFoundError):
@@ -262,6 +296,57 @@ class UploadFiles:
 
     def _path(self, upload_id: str) -> str:
         return f"{self._directory}/{upload_id}"
+
+
+class IncomingPart:
+    """Bytes that come piece by piece, in a file that is nothing yet: see `MultipartUploads.incoming`."""
+
+    def __init__(
+        self,
+        upload_id: str,
+        temporary: str,
+        *,
+        alone: bool,
+        files: UploadFiles,
+        run: Callable[[Callable[[], None]], Coroutine[object, object, None]],
+    ) -> None:
+        """`alone`: it is no part of an upload. `run`: makes a call in a thread, and ends only with it."""
+        self.upload_id = upload_id
+        self.temporary = temporary
+        self.alone = alone
+        self.length = 0
+        """Of what was appended."""
+        self.crc32 = 0
+        self._files = files
+        self._run = run
+        self._file: File | None = None
+
+    async def append(self, buffers: Sequence[BufferView]) -> None:
+        """These bytes come next; one call after the other. Raises UploadNotFoundError, StorageError and its kinds."""
+        await self._run(partial(self._append, buffers))
+
+    def _append(self, buffers: Sequence[BufferView]) -> None:
+        if self._file is None:
+            self._file = self._files.open_incoming(self.upload_id, self.temporary, alone=self.alone)
+        self._file.write_at(self.length, buffers)
+        for buffer in buffers:
+            self.crc32 = crc32_of(buffer, self.crc32)
+            self.length += len(buffer)
+
+    def end(self, *, durably: bool) -> None:
+        """No more comes. Blocking. Raises OSError."""
+        if self._file is None:
+            self._append(())
+        assert self._file is not None, "an empty part has a file too"
+        if durably:
+            self._file.sync_data()
+        self.close()
+
+    def close(self) -> None:
+        """Idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 class MultipartUploads:
@@ -344,32 +429,35 @@ class MultipartUploads:
 
         Raises InvalidRequestError, UploadNotFoundError, StorageFullError, StorageError.
         """
-        if not 1 <= number <= PARTS_MAX:
-            raise InvalidRequestError(f"part numbers are 1 to {PARTS_MAX} {number=}")
-        return await self._changes.run(self._put_part(upload, number, content, md5, checksum))
+        _require_number(number)
+        return await self._changes.run(
+            self._put_part(
+                upload, number, partial(self._write_part, upload, number, content, md5, checksum)
+            )
+        )
 
-    async def _put_part(
+    def _write_part(
         self,
         upload: Upload,
         number: int,
         content: Sequence[BufferView],
         md5: str | None,
         checksum: tuple[str, str] | None,
+        stored_ms: int,
     ) -> Part:
+        part = _measured_part(number, content, md5, stored_ms, checksum)
+        self._files.write_part(upload.upload_id, part, content, temporary=self._temporary_name())
+        return part
+
+    async def _put_part(self, upload: Upload, number: int, write: Callable[[int], Part]) -> Part:
+        """`write` makes the file of the part, durably, given the time that it was stored at. In a thread."""
         async with self._part_locks.held(f"{upload.upload_id} {number}"):
             if upload.upload_id not in self._uploads:
                 raise _upload_not_found(upload.upload_id)
             former = upload.parts.get(number)
             # The next start may find both: the later one has to be told by its time, whatever the clock does.
             stored_ms = max(self._wall_clock.now_ms(), former.stored_ms + 1 if former else 0)
-            temporary = self._random.randbytes(8).hex()
-
-            def write() -> Part:
-                part = _measured_part(number, content, md5, stored_ms, checksum)
-                self._files.write_part(upload.upload_id, part, content, temporary=temporary)
-                return part
-
-            part = await self._run(write)
+            part = await self._run(write, stored_ms)
             if upload.upload_id not in self._uploads:
                 raise _upload_not_found(upload.upload_id)
             upload.parts[number] = part
@@ -377,6 +465,104 @@ class MultipartUploads:
             if former is not None and not upload.completing:
                 await self._remove_part(upload, former)
             return part
+
+    @asynccontextmanager
+    async def incoming(self, upload: Upload | None = None) -> AsyncIterator[IncomingPart]:
+        """A part that comes piece by piece: of `upload`, for `put_incoming_part`, or alone, for `put_incoming`.
+
+        What neither of them took by the end of the block leaves no file.
+        """
+        if upload is not None and upload.upload_id not in self._uploads:
+            raise _upload_not_found(upload.upload_id)
+        upload_id = self._random.randbytes(16).hex() if upload is None else upload.upload_id
+
+        async def run(call: Callable[[], None]) -> None:
+            await self._changes.run(self._run(call))
+
+        part = IncomingPart(
+            upload_id,
+            self._temporary_name(),
+            alone=upload is None,
+            files=self._files,
+            run=run,
+        )
+        try:
+            yield part
+        finally:
+            await self._changes.run(self._discard(part))
+
+    async def _discard(self, part: IncomingPart) -> None:
+        def discard() -> None:
+            part.close()
+            if part.alone:
+                self._files.remove(part.upload_id)
+            else:
+                self._files.remove_incoming(part.upload_id, part.temporary)
+
+        try:
+            await self._run(discard)
+        except UploadNotFoundError:
+            pass
+        except (StorageError, StorageFullError) as error:
+            # The next start removes it.
+            _LOGGER.warning("bytes that count for nothing stay for now: %s", error)
+
+    async def put_incoming_part(
+        self,
+        upload: Upload,
+        number: int,
+        incoming: IncomingPart,
+        *,
+        md5: str,
+        checksum: tuple[str, str] | None = None,
+    ) -> Part:
+        """As `put_part`, of what came."""
+        _require_number(number)
+
+        def write(stored_ms: int) -> Part:
+            part = Part(number, incoming.length, md5, incoming.crc32, stored_ms, checksum)
+            incoming.end(durably=True)
+            self._files.name_incoming(upload.upload_id, incoming.temporary, part)
+            return part
+
+        return await self._changes.run(self._put_part(upload, number, write))
+
+    async def put_incoming(
+        self,
+        key: bytes,
+        incoming: IncomingPart,
+        found: ContentDigest,
+        described: Callable[[], Description],
+        *,
+        condition: Condition = ALWAYS,
+    ) -> IndexRecord:
+        """What came alone is one object; `found` is its digest. `described` is asked when its bytes are stored.
+
+        Raises what `VolumeEngine.put` raises, and what `described` does.
+        """
+        check_key(key)
+        put = partial(self._engine.put_digested, key, condition=condition)
+        return await self._changes.run(self._put_incoming(incoming, found, described, put))
+
+    async def _put_incoming(
+        self,
+        incoming: IncomingPart,
+        found: ContentDigest,
+        described: Callable[[], Description],
+        put: Callable[..., Coroutine[object, object, IndexRecord]],
+    ) -> IndexRecord:
+        part = Part(1, incoming.length, "0" * 32, incoming.crc32, 0)
+
+        def end() -> None:
+            # A kill takes it anyway: nothing of it has to be synced before it stands in a volume.
+            incoming.end(durably=False)
+            self._files.name_incoming(incoming.upload_id, incoming.temporary, part)
+
+        await self._run(end)
+        return await self._store(incoming.upload_id, [part], found, described, put)
+
+    def _temporary_name(self) -> str:
+        return self._random.randbytes(8).hex()
 
     async def _remove_part(self, upload: Upload, part: Part) -> None:
         try:
@@ -491,29 +677,29 @@ class MultipartUploads:
             return replace(description, version_id=upload.upload_id if is_version() else None)
 
         try:
-            if sum(part.length for part in parts) <= self._settings.multipart_memory_bytes_max:
-                async with self._in_memory:
-                    content, found = await self._run(self._join, upload, parts)
-                    record = await put(content, found, described())
-            else:
-                record = await self._put_volume(upload, parts, described, put)
+            record = await self._store(upload.upload_id, parts, None, described, put)
             await self._forget(upload)
         finally:
             upload.completing = False
         return record
 
-    def _join(self, upload: Upload, parts: Sequence[Part]) -> tuple[list[bytes], ContentDigest]:
-        content = list(self._files.slices(upload.upload_id, parts))
-        return content, digest(content, self._settings.piece_bytes)
-
-    async def _put_volume(
+    async def _store(
         self,
-        upload: Upload,
+        upload_id: str,
         parts: Sequence[Part],
+        found: ContentDigest | None,
         described: Callable[[], Description],
         put: Callable[..., Coroutine[object, object, IndexRecord]],
     ) -> IndexRecord:
-        volume, found, stored = await self._run(self._write_volume, upload, parts)
+        """`found`: the digest of all of their bytes, if it is known."""
+        slices = partial(self._files.slices, upload_id, parts)
+        if sum(part.length for part in parts) <= self._settings.multipart_memory_bytes_max:
+            async with self._in_memory:
+                content, found = await self._run(self._joined, slices, found)
+                return await put(content, found, described())
+        if found is None:
+            found = await self._run(lambda: digest(slices(), self._settings.piece_bytes))
+        volume, stored = await self._run(self._write_volume, slices, parts, found)
         try:
             record = await put((), found, described(), stored=stored)
         except asyncio.CancelledError:
@@ -526,20 +712,23 @@ class MultipartUploads:
         await self._run(self._volumes.release, volume)
         return record
 
+    def _joined(
+        self, slices: Callable[[], Iterator[bytes]], found: ContentDigest | None
+    ) -> tuple[list[bytes], ContentDigest]:
+        content = list(slices())
+        return content, found or digest(content, self._settings.piece_bytes)
+
     def _write_volume(
-        self, upload: Upload, parts: Sequence[Part]
-    ) -> tuple[OpenVolume, ContentDigest, BlobRow]:
+        self, slices: Callable[[], Iterator[bytes]], parts: Sequence[Part], found: ContentDigest
+    ) -> tuple[OpenVolume, BlobRow]:
         """The bytes in a volume of their own, synced. In the executor."""
-        slices = partial(self._files.slices, upload.upload_id, parts)
-        found = digest(slices(), self._settings.piece_bytes)
         now_ms = self._wall_clock.now_ms()
         draft = draft_of(found, Description(), now_ms=now_ms, settings=self._settings)
         front = encode_index_record(draft)
         volume = self._volumes.create(now_ms=now_ms, sequence_first=self._sequence_applied())
         try:
-            crc = crc32_of(front, seed_of(volume.secret))
-            for piece in slices():
-                crc = crc32_of(piece, crc)
+            sums = [(crc32_of(front, seed_of(volume.secret)), len(front))]
+            crc = joined_crc(CRC32, sums + [(part.crc32, part.length) for part in parts])
             header = RecordHeader(
                 crc=crc,
                 timestamp_ms=now_ms,
@@ -556,7 +745,7 @@ class MultipartUploads:
             self._volumes.release(volume)
             raise
         blob_offset = offset + header.blob_offset
-        return volume, found, BlobRow(volume.number, offset, blob_offset, found.size, 0)
+        return volume, BlobRow(volume.number, offset, blob_offset, found.size, 0)
 
     async def _end_completed_ones(self) -> None:
         for upload in list(self._uploads.values()):
@@ -610,6 +799,11 @@ class MultipartUploads:
         except OSError as error:
             kind = StorageFullError if error.errno in NO_SPACE else StorageError
             raise kind(f"an upload failed: {error}") from error
+
+
+def _require_number(number: int) -> None:
+    if not 1 <= number <= PARTS_MAX:
+        raise InvalidRequestError(f"part numbers are 1 to {PARTS_MAX} {number=}")
 
 
 def _measured_part(

@@ -62,10 +62,11 @@ class Put:
     key: bytes
     draft: IndexRecord
     content: Sequence[BufferView]
+    """Empty, and `draft.size` is not 0: the bytes are stored already, in `stored` or where the index has their hash."""
     condition: Condition = ALWAYS
     bypass_governance: bool = False
     stored: BlobRow | None = None
-    """The bytes are synced in a volume already, and `content` is empty."""
+    """The bytes are synced in a volume of their own already."""
     unique: bool = False
     """Of somebody who keeps the newest bytes in memory too."""
     new: NewObject | None = None
@@ -75,7 +76,8 @@ class Put:
 
     @property
     def size(self) -> int:
-        return 0 if self.stored is not None else self.draft.size
+        """Bytes that it holds in memory: none if it is said where they are, or that they are stored already."""
+        return self.draft.size if self.content else 0
 
 
 @dataclass(slots=True)

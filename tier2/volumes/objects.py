@@ -178,26 +178,52 @@ def _digest_parts_of_all(
 
 def _digest_parts(content: Iterable[BufferView], piece_bytes: int, *, hashed: bool) -> _DigestParts:
     """Size, SHA-256, and the checksums of the pieces: as the native piece has them."""
-    sha = hashlib.sha256()
-    pieces: list[int] = []
-    crc, room, size = 0, piece_bytes, 0
-    for buffer in content:
-        view = memoryview(buffer)
-        if not view.c_contiguous:
-            raise BufferError("bytes that do not lie one behind the other")
-        view = view.cast("B")
-        if hashed:
-            sha.update(view)
-        size += len(view)
-        while len(view) >= room:
-            pieces.append(crc32_of(view[:room], crc))
-            view, crc, room = view[room:], 0, piece_bytes
-        if view:
-            crc = crc32_of(view, crc)
-            room -= len(view)
-    if room < piece_bytes:
-        pieces.append(crc)
-    return size, sha.digest() if hashed else b"", tuple(pieces)
+    running = RunningDigest(piece_bytes, hashed=hashed)
+    running.update(content)
+    found = running.digest()
+    return found.size, found.content_hash, found.pieces
+
+
+class RunningDigest:
+    """As `digest`, of bytes that come one after the other: update() as often as there are some, then digest()."""
+
+    def __init__(self, piece_bytes: int, *, hashed: bool = True) -> None:
+        """Unless `hashed`, there is no hash."""
+        self.size = 0
+        """Of what came."""
+        self._piece_bytes = piece_bytes
+        self._sha = hashlib.sha256() if hashed else None
+        self._pieces: list[int] = []
+        self._crc = 0
+        """Of the piece that is not full yet."""
+        self._room = piece_bytes
+        """What it lacks."""
+
+    def update(self, content: Iterable[BufferView]) -> None:
+        """Blocking. Raises BufferError for bytes that do not lie one behind the other."""
+        crc, room = self._crc, self._room
+        for buffer in content:
+            view = memoryview(buffer)
+            if not view.c_contiguous:
+                raise BufferError("bytes that do not lie one behind the other")
+            view = view.cast("B")
+            if self._sha is not None:
+                self._sha.update(view)
+            self.size += len(view)
+            while len(view) >= room:
+                self._pieces.append(crc32_of(view[:room], crc))
+                view, crc, room = view[room:], 0, self._piece_bytes
+            if view:
+                crc = crc32_of(view, crc)
+                room -= len(view)
+        self._crc, self._room = crc, room
+
+    def digest(self) -> ContentDigest:
+        """Of all that came; more may follow."""
+        pieces = tuple(self._pieces)
+        if self._room < self._piece_bytes:
+            pieces += (self._crc,)
+        return ContentDigest(self.size, b"" if self._sha is None else self._sha.digest(), pieces)
 
 
 def digest_piece(content: bytes) -> ContentDigest:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from segmentstore.contracts.errors import (
+    CorruptedDataError,
     InvalidRequestError,
     ObjectChangedError,
     ObjectExistsError,
@@ -257,6 +258,8 @@ class WriteBatch:
             if not checked.are_sound:
                 shared = None
         brings_blob = size > 0 and shared is None and put.stored is None
+        if brings_blob and not put.content:
+            raise _bytes_not_found(put)
         sequence = self.sequence
         oldest = sequence if replaced is None else replaced.record.oldest
         record.number(sequence, oldest)
@@ -445,6 +448,13 @@ class WriteBatch:
 
 def _have_same_place(one: ObjectRow | BlobRow, other: ObjectRow | BlobRow) -> bool:
     return (one.volume, one.record_offset) == (other.volume, other.record_offset)
+
+
+def _bytes_not_found(put: Put) -> SegmentStoreError:
+    """Of a put that relies on bytes that are stored already."""
+    if put.checked is not None and not put.checked.are_sound:
+        return CorruptedDataError(f"stored bytes that are put again are damaged key={put.key!r}")
+    return ObjectNotFoundError(f"bytes that are put again are gone key={put.key!r}")
 
 
 def _index_record_without_bytes(now_ms: int) -> IndexRecord:

@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -499,6 +500,56 @@ async def test_h72_whatever_is_damaged_between_two_lives_what_was_put_since_is_t
             elif random.random() < 0.6 and path.stat().st_size > VOLUME_HEADER_BYTES:
                 for _ in range(random.randrange(1, 4)):
                     flip(path, random.randrange(VOLUME_HEADER_BYTES, path.stat().st_size))
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000], ids=["empty", "inline", "in a volume"])
+async def test_a_copy_is_another_object_of_the_same_bytes(tmp_path: Path, size: int) -> None:
+    content = CONTENT[:size]
+    opened = await open_small(str(tmp_path))
+    engine = opened.engine
+    source = await engine.put(b"source", [content])
+    await engine.copy(b"copy", b"source", source, Description(content_type="x/y", etag="e"))
+    await engine.delete(b"source")
+    found = await engine.get(b"copy")
+    assert (found.content, found.record.content_type, found.record.etag) == (content, "x/y", "e")
+    await engine.check()
+    assert sum(path.stat().st_size for path in (tmp_path / "volumes").iterdir()) < size + 2000
+    await opened.close()
+    (tmp_path / "index").rename(tmp_path / "lost")
+    opened = await open_small(str(tmp_path))
+    assert (await opened.engine.get(b"copy")).content == content
+    await opened.engine.check()
+    await opened.close()
+
+
+async def test_a_copy_of_other_settings_keeps_the_pieces_of_its_source(tmp_path: Path) -> None:
+    opened = await open_small(str(tmp_path))
+    source = await opened.engine.put(b"source", [CONTENT])
+    await opened.close()
+    settings = replace(SMALL, piece_bytes=700, inline_bytes_max=6000)
+    opened = await open_small(str(tmp_path), settings=settings)
+    await opened.engine.copy(b"copy", b"source", source, Description())
+    await opened.engine.delete(b"source")
+    assert (await opened.engine.get_range(b"copy", 900, 2000)).content == CONTENT[900:2900]
+    await opened.engine.check()
+    await opened.close()
+
+
+async def test_a_copy_of_bytes_that_are_damaged_or_gone_is_refused(tmp_path: Path) -> None:
+    opened = await open_small(str(tmp_path))
+    engine = opened.engine
+    source = await engine.put(b"source", [CONTENT])
+    small = await engine.put(b"small", [b"small"])
+    flip(volume(tmp_path), place_of(engine, source.content_hash).blob_offset + 4000)
+    with pytest.raises(CorruptedDataError):
+        await engine.copy(b"copy", b"source", source, Description())
+    for key, record in ((b"source", source), (b"small", small)):
+        await engine.delete(key)
+        with pytest.raises(ObjectNotFoundError):
+            await engine.copy(b"copy", key, record, Description())
+    assert [one.key for one in await engine.list(b"", limit=10)] == []
+    await require_sums(engine)
+    await opened.close()
 
 
 def test_the_pieces_of_these_tests_are_shorter_than_their_contents() -> None:
