@@ -221,6 +221,7 @@ async def open_endpoint(
                 settings=settings,
             ),
             routes=_routes_over(components),
+            failure=lambda: engine.failure,
             random=Random(random.getrandbits(64)),
         )
         server = S3Server(dispatch=dispatch, settings=settings)

@@ -86,8 +86,16 @@ class Routes:
 class Dispatch:
     """Answers requests."""
 
-    def __init__(self, *, authenticator: Authenticator, routes: Routes, random: Random) -> None:
-        """`random` numbers requests: it need not be strong."""
+    def __init__(
+        self,
+        *,
+        authenticator: Authenticator,
+        routes: Routes,
+        failure: Callable[[], Exception | None],
+        random: Random,
+    ) -> None:
+        """`failure`: why nothing can be answered any more. `random` numbers requests: it need not be strong."""
+        self._failure = failure
         self._authenticator = authenticator
         self._routes = routes
         self._random = random
@@ -95,7 +103,7 @@ class Dispatch:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Never raises but CancelledError and ConnectionError."""
         if request.rel_url.raw_path == HEALTH_PATH and request.method in {"GET", "HEAD"}:
-            return web.json_response({"status": "ok"})
+            return self._health()
         loop = asyncio.get_running_loop()
         started = loop.time()
         request_id = self._random.randbytes(8).hex().upper()
@@ -118,6 +126,12 @@ class Dispatch:
             loop.time() - started,
         )
         return response
+
+    def _health(self) -> web.Response:
+        failure = self._failure()
+        if failure is None:
+            return web.json_response({"status": "ok"})
+        return web.json_response({"status": "stopped", "cause": repr(failure)}, status=503)
 
     async def _answer(
         self, request: web.BaseRequest, request_id: str, expect_continue: ExpectContinue

@@ -1,15 +1,21 @@
 """Requests that are wrong on purpose: a clear refusal, nothing stored, and the endpoint goes on."""
 
+import asyncio
 import hashlib
 import time
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.xml_documents import parse
+from tests.s3.conftest import endpoint
 from tests.s3.raw_request import send, send_bytes, signed_headers
 from tests.s3.test_objects import body_of, code_of
+from tier2.volumes.engine import VolumeEngine
 
 pytestmark = pytest.mark.integration
 
@@ -176,3 +182,16 @@ def test_numbers_that_are_none_are_refused(url: str, bucket: str) -> None:
 def test_a_health_answer_needs_no_signature(url: str) -> None:
     answer = send("GET", f"{url}/-/health", {"Host": "x"})
     assert (answer.status, answer.body) == (200, b'{"status": "ok"}')
+
+
+async def test_health_says_why_an_engine_has_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with endpoint(tmp_path, EndpointSettings(port=0)) as url:
+        ask = partial(send, "GET", f"{url}/-/health", {"Host": "x"})
+        assert (await asyncio.to_thread(ask)).status == 200
+        bug = ZeroDivisionError("as the test says")
+        monkeypatch.setattr(VolumeEngine, "failure", property(lambda _: bug))
+        answer = await asyncio.to_thread(ask)
+        assert answer.status == 503
+        assert b"as the test says" in answer.body

@@ -30,6 +30,7 @@ from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.files import File
+from segmentstore.runtime.guarded_callback import guarded
 from tier2.volumes.index import BlobRow
 from tier2.volumes.mutations import CheckedDuplicate, DuplicateFound, Put
 from tier2.volumes.objects import IndexRecord, cannot_change, digest, digest_by_name
@@ -60,14 +61,16 @@ class DuplicateCheckQueue:
         check: Callable[[Put, DuplicateFound], Put],
         executor: Executor | None,
         checked: Callable[[QueuedMutation, Put | BaseException | None], None],
+        fail: Callable[[Exception], None],
     ) -> None:
-        """`check` is called in the executor.
+        """`check` is called in the executor; `fail` when a callback of this queue fails.
 
         checked: the put as it may join the queue again, or why it cannot; None: nobody waits for it any more.
         """
         self._check = check
         self._executor = executor
         self._checked = checked
+        self._fail = fail
         self._queue: deque[tuple[QueuedMutation, DuplicateFound]] = deque()
         self._under_way = 0
         """Calls."""
@@ -78,7 +81,7 @@ class DuplicateCheckQueue:
         self._queue.append((waiting, found))
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._begin)
+            asyncio.get_running_loop().call_soon(guarded(self._begin, self._fail))
 
     def _begin(self) -> None:
         self._is_due = False
@@ -94,7 +97,7 @@ class DuplicateCheckQueue:
                 self._tell(share, [error] * len(share))
                 continue
             self._under_way += 1
-            call.add_done_callback(partial(self._see_end, share))
+            call.add_done_callback(guarded(partial(self._see_end, share), self._fail))
 
     def _take(self) -> list[tuple[QueuedMutation, DuplicateFound]]:
         """What one call checks."""

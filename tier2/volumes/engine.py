@@ -26,6 +26,7 @@ from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.cancellation import finish_despite_cancellation
 from segmentstore.runtime.clock import WallClock
 from tier2.volumes.compaction import CompactionSummary, Compactor
+from tier2.volumes.engine_failure import EngineFailure
 from tier2.volumes.index import BlobRow
 from tier2.volumes.index_database import BufferedIndex, IndexDatabase
 from tier2.volumes.mutations import (
@@ -82,12 +83,14 @@ class VolumeEngine:
         readers: Executor | None,
         wall_clock: WallClock,
         settings: VolumeSettings,
+        failure: EngineFailure,
     ) -> None:
-        """`readers`: where objects are looked up and read; somebody waits for each of these."""
+        """`readers`: where objects are looked up and read; a caller waits for each of these."""
         self._index = index
         self._volumes = volumes
         self._lookups = ObjectReader(index=index, volumes=volumes)
-        self._lookup_line = ReadQueue(lookups=self._lookups, executor=readers)
+        self._lookup_line = ReadQueue(lookups=self._lookups, executor=readers, failure=failure)
+        self._failure = failure
         self._queue = queue
         self._compactor = compactor
         self._executor = executor
@@ -99,6 +102,11 @@ class VolumeEngine:
     def index(self) -> IndexDatabase:
         """As it stands, with what is not yet in the database: for those who scan keys with all their versions."""
         return self._index
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the engine stopped by itself: a bug. It answers nothing any more then."""
+        return self._failure.cause
 
     # --- changes ---------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from segmentstore.runtime.files import File, FileSystem
 from tier2.volumes.compaction import CompactionTrigger, Compactor
 from tier2.volumes.deduplication import DuplicateCheck
 from tier2.volumes.engine import VolumeEngine
+from tier2.volumes.engine_failure import EngineFailure
 from tier2.volumes.group_commit import DiskReserve, GroupCommit
 from tier2.volumes.index import NEXT_SEQUENCE
 from tier2.volumes.index_database import BufferedIndex, IndexDatabase
@@ -184,7 +185,7 @@ async def open_engine(
         settings=settings,
         sequence_next=replay.sequence_next,
     )
-    alarm = CompactionTrigger()
+    alarm, failure = CompactionTrigger(), EngineFailure()
     queue = WriteQueue(
         commit=commit,
         check=DuplicateCheck(volumes=volumes).check,
@@ -192,6 +193,7 @@ async def open_engine(
         readers=readers or executor,
         wall_clock=wall_clock,
         settings=settings,
+        failure=failure,
         changed=alarm.set,
     )
     compactor = Compactor(
@@ -214,6 +216,7 @@ async def open_engine(
         readers=readers or executor,
         wall_clock=wall_clock,
         settings=settings,
+        failure=failure,
     )
     uploads = MultipartUploads(
         UploadFiles(f"{directory}/temp", files=files),
@@ -283,6 +286,7 @@ async def open_engine_for_reading(
 
     database, volumes = await asyncio.get_running_loop().run_in_executor(executor, opening)
     index = _buffered_index(database, settings)
+    failure = EngineFailure()
     unused = DiskReserve(f"{directory}/reserve", files=files, size=0)
     never = GroupCommit(
         index=index,
@@ -303,12 +307,14 @@ async def open_engine_for_reading(
             readers=readers or executor,
             wall_clock=wall_clock,
             settings=settings,
+            failure=failure,
         ),
         compactor=None,
         executor=executor,
         readers=readers or executor,
         wall_clock=wall_clock,
         settings=settings,
+        failure=failure,
     )
     return OpenEngine(engine=engine, uploads=None, lock=None, replay=ReplaySummary())
 

@@ -22,12 +22,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 from segmentstore.runtime.files import File
+from segmentstore.runtime.guarded_callback import guarded
 from segmentstore.runtime.native import native_module
+from tier2.volumes.engine_failure import EngineFailure
 from tier2.volumes.index import (
     CURRENT,
     IndexChanges,
@@ -357,19 +359,24 @@ class ReadQueue:
     - The loop touches no page of the database: one that is not in memory would stop everything until the disk has it.
     - After a batch that had to wait for the disk the next ones are shared out over all free calls, until one had not.
     - Nothing is under way after close(): what was read from may be closed then.
+    - When a callback of this queue fails, the engine ends (engine_failure.py).
     """
 
-    def __init__(self, *, lookups: ObjectReader, executor: Executor | None) -> None:
+    def __init__(
+        self, *, lookups: ObjectReader, executor: Executor | None, failure: EngineFailure
+    ) -> None:
         self._lookups = lookups
         self._executor = executor
+        self._failure = failure
+        failure.tell(self._end_all)
         self._asked: list[_QueuedRead] = []
         """In this turn of the loop."""
         self._queue: deque[_QueuedRead] = deque()
         self._under_way = 0
         """Batches."""
         self._shared_out = False
-        self._calls = 0
-        """Of all kinds."""
+        self._calls: dict[Future[Any], Callable[[BaseException], None]] = {}
+        """Under way, of all kinds; with what tells the callers of each of an error."""
         self._idle: Future[None] | None = None
         """Somebody waits until there are none."""
 
@@ -377,19 +384,28 @@ class ReadQueue:
         """Raises ObjectNotFoundError, CorruptedDataError, StorageError."""
         loop = asyncio.get_running_loop()
         future: Future[StoredObject] = loop.create_future()
+        refusal = self._failure.refusal()
+        if refusal is not None:
+            _fail_future(future, refusal)
+            return future
         if not wanted.checked:
             # Parts of chunks and runs, which are no small objects.
             self._read_alone((wanted, future), None)
             return future
         if not self._asked:
-            loop.call_soon(self._begin)
+            loop.call_soon(guarded(self._begin, self._failure.fail))
         self._asked.append((wanted, future))
         return future
 
     def call(self, call: Callable[[], _Result]) -> "Future[_Result]":
         """A call of its own, for whatever else is read. Raises what it raises."""
         future: Future[_Result] = asyncio.get_running_loop().create_future()
-        self._start(call, partial(complete_unless_done, future), partial(_fail_future, future))
+        refusal = self._failure.refusal()
+        if refusal is not None:
+            _fail_future(future, refusal)
+            return future
+        failed = partial(_fail_future, future)
+        self._start(call, partial(complete_unless_done, future), failed, failed)
         return future
 
     async def close(self) -> None:
@@ -400,14 +416,14 @@ class ReadQueue:
             await asyncio.shield(self._idle)
 
     def _begin(self) -> None:
-        asked, self._asked = self._asked, []
         answered = 0
         has_recent = self._lookups.has_recent
-        for waiting in asked:
+        for waiting in self._asked:
             if has_recent and answered < _READ_BATCH_MAX and self._is_answered(waiting):
                 answered += 1
             else:
                 self._queue.append(waiting)
+        self._asked = []
         self._start_batches()
         self._rest()
 
@@ -439,6 +455,7 @@ class ReadQueue:
                 partial(_look_up_and_count_pages, self._lookups, [wanted for wanted, _ in batch]),
                 partial(self._end, batch),
                 partial(self._end_failed, batch),
+                partial(_fail_batch, batch),
             )
 
     def _next_batch(self) -> list[_QueuedRead]:
@@ -475,16 +492,17 @@ class ReadQueue:
 
     def _end_failed(self, batch: list[_QueuedRead], error: BaseException) -> None:
         self._under_way -= 1
-        for _, future in batch:
-            _fail_future(future, error)
+        _fail_batch(batch, error)
         self._start_batches()
 
     def _read_alone(self, waiting: _QueuedRead, row: ObjectRow | None) -> None:
         wanted, future = waiting
+        failed = partial(_fail_future, future)
         self._start(
             partial(self._lookups.read, wanted, row),
             partial(complete_unless_done, future),
-            partial(_fail_future, future),
+            failed,
+            failed,
         )
 
     def _start(
@@ -492,14 +510,18 @@ class ReadQueue:
         call: Callable[[], _Result],
         end: Callable[[_Result], None],
         failed: Callable[[BaseException], None],
+        tell: Callable[[BaseException], None],
     ) -> None:
+        """`failed` is told that the call has failed; `tell` gives an error to its callers, and does nothing else."""
         try:
             running = asyncio.get_running_loop().run_in_executor(self._executor, call)
         except RuntimeError as error:  # the executor is shut down
             failed(error)
             return
-        self._calls += 1
-        running.add_done_callback(partial(self._ended, end, failed))
+        self._calls[running] = tell
+        running.add_done_callback(
+            guarded(partial(self._ended, end, failed), partial(self._break, running))
+        )
 
     def _ended(
         self,
@@ -507,12 +529,27 @@ class ReadQueue:
         failed: Callable[[BaseException], None],
         running: "Future[_Result]",
     ) -> None:
-        self._calls -= 1
         error = asyncio.CancelledError() if running.cancelled() else running.exception()
         if error is None:
             end(running.result())
         else:
             failed(error)
+        del self._calls[running]
+        self._rest()
+
+    def _break(self, running: "Future[Any]", bug: Exception) -> None:
+        """What follows a call has failed."""
+        self._failure.fail(bug)
+        self._calls.pop(running, None)
+        self._rest()
+
+    def _end_all(self, error: StorageError) -> None:
+        """The engine ends: all that wait are told."""
+        _fail_batch([*self._asked, *self._queue], error)
+        self._asked = []
+        self._queue.clear()
+        for tell in list(self._calls.values()):
+            tell(error)
         self._rest()
 
     def _rest(self) -> None:
@@ -532,6 +569,11 @@ def _look_up_and_count_pages(
 def _pages_read() -> int:
     """By this thread, through memory that stands for a file."""
     return 0 if _THIS_THREAD is None else resource.getrusage(_THIS_THREAD).ru_majflt
+
+
+def _fail_batch(batch: list[_QueuedRead], error: BaseException) -> None:
+    for _, future in batch:
+        _fail_future(future, error)
 
 
 def _fail_future(future: "Future[_Result]", error: BaseException) -> None:

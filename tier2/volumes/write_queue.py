@@ -22,6 +22,7 @@ Invariants:
 - `changed` is called after every batch that is not compaction's alone: there may be something to compact; urgently, if
   the disk is full.
 - The database of the index gets what was committed after a delay, also when nothing follows.
+- When a callback of this queue fails, or its worker, the engine ends (engine_failure.py): no batch begins any more.
 """
 
 import asyncio
@@ -42,7 +43,9 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.guarded_callback import guarded
 from tier2.volumes.deduplication import DuplicateCheckQueue
+from tier2.volumes.engine_failure import EngineFailure
 from tier2.volumes.group_commit import GroupCommit
 from tier2.volumes.mutations import (
     OF_COMPACTION,
@@ -85,9 +88,12 @@ class WriteQueue:
         readers: Executor | None,
         wall_clock: WallClock,
         settings: VolumeSettings,
+        failure: EngineFailure,
         changed: Callable[[bool], None] | None = None,
     ) -> None:
         """`check` is called in the readers."""
+        self._failure = failure
+        failure.tell(self._end_all)
         self._commit = commit
         self._changed = changed
         self._executor = executor
@@ -100,12 +106,15 @@ class WriteQueue:
             prepare=commit.prepare,
             is_idle=lambda: bool(self._turn),
             hashed=self._commit_ready,
+            fail=failure.fail,
         )
-        self._checks = DuplicateCheckQueue(check=check, executor=readers, checked=self._see_checked)
+        self._checks = DuplicateCheckQueue(
+            check=check, executor=readers, checked=self._see_checked, fail=failure.fail
+        )
         self._turn: deque[None] = deque([None])
         """Empty while somebody has the turn; taken and given back by single steps, which need no lock."""
         self._queued_bytes = 0
-        self._unanswered = 0
+        self._unanswered: dict[QueuedMutation, None] = {}
         """Changes that have joined: ready, in a batch, or being hashed or checked."""
         self._room_changed = asyncio.Event()
         self._waiting_outside = 0
@@ -125,6 +134,8 @@ class WriteQueue:
         self._queue.wake()
         if self._worker is not None:
             await self._worker
+            while not self._turn:  # the worker has failed beside a batch
+                await self._queue.changed()
             self._worker = None
         if self._flush_timer is not None:
             self._flush_timer.cancel()
@@ -149,7 +160,7 @@ class WriteQueue:
         self._waiting_outside += 1
         try:
             # All are woken in the order in which they came, and the first ones take what there is.
-            while not (self._has_room() or self._closing):
+            while not (self._has_room() or self._closing or self._failure.cause is not None):
                 self._room_changed.clear()
                 await self._room_changed.wait()
         finally:
@@ -161,19 +172,28 @@ class WriteQueue:
             await future
 
     def _join(self, mutation: Mutation | UnhashedPut | SmallPut) -> "Future[IndexRecord | None]":
+        refusal = self._failure.refusal()
+        if refusal is not None:
+            raise refusal
         if self._closing or self._worker is None:
             raise StorageUnavailableError("the volumes are closed", state="unavailable")
         future: Future[IndexRecord | None] = asyncio.get_running_loop().create_future()
         waiting = QueuedMutation(mutation, future)
         self._queue.join(waiting)
         self._queued_bytes += waiting.size
-        self._unanswered += 1
+        self._unanswered[waiting] = None
         return future
 
     def _has_room(self) -> bool:
         return self._queued_bytes < self._settings.queued_bytes_max
 
     async def _work(self) -> None:
+        try:
+            await self._make_batches()
+        except Exception as bug:  # noqa: BLE001  # the top of a task: its owner ends
+            self._failure.fail(bug)
+
+    async def _make_batches(self) -> None:
         while not (self._closing and not self._unanswered and self._turn):
             await self._queue.changed()
             # Also while the queue never empties: readers beside this process see only what the database has.
@@ -209,7 +229,13 @@ class WriteQueue:
     def _commit_ready(self, loop: AbstractEventLoop) -> None:
         """In the executor: what is ready, one batch after the other, if nobody else has the turn."""
         batches_left = _BATCHES_IN_TURN_MAX
-        while batches_left and self._queue.has_ready and not self._flush_due and self._takes_turn():
+        while (
+            batches_left
+            and self._queue.has_ready
+            and not self._flush_due
+            and self._failure.cause is None
+            and self._takes_turn()
+        ):
             try:
                 batches_left = self._commit_in_turn(batches_left, loop)
             finally:
@@ -219,13 +245,14 @@ class WriteQueue:
     def _commit_in_turn(self, batches_left: int, loop: AbstractEventLoop) -> int:
         """How many batches this thread may still make."""
         ended: list[tuple[list[QueuedMutation], list[Outcome]]] = []
+        answer = guarded(self._answer, self._failure.fail)
 
         def tell() -> None:
             while ended:
-                loop.call_soon_threadsafe(self._answer, *ended.pop())
+                loop.call_soon_threadsafe(answer, *ended.pop())
 
         try:
-            while batches_left and not self._flush_due:
+            while batches_left and not self._flush_due and self._failure.cause is None:
                 batch = self._queue.take_batch()
                 # The loop has to wake, and until then this batch is judged: neither waits for the other.
                 tell()
@@ -264,8 +291,7 @@ class WriteQueue:
                 self._checks.join(waiting, outcome)
                 continue
             _complete_future(waiting.future, outcome)
-            self._queued_bytes -= waiting.size
-            self._unanswered -= 1
+            self._leave(waiting)
         if self._waiting_outside:
             self._room_changed.set()
         if not outcomes:
@@ -278,7 +304,8 @@ class WriteQueue:
             self._changed(self._commit.full)
         if self._flush_timer is None:
             self._flush_timer = asyncio.get_running_loop().call_later(
-                self._settings.index_delay_seconds, self._flush_soon
+                self._settings.index_delay_seconds,
+                guarded(self._flush_soon, self._failure.fail),
             )
 
     def _see_checked(self, waiting: QueuedMutation, outcome: Put | BaseException | None) -> None:
@@ -289,10 +316,24 @@ class WriteQueue:
             return
         if outcome is not None:
             _complete_future(waiting.future, _store_error_of(outcome))
-        self._queued_bytes -= waiting.size
-        self._unanswered -= 1
+        self._leave(waiting)
         if self._waiting_outside:
             self._room_changed.set()
+        self._queue.wake()
+
+    def _leave(self, waiting: QueuedMutation) -> None:
+        """It is answered, or nobody waits for it any more."""
+        # Once: after a failure of the engine all have left, and a batch that was under way may still end.
+        if waiting in self._unanswered:
+            del self._unanswered[waiting]
+            self._queued_bytes -= waiting.size
+
+    def _end_all(self, error: StorageError) -> None:
+        """The engine ends: all that wait are told, and the worker looks up."""
+        for waiting in list(self._unanswered):
+            fail_unless_done(waiting.future, error)
+            self._leave(waiting)
+        self._room_changed.set()
         self._queue.wake()
 
     def _flush_soon(self) -> None:
@@ -370,8 +411,9 @@ class HashingQueue:
         prepare: Callable[[Sequence[Put], int], PreparedBatch],
         is_idle: Callable[[], bool],
         hashed: Callable[[AbstractEventLoop], None],
+        fail: Callable[[Exception], None],
     ) -> None:
-        """`prepare` and `hashed` are called in the executor.
+        """`prepare` and `hashed` are called in the executor; `fail` when a callback of this queue fails.
 
         prepare: of puts, at a time, beside a batch under way: what may be done before theirs. May raise StorageError.
         is_idle: nobody makes a batch now. hashed: a round has ended, and is ready.
@@ -382,6 +424,7 @@ class HashingQueue:
         self._prepare = prepare
         self._is_idle = is_idle
         self._hashed = hashed
+        self._fail = fail
         self._queue: deque[QueuedMutation] = deque()
         self._undigested_bytes = 0
         """In the queue."""
@@ -402,7 +445,7 @@ class HashingQueue:
         self._undigested_bytes += waiting.size
         if not self._hashing and not self._hashing_is_due:
             self._hashing_is_due = True
-            asyncio.get_running_loop().call_soon(self._begin_hashing)
+            asyncio.get_running_loop().call_soon(guarded(self._begin_hashing, self._fail))
 
     def wake(self) -> None:
         """`changed` returns soon."""
@@ -487,7 +530,7 @@ class HashingQueue:
         except RuntimeError as error:  # the executor is shut down
             self._give_up(share, error)
         else:
-            call.add_done_callback(partial(self._see_end, share))
+            call.add_done_callback(guarded(partial(self._see_end, share), self._fail))
 
     def _hash_in_thread(self, share: list[QueuedMutation], loop: AbstractEventLoop) -> None:
         wanted = [one.mutation for one in share if isinstance(one.mutation, UnhashedPut)]
@@ -501,7 +544,7 @@ class HashingQueue:
                 waiting.ahead = ahead
         if self._note_outcomes(share, outcomes):
             # The next round begins while this thread makes the batch.
-            loop.call_soon_threadsafe(self._end_hashing)
+            loop.call_soon_threadsafe(guarded(self._end_hashing, self._fail))
             self._hashed(loop)
 
     def _note_outcomes(
@@ -521,7 +564,7 @@ class HashingQueue:
         if error is None:
             return
         if type(share[0].mutation) is not UnhashedPut or share[0].error is not None:
-            raise error  # It hashed them, and failed in what is no business of this queue: the loop reports it.
+            raise error  # It hashed them, and failed behind that: the engine ends.
         self._give_up(share, error)
 
     def _give_up(self, share: list[QueuedMutation], error: BaseException) -> None:

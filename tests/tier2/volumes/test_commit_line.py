@@ -12,6 +12,7 @@ import pytest
 
 from segmentstore.contracts.errors import StorageError, StorageUnavailableError
 from tests.tier2.volumes.engines import SetClock
+from tier2.volumes.engine_failure import EngineFailure
 from tier2.volumes.group_commit import GroupCommit
 from tier2.volumes.index_database import PrefetchedRows
 from tier2.volumes.mutations import Delete, Mutation, Put, UnhashedPut
@@ -118,6 +119,7 @@ async def line_over(
         readers=executor,
         wall_clock=SetClock(),
         settings=VolumeSettings(index_delay_seconds=index_delay_seconds),
+        failure=EngineFailure(),
     )
     started.start()
     yield started

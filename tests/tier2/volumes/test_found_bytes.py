@@ -374,7 +374,7 @@ async def test_a_put_that_was_given_up_while_it_was_checked_is_not_made(tmp_path
     held.go_on()
     await stays
     await opened.close()
-    assert engine._queue._queued_bytes == engine._queue._unanswered == 0
+    assert engine._queue._queued_bytes == len(engine._queue._unanswered) == 0
     assert held.count == 5, "those that were in nobody's thread yet are not looked at"
     again = await open_small(str(tmp_path))
     assert await read(again.engine, b"stays", b"old") == [CONTENT] * 2

@@ -11,6 +11,7 @@ import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError, StorageError
 from segmentstore.contracts.identifiers import BufferView
+from segmentstore.runtime.guarded_callback import raise_again
 from tests.sim.disk import SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
@@ -51,6 +52,7 @@ class Line(HashingQueue):
             prepare=self._prepare_in_time,
             is_idle=lambda: not self.is_under_way,
             hashed=lambda _: None,
+            fail=raise_again,
         )
 
     def _prepare_in_time(self, puts: Sequence[Put], _: int) -> PreparedBatch:

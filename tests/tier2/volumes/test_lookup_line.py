@@ -14,6 +14,7 @@ from tests.tier2.counting_threads import CountingThreads
 from tests.tier2.volumes.engines import open_small
 from tier2.volumes import reader
 from tier2.volumes.engine import VolumeEngine
+from tier2.volumes.engine_failure import EngineFailure
 from tier2.volumes.index import current_key
 from tier2.volumes.index_database import BufferedIndex, LmdbIndex
 from tier2.volumes.opening import OpenEngine
@@ -316,7 +317,7 @@ async def test_callers_are_told_when_nobody_looks_up_any_more(tmp_path: Path) ->
     executor.shutdown()
     index = LmdbIndex(str(tmp_path))
     lookups = ObjectReader(index=BufferedIndex(index, rows_max=1, bytes_max=1), volumes=None)  # type: ignore[arg-type]
-    queue = ReadQueue(lookups=lookups, executor=executor)
+    queue = ReadQueue(lookups=lookups, executor=executor, failure=EngineFailure())
     for checked in (True, False):
         outcomes = await asyncio.gather(
             *(queue.read(ReadRequest(key, None, checked=checked)) for key in KEYS),
