@@ -151,7 +151,7 @@ async def measure_size(
         raw_hashed.append(write_in_order(base / "raw", puts, group, hashed=True))
         plain_get.append(await by_callers(part, lambda n: read(n % plain_part)))
         # What was just put is still in the index's buffer: from here on the database has to be asked.
-        await loop.run_in_executor(executor, engine.index.sync)
+        await loop.run_in_executor(executor, engine._index.sync)
         get.append(await by_callers(part, get_one))
 
     for number in range(rounds):

@@ -33,7 +33,6 @@ from segmentstore.s3.request import OWNER, Call, requested_page_size
 from segmentstore.s3.request_body import BodyReader
 from segmentstore.s3.request_target import BUCKETS, bucket_key, objects_prefix
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.version_scan import VersionScan
 from segmentstore.s3.xml_documents import (
     Element,
     branch,
@@ -108,12 +107,10 @@ class Buckets:
         self,
         *,
         engine: VolumeEngine,
-        scan: VersionScan,
         wall_clock: WallClock,
         settings: EndpointSettings,
     ) -> None:
         self._engine = engine
-        self._scan = scan
         self._wall_clock = wall_clock
         self._settings = settings
         self._records: dict[str, BucketRecord] = {}
@@ -197,13 +194,15 @@ class Buckets:
             self.get(name)
             if name in self._writers:
                 raise S3Error("BucketNotEmpty", "The bucket is being written to.")
-            # From here on no request begins to write; what is there already shows in the scan.
+            # From here on no request begins to write; what is there already shows in the listing.
             going = self._going[name] = asyncio.Event()
             try:
                 # The queue makes puts whose callers are gone all the same. No object has this key: its deletion does
                 # nothing but come behind them.
                 await self._engine.delete(objects_prefix(name))
-                if not await self._scan.is_empty(name):
+                if await self._engine.list_all_versions(
+                    objects_prefix(name), limit=1, versions_max=1
+                ):
                     raise S3Error("BucketNotEmpty", "The bucket is not empty.")
                 if end_uploads is not None:
                     await end_uploads()

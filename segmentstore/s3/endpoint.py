@@ -40,9 +40,7 @@ from segmentstore.s3.object_writing import ObjectWriteHandlers, VersionWriter
 from segmentstore.s3.request_body import BodyReader, MemoryBudget
 from segmentstore.s3.routing import Dispatch, Routes, routes
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.version_scan import VersionScan
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.index_database import LmdbIndex
 from tier2.volumes.multipart import MultipartUploads
 from tier2.volumes.opening import open_engine
 from tier2.volumes.settings import VolumeSettings
@@ -163,14 +161,12 @@ class _Components:
     """What the verbs stand on."""
 
     engine: VolumeEngine
-    scan: VersionScan
     buckets: Buckets
     uploads: MultipartUploads
     body_threads: ThreadPoolExecutor
     wall_clock: WallClock
     random: Random
     settings: EndpointSettings
-    piece_bytes: int
 
 
 @asynccontextmanager
@@ -192,7 +188,7 @@ async def open_endpoint(
         body_threads = stack.enter_context(
             ThreadPoolExecutor(_BODY_THREADS, thread_name_prefix="bodies")
         )
-        engine, uploads, scan = await _open_volumes(
+        engine, uploads = await _open_volumes(
             f"{directory}/tier2",
             stack,
             files=files,
@@ -203,14 +199,12 @@ async def open_endpoint(
         )
         components = _Components(
             engine=engine,
-            scan=scan,
-            buckets=Buckets(engine=engine, scan=scan, wall_clock=wall_clock, settings=settings),
+            buckets=Buckets(engine=engine, wall_clock=wall_clock, settings=settings),
             uploads=uploads,
             body_threads=body_threads,
             wall_clock=wall_clock,
             random=random,
             settings=settings,
-            piece_bytes=volume_settings.piece_bytes,
         )
         await components.buckets.start()
         stack.push_async_callback(components.buckets.close)
@@ -239,13 +233,12 @@ async def _open_volumes(
     wall_clock: WallClock,
     random: Random,
     settings: VolumeSettings,
-) -> tuple[VolumeEngine, MultipartUploads, VersionScan]:
-    """The engine, closed with the stack, its uploads, and what reads its index besides."""
+) -> tuple[VolumeEngine, MultipartUploads]:
+    """The engine, closed with the stack, and its uploads."""
     try:
         opened = await open_engine(
             directory,
             files=files,
-            open_index=LmdbIndex,
             executor=executor,
             wall_clock=wall_clock,
             random=random,
@@ -255,8 +248,7 @@ async def _open_volumes(
         raise StorageError(f"the volumes cannot be opened: {error}") from error
     stack.push_async_callback(opened.close)
     assert opened.uploads is not None, "an engine that is open for writing has uploads"
-    scan = VersionScan(index=opened.engine.index, executor=executor)
-    return opened.engine, opened.uploads, scan
+    return opened.engine, opened.uploads
 
 
 def _routes_over(components: _Components) -> Routes:
@@ -267,7 +259,7 @@ def _routes_over(components: _Components) -> Routes:
         budget=budget,
         executor=components.body_threads,
         settings=settings,
-        piece_bytes=components.piece_bytes,
+        piece_bytes=engine.piece_bytes,
     )
     versions = VersionWriter(engine=engine, uploads=uploads, random=components.random)
     answers = _memory_budget(settings, settings.answers_bytes_max)
@@ -284,7 +276,7 @@ def _routes_over(components: _Components) -> Routes:
     return routes(
         buckets=BucketHandlers(buckets=buckets, uploads=uploads, bodies=bodies, settings=settings),
         listing=ListingHandlers(
-            listing=Listing(engine=engine), scan=components.scan, buckets=buckets, settings=settings
+            listing=Listing(engine=engine), engine=engine, buckets=buckets, settings=settings
         ),
         reading=reading,
         writing=ObjectWriteHandlers(

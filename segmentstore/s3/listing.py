@@ -25,12 +25,11 @@ from segmentstore.s3.request import (
     requested_key_encoding,
     requested_page_size,
 )
-from segmentstore.s3.request_target import BEYOND, objects_prefix
+from segmentstore.s3.request_target import BEYOND, NULL_VERSION, objects_prefix
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.version_scan import KeyVersions, VersionScan
 from segmentstore.s3.xml_documents import branch, document, iso_date, leaf, xml_response
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.objects import IndexRecord
+from tier2.volumes.objects import IndexRecord, KeyVersions
 
 _LISTED_ROWS_MAX = 1000
 _LISTED_ROWS_MIN = 16
@@ -115,12 +114,12 @@ class ListingHandlers:
         self,
         *,
         listing: Listing,
-        scan: VersionScan,
+        engine: VolumeEngine,
         buckets: Buckets,
         settings: EndpointSettings,
     ) -> None:
         self._listing = listing
-        self._scan = scan
+        self._engine = engine
         self._buckets = buckets
         self._settings = settings
 
@@ -196,22 +195,24 @@ class ListingHandlers:
         )
         start_at = start_at if marker else b""
         keys_max = _SCAN_KEYS_MIN
+        root = objects_prefix(call.bucket)
+        behind = "" if version_marker == NULL_VERSION else version_marker
         while limit:
             rolled = len(page.prefixes)
-            found = await self._scan.keys(
-                call.bucket,
-                prefix,
-                start_at=start_at,
+            found = await self._engine.list_all_versions(
+                root + prefix,
+                start_at=root + start_at,
                 limit=keys_max,
                 # One more than there is room for says that there are more.
                 versions_max=page.room + 1,
-                behind=version_marker if start_at == marker else "",
+                behind=behind if version_marker and start_at == marker else None,
             )
             for row in found:
-                group = common_prefix_of(row.key, prefix, delimiter)
-                if row.records and not page.take(row, group):
+                key = row.key[len(root) :]
+                group = common_prefix_of(key, prefix, delimiter)
+                if row.records and not page.take(key, row, group):
                     break
-                start_at = row.key + b"\0" if group is None else group + BEYOND
+                start_at = key + b"\0" if group is None else group + BEYOND
             if page.truncated or len(found) < keys_max:
                 break
             keys_max = min(2 * keys_max, _SCAN_KEYS_MAX)
@@ -259,8 +260,8 @@ class _VersionPage:
         """How many entries it can still take."""
         return self._limit - len(self.rows) - len(self.prefixes)
 
-    def take(self, row: KeyVersions, group: bytes | None) -> bool:
-        """Whether there was room for all of it."""
+    def take(self, key: bytes, row: KeyVersions, group: bytes | None) -> bool:
+        """Whether there was room for all of it. `key`: within the bucket."""
         if group is not None:
             if self.prefixes and self.prefixes[-1] == group:
                 return True
@@ -273,8 +274,8 @@ class _VersionPage:
             if self._is_full():
                 return False
             is_latest = row.with_current and not number
-            self.rows.append(_version_row(row.key, record, self._write, is_latest=is_latest))
-            self.last_key, self.last_version = row.key, version_text(record)
+            self.rows.append(_version_row(key, record, self._write, is_latest=is_latest))
+            self.last_key, self.last_version = key, version_text(record)
         return True
 
     def _is_full(self) -> bool:

@@ -12,7 +12,6 @@ from segmentstore.s3.buckets import Buckets
 from segmentstore.s3.errors import S3Error
 from segmentstore.s3.request_target import object_key
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.version_scan import VersionScan
 from tests.s3.conftest import client_of, endpoint
 from tests.s3.raw_request import send, signed_headers
 from tests.s3.test_objects import body_of, code_of
@@ -67,10 +66,7 @@ async def test_a_put_that_was_given_up_is_not_left_in_a_bucket_that_is_gone(tmp_
     index, clock = PausingIndex(), SetClock()
     with ThreadPoolExecutor(8) as executor:
         opened = await open_small(str(tmp_path), open_index=lambda _: index, executor=executor)
-        scan = VersionScan(index=opened.engine.index, executor=executor)
-        buckets = Buckets(
-            engine=opened.engine, scan=scan, wall_clock=clock, settings=EndpointSettings()
-        )
+        buckets = Buckets(engine=opened.engine, wall_clock=clock, settings=EndpointSettings())
         await buckets.create("bucket", lock=False)
 
         async def put() -> None:
@@ -98,10 +94,7 @@ async def test_a_bucket_is_there_for_everybody_until_it_is_decided_that_it_goes(
     index, clock = PausingIndex(), SetClock()
     with ThreadPoolExecutor(8) as executor:
         opened = await open_small(str(tmp_path), open_index=lambda _: index, executor=executor)
-        scan = VersionScan(index=opened.engine.index, executor=executor)
-        buckets = Buckets(
-            engine=opened.engine, scan=scan, wall_clock=clock, settings=EndpointSettings()
-        )
+        buckets = Buckets(engine=opened.engine, wall_clock=clock, settings=EndpointSettings())
         await buckets.create("bucket", lock=False)
         ended: list[str] = []
 

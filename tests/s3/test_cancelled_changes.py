@@ -17,7 +17,6 @@ from segmentstore.s3.buckets import Buckets
 from segmentstore.s3.errors import S3Error
 from segmentstore.s3.request_target import BUCKETS, object_key, objects_prefix
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.version_scan import VersionScan
 from tests.tier2.volumes.engines import SMALL, SetClock, open_small
 from tier2.volumes.index_database import MemoryIndex
 from tier2.volumes.multipart import MultipartUploads, Upload
@@ -86,7 +85,6 @@ async def open_world(directory: Path, index: MemoryIndex) -> World:
     )
     buckets = Buckets(
         engine=opened.engine,
-        scan=VersionScan(index=opened.engine.index, executor=PromptExecutor()),
         wall_clock=SetClock(),
         settings=EndpointSettings(),
     )

@@ -28,7 +28,7 @@ from segmentstore.runtime.clock import WallClock
 from tier2.volumes.compaction import CompactionSummary, Compactor
 from tier2.volumes.engine_failure import EngineFailure
 from tier2.volumes.index import BlobRow
-from tier2.volumes.index_database import BufferedIndex, IndexDatabase
+from tier2.volumes.index_database import BufferedIndex
 from tier2.volumes.mutations import (
     ChangeLock,
     Delete,
@@ -47,6 +47,7 @@ from tier2.volumes.objects import (
     ContentDigest,
     Description,
     IndexRecord,
+    KeyVersions,
     ListedObject,
     RetentionMode,
     StoredObject,
@@ -65,6 +66,7 @@ _Result = TypeVar("_Result")
 
 _SMALL_BYTES_MAX = 8192
 """Smaller contents are hashed faster than a thread is reached."""
+_ALL_VERSIONS = 1 << 31
 _HASH_IN_LINE_BYTES_MAX = 256 << 10
 """Smaller contents are hashed faster than the disk syncs: those behind them in the queue may wait for it."""
 
@@ -99,9 +101,9 @@ class VolumeEngine:
         self._small_bytes_max = min(_SMALL_BYTES_MAX, settings.piece_bytes)
 
     @property
-    def index(self) -> IndexDatabase:
-        """As it stands, with what is not yet in the database: for those who scan keys with all their versions."""
-        return self._index
+    def piece_bytes(self) -> int:
+        """Of the stretches of an object that have checksums of their own (`ContentDigest`)."""
+        return self._settings.piece_bytes
 
     @property
     def failure(self) -> Exception | None:
@@ -336,10 +338,36 @@ class VolumeEngine:
             partial(self._lookups.list, prefix, start_after, limit, markers=markers)
         )
 
+    async def list_all_versions(
+        self,
+        prefix: bytes,
+        *,
+        start_at: bytes = b"",
+        limit: int,
+        versions_max: int,
+        behind: str | None = None,
+    ) -> Sequence[KeyVersions]:
+        """Keys with that prefix, from `start_at` on, in their order, and at most so many versions of each.
+
+        Delete markers are among them. `behind`: a version id of the key `start_at`, of which those before it are left
+        out, if it is there still.
+        """
+        return await self._lookup_line.call(
+            partial(
+                self._lookups.list_versions,
+                prefix,
+                start_at,
+                limit,
+                versions_max=versions_max,
+                behind=behind,
+            )
+        )
+
     async def list_versions(self, key: bytes) -> Sequence[IndexRecord]:
         """All versions of a key, newest first, markers included."""
         check_key(key)
-        return await self._lookup_line.call(partial(self._lookups.versions, key))
+        found = await self.list_all_versions(key, start_at=key, limit=1, versions_max=_ALL_VERSIONS)
+        return found[0].records if found and found[0].key == key else ()
 
     # --- care ------------------------------------------------------------------------------------
 

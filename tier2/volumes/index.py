@@ -435,7 +435,7 @@ class IndexChanges:
         return None if content is None else decode_blob_row(content)
 
     def add_blob(self, content_hash: bytes, row: BlobRow) -> None:
-        """New bytes, not yet named by anybody: `set_current` of the same batch names them."""
+        """New bytes, which no version names yet: `put_version` of the same batch does."""
         assert row.references == 0, f"a new blob with {row.references} references"
         self.put(blob_key(content_hash), encode_blob_row(row))
         self._add_live(row.volume, row.size)

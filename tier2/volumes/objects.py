@@ -107,6 +107,16 @@ class ListedObject:
     record: IndexRecord
 
 
+@dataclass(frozen=True, slots=True)
+class KeyVersions:
+    """A key with its versions, or those of them that were asked for, newest first."""
+
+    key: bytes
+    records: Sequence[IndexRecord]
+    with_current: bool
+    """Whether the first of them is the current one."""
+
+
 class UploadNotFoundError(ObjectNotFoundError):
     """It was never begun, or is completed, given up, or too old."""
 

@@ -36,7 +36,7 @@ from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.engine_failure import EngineFailure
 from tier2.volumes.group_commit import DiskReserve, GroupCommit
 from tier2.volumes.index import NEXT_SEQUENCE
-from tier2.volumes.index_database import BufferedIndex, IndexDatabase
+from tier2.volumes.index_database import BufferedIndex, IndexDatabase, LmdbIndex
 from tier2.volumes.multipart import MultipartUploads, UploadFiles
 from tier2.volumes.rebuild import Rebuild
 from tier2.volumes.recovery import ReplaySummary, TailReplay
@@ -154,7 +154,7 @@ async def open_engine(
     directory: str,
     *,
     files: FileSystem,
-    open_index: Callable[[str], IndexDatabase],
+    open_index: Callable[[str], IndexDatabase] = LmdbIndex,
     executor: Executor | None,
     readers: Executor | None = None,
     wall_clock: WallClock,

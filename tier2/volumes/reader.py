@@ -12,6 +12,7 @@ Invariants:
 - A record that compaction moves between look-up and read is looked up again. Several looks into the index that have to
   agree are taken again if it changed between them.
 - Every byte that is handed out was checked, unless the caller has checksums of its own and says so.
+- Of a key no more versions are read than are asked for. A key may have a million of them.
 """
 
 import asyncio
@@ -38,13 +39,18 @@ from tier2.volumes.index import (
     current_key,
     decode_blob_row,
     decode_object_row,
+    decode_sequence,
+    version_id_key,
+    version_key,
+    versions_end,
+    versions_first,
 )
 from tier2.volumes.index_database import BufferedIndex
-from tier2.volumes.objects import IndexRecord, ListedObject, StoredObject, check_pieces
+from tier2.volumes.objects import IndexRecord, KeyVersions, ListedObject, StoredObject, check_pieces
 from tier2.volumes.volume_files import VolumeFiles
 from tier2.volumes.volume_format import KEY_BYTES_MAX
 
-_LOOKUPS_MAX = 4
+_LOOKUPS_MAX = 8
 _LISTED_ROWS_MAX = 1000
 """Read at once behind delete markers, though fewer are asked for."""
 _NATIVE_ROW_READING = native_module("tier2.volumes.native.row_reading")
@@ -241,7 +247,7 @@ class ObjectReader:
         self, prefix: bytes, start_after: bytes, limit: int, *, markers: bool
     ) -> Sequence[ListedObject]:
         first = current_key(max(prefix, start_after + b"\0" if start_after else b""))
-        end = CURRENT + prefix + b"\xff" * (KEY_BYTES_MAX + 1 - len(prefix))
+        end = _end_of(prefix)
         listed: list[ListedObject] = []
         asked = limit
         while len(listed) < limit:
@@ -257,14 +263,41 @@ class ObjectReader:
             asked = max(limit - len(listed), min(2 * asked, _LISTED_ROWS_MAX))
         return listed[:limit]
 
-    def versions(self, key: bytes) -> Sequence[IndexRecord]:
+    def list_versions(
+        self, prefix: bytes, start_at: bytes, limit: int, *, versions_max: int, behind: str | None
+    ) -> Sequence[KeyVersions]:
+        first = current_key(max(prefix, start_at))
+        return [
+            self._key_versions(
+                row_key[1:], content, versions_max, behind if row_key[1:] == start_at else None
+            )
+            for row_key, content in self._index.scan(first, _end_of(prefix), limit)
+        ]
+
+    def _key_versions(
+        self, key: bytes, content: bytes | None, versions_max: int, behind: str | None
+    ) -> KeyVersions:
+        """Looked at again while the current version changes meanwhile; none if all of them went."""
         for _ in range(_LOOKUPS_MAX):
-            changes = IndexChanges(self._index)
-            current = changes.current(key)
-            earlier = [row.record for _, row in changes.earlier_versions(key)]
-            if IndexChanges(self._index).current(key) == current:
-                return [*([] if current is None else [current.record]), *earlier]
-        raise StorageError(f"an object changes faster than it can be read key={key!r}")
+            first = None if behind is None else self._place_behind(key, content, behind)
+            earlier = self._index.scan(
+                first or versions_first(key), versions_end(key), versions_max
+            )
+            before, content = content, self._index.get(current_key(key))
+            if content == before:
+                with_current = first is None and content is not None
+                rows = [content] if first is None and content is not None else []
+                rows += [row for _, row in earlier]
+                records = [decode_object_row(row).record for row in rows[:versions_max]]
+                return KeyVersions(key, records, with_current)
+        raise StorageError(f"an object changes faster than it can be listed key={key!r}")
+
+    def _place_behind(self, key: bytes, content: bytes | None, version_id: str) -> bytes | None:
+        """Where the versions behind that one begin; None if it is gone: the current one is the first then."""
+        if content is not None and decode_object_row(content).record.version_id == version_id:
+            return versions_first(key)
+        number = self._index.get(version_id_key(key, version_id))
+        return None if number is None else version_key(key, decode_sequence(number)) + b"\0"
 
 
 class OpenObject:
@@ -317,6 +350,11 @@ def _small_objects(
         contents, IndexRecord, StoredObject
     )
     return found
+
+
+def _end_of(prefix: bytes) -> bytes:
+    """Behind the rows of the current versions of all keys that begin so."""
+    return CURRENT + prefix + b"\xff" * (KEY_BYTES_MAX + 1 - len(prefix))
 
 
 def _wanted_part(stored: StoredObject, wanted: ReadRequest) -> StoredObject:

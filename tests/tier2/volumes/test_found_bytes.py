@@ -46,7 +46,7 @@ def flip(path: Path, place: int) -> None:
 
 
 def place_of(engine: VolumeEngine, content_hash: bytes) -> BlobRow:
-    row = engine.index.get(blob_key(content_hash))
+    row = engine._index.get(blob_key(content_hash))
     assert row is not None
     return decode_blob_row(row)
 

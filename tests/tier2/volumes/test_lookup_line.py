@@ -47,7 +47,7 @@ def engine(opened: OpenEngine) -> VolumeEngine:
 
 async def put_all(engine: VolumeEngine, length: int = 30) -> None:
     await asyncio.gather(*(engine.put(key, [content_of(key, length)]) for key in KEYS))
-    engine.index.sync()
+    engine._index.sync()
 
 
 async def test_gets_of_one_turn_share_one_call(
@@ -69,7 +69,7 @@ async def test_a_range_and_a_version_are_looked_up_beside_whole_objects(
     await put_all(engine)
     await engine.put(b"versions", [b"first"], version_id="1")
     await engine.put(b"versions", [b"second"], version_id="2")
-    engine.index.sync()
+    engine._index.sync()
     before = threads.jobs
     whole, part, behind, first, current = await asyncio.gather(
         engine.get(KEYS[0]),
@@ -131,13 +131,13 @@ async def test_one_turn_answers_a_bounded_number_from_memory(
 async def test_a_damaged_object_fails_its_own_caller_alone(engine: VolumeEngine) -> None:
     await put_all(engine)
     await engine.put(b"recent", [b"bytes"])
-    row = engine.index.get(current_key(KEYS[5]))
-    recent = engine.index.get(current_key(b"recent"))
+    row = engine._index.get(current_key(KEYS[5]))
+    recent = engine._index.get(current_key(b"recent"))
     assert row is not None
     assert recent is not None
-    engine.index.apply([(current_key(KEYS[5]), row[:-1] + b"?"), (current_key(KEYS[6]), row[:20])])
-    engine.index.sync()
-    engine.index.apply([(current_key(b"recent"), recent[:-1] + b"?")])
+    engine._index.apply([(current_key(KEYS[5]), row[:-1] + b"?"), (current_key(KEYS[6]), row[:20])])
+    engine._index.sync()
+    engine._index.apply([(current_key(b"recent"), recent[:-1] + b"?")])
     outcomes = await asyncio.gather(
         *(engine.get(key) for key in [*KEYS, b"none", b"recent"]), return_exceptions=True
     )
@@ -230,7 +230,7 @@ async def test_a_get_sees_what_was_acknowledged_while_others_of_its_key_are_look
     early = [asyncio.create_task(engine.get(KEYS[0])) for _ in range(2)]
     await entered(index)
     await engine.put(KEYS[0], [b"newer"])
-    engine.index.sync()
+    engine._index.sync()
     late = [asyncio.create_task(engine.get(KEYS[0])) for _ in range(2)]
     await entered(index)
     index.goes_on.set()

@@ -373,7 +373,7 @@ async def test_what_is_sealed_is_what_judging_makes(tmp_path: Path, seed: int) -
                 put.new = put.new if is_sealed else None
             commit.commit(puts, NOW_MS, [None] * len(puts))
             applied.append(commit.sequence_applied)
-        rows = opened.engine.index.scan(b"", b"\xff", 1000)
+        rows = opened.engine._index.scan(b"", b"\xff", 1000)
         await opened.engine.check()
         await opened.close()
         files = sorted((directory / "volumes").iterdir())

@@ -138,7 +138,7 @@ async def test_those_who_wait_for_an_object_have_threads_of_their_own(tmp_path: 
             settings=SMALL,
         )
         await opened.engine.put(b"key", [BYTES], unique=True)
-        opened.engine.index.sync()  # what is still in memory takes no thread
+        opened.engine._index.sync()  # what is still in memory takes no thread
         assert readers.jobs == 0
         before = executor.jobs
         assert (await opened.engine.get(b"key")).content == BYTES
