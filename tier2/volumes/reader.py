@@ -16,7 +16,6 @@ Invariants:
 """
 
 import asyncio
-import resource
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -59,7 +58,6 @@ _READ_CALLS_MAX = 4
 """Batches under way at a time: one that waits for the disk holds up only its own."""
 _READ_BATCH_MAX = 64
 """Look-ups of one call, some 0.4 ms of a thread that computes."""
-_THIS_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 
 _Result = TypeVar("_Result")
 
@@ -395,7 +393,6 @@ class ReadQueue:
     - `_READ_CALLS_MAX` batches at most are under way, and there is one entry for each caller that waits.
     - A caller lets the loop go on before it has its answer, and one turn answers `_READ_BATCH_MAX` from memory at most.
     - The loop touches no page of the database: one that is not in memory would stop everything until the disk has it.
-    - After a batch that had to wait for the disk the next ones are shared out over all free calls, until one had not.
     - Nothing is under way after close(): what was read from may be closed then.
     - When a callback of this queue fails, the engine ends (engine_failure.py).
     """
@@ -412,7 +409,6 @@ class ReadQueue:
         self._queue: deque[_QueuedRead] = deque()
         self._under_way = 0
         """Batches."""
-        self._shared_out = False
         self._calls: dict[Future[Any], Callable[[BaseException], None]] = {}
         """Under way, of all kinds; with what tells the callers of each of an error."""
         self._idle: Future[None] | None = None
@@ -490,7 +486,7 @@ class ReadQueue:
                 return
             self._under_way += 1
             self._start(
-                partial(_look_up_and_count_pages, self._lookups, [wanted for wanted, _ in batch]),
+                partial(self._lookups.look_up, [wanted for wanted, _ in batch]),
                 partial(self._end, batch),
                 partial(self._end_failed, batch),
                 partial(_fail_batch, batch),
@@ -498,10 +494,7 @@ class ReadQueue:
 
     def _next_batch(self) -> list[_QueuedRead]:
         batch: list[_QueuedRead] = []
-        size = _READ_BATCH_MAX
-        if self._shared_out:
-            size = min(size, -(-len(self._queue) // (_READ_CALLS_MAX - self._under_way)))
-        while self._queue and len(batch) < size:
+        while self._queue and len(batch) < _READ_BATCH_MAX:
             waiting = self._queue.popleft()
             if not waiting[1].done():
                 batch.append(waiting)
@@ -510,12 +503,9 @@ class ReadQueue:
     def _end(
         self,
         batch: list[_QueuedRead],
-        found: tuple[list[StoredObject | ObjectRow | Exception], bool],
+        answers: list[StoredObject | ObjectRow | Exception],
     ) -> None:
         self._under_way -= 1
-        answers, waited_for_disk = found
-        # Inline calls, as a simulation has them, share the loop's thread: what it waits for is not theirs.
-        self._shared_out = waited_for_disk and self._executor is not None
         for waiting, one in zip(batch, answers, strict=True):
             future = waiting[1]
             if future.done():
@@ -594,19 +584,6 @@ class ReadQueue:
         if self._idle is not None and not self._calls and not self._asked:
             complete_unless_done(self._idle, None)
             self._idle = None
-
-
-def _look_up_and_count_pages(
-    lookups: ObjectReader, many: list[ReadRequest]
-) -> tuple[list[StoredObject | ObjectRow | Exception], bool]:
-    """In a thread: the answers, and whether a page of the database had to be read from the disk."""
-    before = _pages_read()
-    return lookups.look_up(many), _pages_read() > before
-
-
-def _pages_read() -> int:
-    """By this thread, through memory that stands for a file."""
-    return 0 if _THIS_THREAD is None else resource.getrusage(_THIS_THREAD).ru_majflt
 
 
 def _fail_batch(batch: list[_QueuedRead], error: BaseException) -> None:

@@ -12,7 +12,6 @@ import pytest
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from tests.tier2.counting_threads import CountingThreads
 from tests.tier2.volumes.engines import open_small
-from tier2.volumes import reader
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.engine_failure import EngineFailure
 from tier2.volumes.index import current_key
@@ -293,23 +292,6 @@ async def test_callers_that_go_away_take_nothing_from_others_and_close_waits_for
         index.goes_on.set()
         await closing
         assert index.is_closed
-
-
-async def test_after_a_wait_for_the_disk_batches_are_shared_out(
-    engine: VolumeEngine, threads: CountingThreads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await put_all(engine)
-    pages = count()
-    monkeypatch.setattr(reader, "_pages_read", lambda: next(pages))
-    before = threads.jobs
-    for jobs in (1, 5):
-        found = await asyncio.gather(*(engine.get(key) for key in KEYS))
-        assert [one.content for one in found] == [content_of(key) for key in KEYS]
-        assert threads.jobs == before + jobs
-    monkeypatch.setattr(reader, "_pages_read", lambda: 0)
-    for jobs in (9, 10):
-        await asyncio.gather(*(engine.get(key) for key in KEYS))
-        assert threads.jobs == before + jobs
 
 
 async def test_callers_are_told_when_nobody_looks_up_any_more(tmp_path: Path) -> None:
