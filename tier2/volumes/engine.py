@@ -58,7 +58,7 @@ from tier2.volumes.objects import (
 from tier2.volumes.reader import ObjectReader, OpenObject, ReadQueue, ReadRequest
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.verification import Verification, VerificationReport
-from tier2.volumes.volume_files import VolumeFiles
+from tier2.volumes.volume_files import VolumeFiles, storage_error_of
 from tier2.volumes.write_queue import WriteQueue
 
 _Arguments = ParamSpec("_Arguments")
@@ -440,4 +440,4 @@ async def _run_in(executor: Executor | None, call: Callable[[], _Result]) -> _Re
     try:
         return await asyncio.get_running_loop().run_in_executor(executor, call)
     except OSError as error:
-        raise StorageError(f"the volumes cannot be read: {error}") from error
+        raise storage_error_of(error, "the volumes cannot be read") from error

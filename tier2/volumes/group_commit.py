@@ -23,8 +23,6 @@ from collections.abc import Mapping, Sequence
 
 from segmentstore.contracts.errors import (
     SegmentStoreError,
-    StorageError,
-    StorageFullError,
     StorageUnavailableError,
 )
 from segmentstore.contracts.identifiers import BufferView
@@ -42,7 +40,13 @@ from tier2.volumes.index import (
 from tier2.volumes.index_database import BufferedIndex
 from tier2.volumes.mutations import Mutation, Put, SyncIndex
 from tier2.volumes.settings import VolumeSettings
-from tier2.volumes.volume_files import NO_SPACE, PAST_CACHE_BYTES_MIN, OpenVolume, VolumeFiles
+from tier2.volumes.volume_files import (
+    NO_SPACE,
+    PAST_CACHE_BYTES_MIN,
+    OpenVolume,
+    VolumeFiles,
+    storage_error_of,
+)
 from tier2.volumes.volume_format import seed_of
 from tier2.volumes.write_batch import (
     BatchPlace,
@@ -295,11 +299,7 @@ class GroupCommit:
         except SegmentStoreError as error:
             return error
         except OSError as error:
-            full = error.errno in NO_SPACE
-            kind = StorageFullError if full else StorageError
-            failure = kind(f"the index of the volumes cannot be synced: {error}")
-            failure.__cause__ = error
-            return failure
+            return storage_error_of(error, "the index of the volumes cannot be synced")
         return None
 
     def _look_ahead(

@@ -82,7 +82,7 @@ from tier2.volumes.objects import (
     digest,
 )
 from tier2.volumes.settings import VolumeSettings
-from tier2.volumes.volume_files import NO_SPACE, OpenVolume, VolumeFiles, write_record
+from tier2.volumes.volume_files import OpenVolume, VolumeFiles, storage_error_of, write_record
 from tier2.volumes.volume_format import RecordHeader, RecordKind, encode_index_record, seed_of
 
 _LOGGER = logging.getLogger(__name__)
@@ -797,8 +797,7 @@ class MultipartUploads:
         except FileNotFoundError as error:
             raise UploadNotFoundError(f"an upload is gone: {error}") from error
         except OSError as error:
-            kind = StorageFullError if error.errno in NO_SPACE else StorageError
-            raise kind(f"an upload failed: {error}") from error
+            raise storage_error_of(error, "an upload failed") from error
 
 
 def _require_number(number: int) -> None:

@@ -46,7 +46,7 @@ from tier2.volumes.index import (
 )
 from tier2.volumes.index_database import BufferedIndex
 from tier2.volumes.objects import IndexRecord, KeyVersions, ListedObject, StoredObject, check_pieces
-from tier2.volumes.volume_files import VolumeFiles
+from tier2.volumes.volume_files import VolumeFiles, storage_error_of
 from tier2.volumes.volume_format import KEY_BYTES_MAX
 
 _LOOKUPS_MAX = 8
@@ -593,7 +593,5 @@ def _fail_batch(batch: list[_QueuedRead], error: BaseException) -> None:
 
 def _fail_future(future: "Future[_Result]", error: BaseException) -> None:
     if isinstance(error, OSError):
-        failure = StorageError(f"the volumes cannot be read: {error}")
-        failure.__cause__ = error
-        error = failure
+        error = storage_error_of(error, "the volumes cannot be read")
     fail_unless_done(future, error)

@@ -32,6 +32,9 @@ from segmentstore.codec.crc32 import crc32_of
 from segmentstore.codec.crc_algebra import CRC32, flipped_bit, joined_crc, with_bit_flipped
 from segmentstore.contracts.errors import (
     CorruptedDataError,
+    SegmentStoreError,
+    StorageError,
+    StorageFullError,
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.files import File, FileSystem
@@ -55,6 +58,7 @@ from tier2.volumes.volume_format import (
 _LOGGER = logging.getLogger(__name__)
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says when a disk, or what we may have of it, is full."""
 SLICE_BYTES = 4 << 20
 CACHED_BYTES_MAX = 256 << 20
 """As much as the store's own cache has by default: who reads what was just flushed finds it in one of the two."""
@@ -85,6 +89,14 @@ class ForeignVolumeError(CorruptedDataError):
 
 class DamagedHeaderError(CorruptedDataError):
     """A volume that cannot be read from end to end: what the index knows of it still can."""
+
+
+def storage_error_of(error: BaseException, what: str) -> SegmentStoreError:
+    """What callers of the engine are told of an error of the disk: `what` has failed, or there was no room for it."""
+    full = isinstance(error, OSError) and error.errno in NO_SPACE
+    failure = (StorageFullError if full else StorageError)(f"{what}: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 def is_engine_directory(directory: str, files: FileSystem) -> bool:
@@ -365,9 +377,6 @@ class VolumeFiles:
             file.close()
             raise
         return file
-
-    def exists(self, number: int) -> bool:
-        return self._files.exists(self.path(number))
 
     def size(self, number: int) -> int:
         return self._files.size(self.path(number))

@@ -38,7 +38,6 @@ from typing import ParamSpec, TypeVar
 from segmentstore.contracts.errors import (
     SegmentStoreError,
     StorageError,
-    StorageFullError,
     StorageUnavailableError,
 )
 from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
@@ -59,7 +58,7 @@ from tier2.volumes.mutations import (
 )
 from tier2.volumes.objects import ALWAYS, ContentDigest, IndexRecord, digest_all, digest_by_name
 from tier2.volumes.settings import VolumeSettings
-from tier2.volumes.volume_files import NO_SPACE
+from tier2.volumes.volume_files import storage_error_of
 from tier2.volumes.write_batch import Outcome, PreparedBatch, QueuedMutation, new_object
 
 _LOGGER = logging.getLogger(__name__)
@@ -374,11 +373,7 @@ def _complete_future(
 def _store_error_of(error: BaseException) -> SegmentStoreError:
     if isinstance(error, SegmentStoreError):
         return error
-    full = isinstance(error, OSError) and error.errno in NO_SPACE
-    kind = StorageFullError if full else StorageError
-    failure = kind(f"the volumes cannot be written: {error}")
-    failure.__cause__ = error
-    return failure
+    return storage_error_of(error, "the volumes cannot be written")
 
 
 class HashingQueue:
