@@ -49,6 +49,7 @@ from segmentstore.controller.transactions.merges import Merges, TransactionSegme
 from segmentstore.controller.transactions.reservations import Reservations
 from segmentstore.controller.transactions.rolling_commit import RollingCommit
 from segmentstore.controller.transactions.transaction_states import (
+    Phase,
     StreamTransactions,
     TransactionStates,
 )
@@ -131,7 +132,7 @@ class TransactionCompleter:
         for scope, stream in remembered:
             book = self._book.known(scope, stream)
             if book is not None:
-                book.forgets = True
+                book.forget_now = True
                 self.wake(book)
 
     async def adopt(
@@ -143,12 +144,12 @@ class TransactionCompleter:
         """
         self._table.require_settled()
         record = await self._table.read(book.name(transaction_id))
-        self._book.place(book.name(transaction_id), record)
+        self._book.follow_table(book.name(transaction_id), record)
         if record is not None:
             if record.joins is not None and book.find(record.joins) is None:
                 await self.adopt(book, record.joins)
             for stage in record.stages:
-                if stage not in book.joined:
+                if book.phase(stage) is not Phase.STAGE:
                     await self.adopt(book, stage)
         # It may be another state than the one that a caller of ours expects to have work for.
         self.wake(book)
@@ -162,7 +163,7 @@ class TransactionCompleter:
         # Whatever the table says of them: an earlier attempt may have been cancelled behind its batch.
         await self._table.remove(names)
         for name in names:
-            self._book.place(name, None)
+            self._book.follow_table(name, None)
 
     async def end_without_epoch(self, name: TransactionName, record: TransactionRecord) -> bool:
         """Whether the stream of a committing transaction has lost its epoch, or is lost; then it ends in the table.
@@ -200,10 +201,12 @@ class TransactionCompleter:
             return
         numbers = {number_of(each) for each in segment_ids}
         changes: dict[TransactionName, TransactionChange] = {}
-        for transaction_id in list(book.committing):
+        for transaction_id in book.ids(Phase.JOINING, Phase.COMMITTING, Phase.UNKNOWN):
             name = book.name(transaction_id)
             record = await self._table.read(name)
             if record is None or record.state is not TransactionState.COMMITTING:
+                continue
+            if record.joins is not None:
                 continue
             merged = dict(record.merged)
             try:
@@ -227,7 +230,7 @@ class TransactionCompleter:
         if changes:
             await self._table.replace(changes)
         for name, (_, after) in changes.items():
-            self._book.place(name, after)
+            self._book.follow_table(name, after)
 
     async def delete_segments(self, history: StreamHistory, transaction_ids: Iterable[int]) -> None:
         """None of these transactions has segments afterwards."""
@@ -280,27 +283,30 @@ class TransactionCompleter:
             self._workers.discard(key)
             self._complaints.pop(key, None)
         if book is not None:
-            if book.unforgotten:
+            if book.has(Phase.MERGED):
                 self._remembered[key] = None
                 self._remembers.set()
             self._book.drop_if_empty(book)
 
     async def _step(self, book: StreamTransactions) -> None:
-        for transaction_id in list(book.doubtful):
+        for transaction_id in book.ids(Phase.UNKNOWN):
             await self.adopt(book, transaction_id)
         try:
             if book.next_commits(count=1):
                 await self._join_next(book)
                 await self._commit_next(book)
-            if book.aborting:
+            if book.has(Phase.ABORTING):
                 await self._abort(book)
-            if len(book.unforgotten) >= self._settings.forget_together_max:
-                book.forgets = True
-            if book.unforgotten and book.forgets and not book.next_commits(count=1):
+            if len(book.ids(Phase.MERGED)) >= self._settings.forget_together_max:
+                book.forget_now = True
+            if book.has(Phase.MERGED) and book.forget_now and not book.next_commits(count=1):
                 await self._forget_merged(book)
         except (MetadataConflictError, TransactionSegmentLostError):
             # Another controller was at work, or an answer of the table was lost: look again at all of them.
-            for transaction_id in [*book.committing, *book.joined, *book.aborting]:
+            believed = book.ids(Phase.JOINING, Phase.COMMITTING, Phase.STAGE, Phase.ABORTING)
+            for transaction_id in believed:
+                book.mark_unknown(transaction_id)
+            for transaction_id in believed:
                 await self.adopt(book, transaction_id)
             raise
 
@@ -332,12 +338,12 @@ class TransactionCompleter:
             history, sources=sources, stages=record.stages, transaction_id=transaction_id
         )
         changes: dict[TransactionName, TransactionChange] = {
-            book.name(stage): (book.joined[stage], None) for stage in record.stages
+            book.name(stage): (book.record(stage), None) for stage in record.stages
         }
         changes[book.name(transaction_id)] = (record, dataclasses.replace(record, stages=()))
         await self._table.replace(changes)
         for name, (_, after) in changes.items():
-            self._book.place(name, after)
+            self._book.follow_table(name, after)
 
     async def _replace_lost_stages(
         self, history: StreamHistory, name: TransactionName, record: TransactionRecord
@@ -370,7 +376,7 @@ class TransactionCompleter:
             _LOG.warning(
                 "stream=%s/%s is gone with its commits: %s", book.scope, book.stream, error
             )
-            due = book.next_commits(count=len(book.committing))
+            due = book.next_commits(count=book.unfinished_count)
             await self.drop(
                 book,
                 [
@@ -442,7 +448,7 @@ class TransactionCompleter:
         with self._reservations.ahead(book, active.epoch, count=len(together)) as reserved:
             await self._table.replace({**ends, **reserved})
         for transaction_id, record in after.items():
-            self._book.place(book.name(transaction_id), record)
+            self._book.follow_table(book.name(transaction_id), record)
 
     async def _end_unmerged(
         self,
@@ -455,9 +461,9 @@ class TransactionCompleter:
         await history.table.proof.wait()
         changes: dict[TransactionName, TransactionChange] = {}
         for transaction_id in transaction_ids:
-            record = book.committing.get(transaction_id)
-            if record is None:
+            if book.phase(transaction_id) not in (Phase.JOINING, Phase.COMMITTING):
                 continue
+            record = book.record(transaction_id)
             _LOG.error(
                 "stream=%s transaction=%032x was to be committed and ends as aborted: %s",
                 history.name,
@@ -466,11 +472,11 @@ class TransactionCompleter:
             )
             changes[book.name(transaction_id)] = (record, self._ended_unmerged(record))
             for stage in record.stages:
-                stage_record = book.joined[stage]
+                stage_record = book.record(stage)
                 changes[book.name(stage)] = (stage_record, self._ended_unmerged(stage_record))
         await self._table.replace(changes)
         for name, (_, after) in changes.items():
-            self._book.place(name, after)
+            self._book.follow_table(name, after)
 
     def _ended_unmerged(self, record: TransactionRecord) -> TransactionRecord:
         return dataclasses.replace(
@@ -482,7 +488,7 @@ class TransactionCompleter:
         )
 
     async def _abort(self, book: StreamTransactions) -> None:
-        aborting = dict(book.aborting)
+        aborting = book.records(Phase.ABORTING)
         try:
             history = await self._operations.history(book.scope, book.stream)
             await history.state()
@@ -500,14 +506,14 @@ class TransactionCompleter:
             {book.name(each): (record, after[each]) for each, record in aborting.items()}
         )
         for transaction_id, record in after.items():
-            self._book.place(book.name(transaction_id), record)
+            self._book.follow_table(book.name(transaction_id), record)
 
     async def _forget_merged(self, book: StreamTransactions) -> None:
-        unforgotten = dict(book.unforgotten)
+        merged = book.records(Phase.MERGED)
         try:
             history = await self._operations.history(book.scope, book.stream)
             await history.state()
-            for epoch in sorted({transaction_epoch_of(each) for each in unforgotten}):
+            for epoch in sorted({transaction_epoch_of(each) for each in merged}):
                 try:
                     sources = await history.epoch(epoch)
                 except EpochNotFoundError:
@@ -517,15 +523,14 @@ class TransactionCompleter:
                     sources,
                     {
                         each: dict(record.merged)
-                        for each, record in unforgotten.items()
+                        for each, record in merged.items()
                         if transaction_epoch_of(each) == epoch
                     },
                 )
         except _STREAM_GONE_ERRORS:
             _LOG.info("stream=%s/%s is gone with its memories", book.scope, book.stream)
-        for transaction_id in unforgotten:
-            book.unforgotten.pop(transaction_id, None)
-        book.forgets = False
+        book.mark_forgotten(list(merged))
+        book.forget_now = False
 
 
 class Aborts:
@@ -598,26 +603,25 @@ class TransactionSweeper:
         """Remove what was given back; what cannot be removed now stays given back."""
         if transaction_ids:
             await self._table.remove([book.name(each) for each in transaction_ids])
-            for transaction_id in transaction_ids:
-                book.given_back.pop(transaction_id, None)
+            book.removed(transaction_ids)
 
     async def forget_fence(self, book: StreamTransactions, application_id: str) -> None:
         """Commits of the application are known no more."""
-        book.fences_moving.add(application_id)
+        book.fences.moving.add(application_id)
         try:
             await self._table.remove_fence(FenceName(book.scope, book.stream, application_id))
-            book.fences.pop(application_id, None)
+            book.fences.known.pop(application_id, None)
         finally:
-            book.fences_moving.discard(application_id)
+            book.fences.moving.discard(application_id)
             self._book.changed()
 
     def _old_transactions(self, book: StreamTransactions) -> list[int]:
         now = asyncio.get_running_loop().time()
-        excess = len(book.completed) - self._settings.completed_per_stream_max
+        excess = len(book.finished()) - self._settings.completed_per_stream_max
         return [
             transaction_id
-            for place, (transaction_id, completed) in enumerate(book.completed.items())
-            if transaction_id not in book.unforgotten
+            for place, (transaction_id, completed) in enumerate(book.finished())
+            if completed.phase is not Phase.MERGED
             and (place < excess or completed.since + self._settings.completed_seconds <= now)
         ]
 
@@ -625,10 +629,10 @@ class TransactionSweeper:
         now = asyncio.get_running_loop().time()
         return [
             application_id
-            for application_id, since in book.fences.items()
+            for application_id, since in book.fences.known.items()
             if since is not None
             and since + self._settings.completed_seconds <= now
-            and application_id not in book.fences_moving
+            and application_id not in book.fences.moving
         ]
 
 

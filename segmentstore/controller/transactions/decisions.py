@@ -6,7 +6,7 @@ Invariants:
 
 - A decision is durable before it is told, and the first one stands.
 - The number of a commit is taken in the same stretch as the call: that is what "in the order of the calls" means.
-- While a decision is being written the transaction is announced; whoever wants to decide it too waits for the outcome.
+- While a decision is being written the transaction is DECIDING; who wants to decide it too waits for the outcome.
 - A decision whose outcome is unknown is looked up again before the transaction is touched by anybody.
 - Who is told that a transaction is alive is told so when nothing is decided, and silence ends none that has a lease.
 - A lease runs by the loop's clock, which neither jumps nor stands still while the process runs (H77). A controller
@@ -32,6 +32,7 @@ from segmentstore.controller.errors import MetadataConflictError
 from segmentstore.controller.settings import TransactionSettings
 from segmentstore.controller.transactions.completion import TransactionCompleter
 from segmentstore.controller.transactions.transaction_states import (
+    Phase,
     StreamTransactions,
     TransactionStates,
 )
@@ -83,7 +84,7 @@ class Decisions:
                 return record.state if record is not None else None
             if unless_leased and name in self._leases:
                 return record.state
-            number = book.announce_commit(transaction_id)
+            number = book.begin_decision(transaction_id)
             decided = dataclasses.replace(record, state=wanted)
             if wanted is TransactionState.COMMITTING:
                 decided = dataclasses.replace(
@@ -156,7 +157,7 @@ class Decisions:
             expired: list[TransactionName] = []
             for name in self._leases.take_expired(loop.time()):
                 book = self._book.known(name.scope, name.stream)
-                if book is not None and name.transaction_id in book.open:
+                if book is not None and book.is_open(name.transaction_id):
                     _LOG.info("transaction=%s lease ran out", name)
                     expired.append(name)
                 else:
@@ -177,7 +178,7 @@ class Decisions:
         """Every open transaction has a lease; O(n)."""
         self._leases.check()
         for book in self._book.all():
-            for transaction_id in book.open:
+            for transaction_id in book.open_ids():
                 name = book.name(transaction_id)
                 assert name in self._begun_at, f"an open transaction without a lease name={name}"
 
@@ -189,9 +190,10 @@ class Decisions:
             if record is None or record.state is not TransactionState.OPEN:
                 self._book.drop_if_empty(book)
                 return record
-            if transaction_id in book.announced:
+            phase = book.phase(transaction_id)
+            if phase is Phase.DECIDING:
                 await self._book.wait_for_change()
-            elif transaction_id in book.doubtful:
+            elif phase is Phase.UNKNOWN:
                 await self._completer.adopt(book, transaction_id)
             else:
                 return record
@@ -205,16 +207,14 @@ class Decisions:
     ) -> None:
         try:
             await self._table.replace({name: (record, decided)})
-        except BaseException as error:
-            book.announced.pop(name.transaction_id, None)
-            if not isinstance(error, MetadataConflictError):
-                # Also a caller that left: the table may still get to it.
-                book.doubt(name.transaction_id)
+        except BaseException:
+            # Also for a caller that left: the table may still get to it; and after a conflict it has something else.
+            book.mark_unknown(name.transaction_id)
             self._completer.wake(book)
             self._book.changed()
             raise
         self.end_lease(name)
-        self._book.place(name, decided)
+        self._book.follow_table(name, decided)
         self._completer.wake(book)
 
 

@@ -39,7 +39,7 @@ from segmentstore.codec.controller_records.transaction_records import (
 from segmentstore.codec.stream_names import transaction_epoch_of
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.controller.settings import TransactionSettings
-from segmentstore.controller.transactions.transaction_states import Reserved, StreamTransactions
+from segmentstore.controller.transactions.transaction_states import Phase, StreamTransactions
 from segmentstore.controller.transactions.transaction_table import (
     TransactionChange,
     TransactionName,
@@ -95,18 +95,18 @@ class Reservations:
         book.last_begin = now
         if lease_ms > self._settings.lease_ms_max:
             return None
-        while book.reserved:
-            transaction_id, reserved = book.reserved.popitem()
+        while (reserved := book.take_reserved()) is not None:
+            transaction_id, record = reserved
             if transaction_epoch_of(transaction_id) == epoch:
                 # Another controller may have taken it for one that nobody hears of.
                 try:
                     found = await self._table.read(book.name(transaction_id))
                 except BaseException:
-                    book.given_back[transaction_id] = None
+                    book.give_back(transaction_id)
                     raise
-                if found == reserved.record:
-                    return transaction_id, found
-            book.given_back[transaction_id] = None
+                if found == record:
+                    return reserved
+            book.give_back(transaction_id)
         return None
 
     @contextmanager
@@ -114,7 +114,7 @@ class Reservations:
         self, book: StreamTransactions, epoch: int, *, count: int
     ) -> Iterator[Mapping[TransactionName, TransactionChange]]:
         """Up to `count` more, to be written inside with a batch of the stream. The caller holds the stream."""
-        room = self._settings.reserved_per_stream_max - len(book.reserved)
+        room = self._settings.reserved_per_stream_max - len(book.ids(Phase.RESERVED))
         if not book.begins_often or book.closed_count:
             room = 0
         record = TransactionRecord(
@@ -127,22 +127,16 @@ class Reservations:
             yield {book.name(each): (None, record) for each in reserved}
         except BaseException:
             # They may be in the table all the same.
-            book.given_back.update(dict.fromkeys(reserved))
+            for each in reserved:
+                book.give_back(each)
             raise
-        now = asyncio.get_running_loop().time()
-        book.reserved.update(dict.fromkeys(reserved, Reserved(record, now)))
+        book.reserve(reserved, record, now=asyncio.get_running_loop().time())
 
     def unwanted(self, book: StreamTransactions) -> list[int]:
         """What is to be removed from the table now, and handed out no more."""
         now = asyncio.get_running_loop().time()
-        for transaction_id, reserved in list(book.reserved.items()):
-            if reserved.since + self._settings.reserved_seconds <= now:
-                del book.reserved[transaction_id]
-                book.given_back[transaction_id] = None
-        return list(book.given_back)
+        return book.give_back_reserved(before=now - self._settings.reserved_seconds)
 
     def all_of(self, book: StreamTransactions) -> list[int]:
         """As `unwanted`, for a stream that goes: no transaction begins any more."""
-        book.given_back.update(dict.fromkeys(book.reserved))
-        book.reserved.clear()
-        return list(book.given_back)
+        return book.give_back_reserved()

@@ -211,7 +211,7 @@ class RollingCommit:
             record = await self._table.read(name)
             if record is None or record.state is not TransactionState.COMMITTING:
                 # An earlier attempt was cancelled between the batch and the book.
-                self._book.place(name, record)
+                self._book.follow_table(name, record)
             else:
                 changes[name] = (
                     record,
@@ -224,7 +224,7 @@ class RollingCommit:
                 )
         await self._table.replace(changes)
         for name, (_, record) in changes.items():
-            self._book.place(name, record)
+            self._book.follow_table(name, record)
 
 
 def repeated_shape(shape: EpochRecord, *, epoch: int, now_ms: int) -> EpochRecord:

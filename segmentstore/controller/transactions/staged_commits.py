@@ -40,6 +40,7 @@ from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.transactions.completion import TransactionCompleter
 from segmentstore.controller.transactions.decisions import Decisions
 from segmentstore.controller.transactions.transaction_states import (
+    Phase,
     StreamTransactions,
     TransactionStates,
 )
@@ -128,7 +129,7 @@ class StagedCommits:
         commit = self._parsed(request)
         while True:
             book = self._book.stream(commit.fence.scope, commit.fence.stream)
-            if commit.fence.application_id not in book.fences_moving:
+            if commit.fence.application_id not in book.fences.moving:
                 break
             await self._book.wait_for_change()
         try:
@@ -153,7 +154,7 @@ class StagedCommits:
         if book.closed_count:
             raise StreamSealedError(book.scope, book.stream)
         # From here on the stream is not sealed until this call has ended.
-        book.fences_moving.add(application)
+        book.fences.moving.add(application)
         try:
             history = await self._operations.history(book.scope, book.stream)
             state = await history.state()
@@ -168,7 +169,7 @@ class StagedCommits:
                     raise StreamSealedError(book.scope, book.stream)
                 await self._decide(book, commit, fence)
         finally:
-            book.fences_moving.discard(application)
+            book.fences.moving.discard(application)
             self._book.changed()
         if is_duplicate:
             await self._find_decided(book, commit)
@@ -178,10 +179,10 @@ class StagedCommits:
     async def _settle(self, book: StreamTransactions, commit: _Commit) -> None:
         """Until what earlier calls did to these transactions is known."""
         while True:
-            if any(stage in book.announced for stage in commit.stages):
+            if any(book.phase(stage) is Phase.DECIDING for stage in commit.stages):
                 await self._book.wait_for_change()
-            elif book.doubtful:
-                for transaction_id in list(book.doubtful):
+            elif book.has(Phase.UNKNOWN):
+                for transaction_id in book.ids(Phase.UNKNOWN):
                     await self._completer.adopt(book, transaction_id)
             else:
                 return
@@ -189,11 +190,11 @@ class StagedCommits:
     async def _decide(
         self, book: StreamTransactions, commit: _Commit, fence: CommitFenceRecord | None
     ) -> None:
-        if fence is None and len(book.fences) >= self._settings.fences_per_stream_max:
+        if fence is None and len(book.fences.known) >= self._settings.fences_per_stream_max:
             raise TooManyApplicationsError(
                 f"too many applications commit to one stream stream={book.scope!r}/{book.stream!r}"
             )
-        closed = [stage for stage in commit.stages if stage not in book.open]
+        closed = [stage for stage in commit.stages if not book.is_open(stage)]
         if closed:
             raise PreconditionError(
                 f"stages are not open: aborted, or their leases ran out count={len(closed)}"
@@ -211,29 +212,28 @@ class StagedCommits:
             await self._table.replace(changes, fence=(commit.fence, fence, moved))
         except BaseException:
             for name in changes:
-                book.announced.pop(name.transaction_id, None)
                 # Also for a caller that left: the table may still get to it; and after a conflict the table knows more.
-                book.doubt(name.transaction_id)
-            self._book.place_fence(commit.fence, moved)
+                book.mark_unknown(name.transaction_id)
+            self._book.follow_fence(commit.fence, moved)
             self._completer.wake(book)
             self._book.changed()
             raise
         for name, (_, record) in changes.items():
-            self._book.place(name, record)
+            self._book.follow_table(name, record)
             self._decisions.end_lease(name)
-        self._book.place_fence(commit.fence, moved)
+        self._book.follow_fence(commit.fence, moved)
         self._completer.wake(book)
 
     def _changes(
         self, book: StreamTransactions, commit: _Commit
     ) -> dict[TransactionName, TransactionChange]:
-        """The records of the decision; all of its transactions are announced."""
+        """The records of the decision; all of its transactions are DECIDING from then on."""
         now_ms = self._wall_clock.now_ms()
         changes: dict[TransactionName, TransactionChange] = {}
         for epoch in sorted({transaction_epoch_of(stage) for stage in commit.stages}):
             stages = tuple(each for each in commit.stages if transaction_epoch_of(each) == epoch)
             transaction_id = epoch << _EPOCH_SHIFT | _derived_bits(commit.fence, commit.version)
-            number = book.announce_commit(transaction_id)
+            number = book.begin_decision(transaction_id)
             joined = TransactionRecord(
                 state=TransactionState.COMMITTING,
                 lease_ms=0,
@@ -243,8 +243,8 @@ class StagedCommits:
             )
             changes[book.name(transaction_id)] = (None, joined)
             for stage in stages:
-                book.announced[stage] = number
-                record = book.open[stage]
+                book.begin_decision(stage, number=number)
+                record = book.record(stage)
                 changes[book.name(stage)] = (
                     record,
                     replace(record, state=TransactionState.COMMITTING, joins=transaction_id),
@@ -254,7 +254,7 @@ class StagedCommits:
     async def _abort_open(self, book: StreamTransactions, commit: _Commit) -> None:
         """A replay's stages hold what the stream has already."""
         await self._decisions.abort_quietly(
-            [book.name(stage) for stage in commit.stages if stage in book.open]
+            [book.name(stage) for stage in commit.stages if book.is_open(stage)]
         )
 
     async def _find_decided(self, book: StreamTransactions, commit: _Commit) -> None:
@@ -262,7 +262,9 @@ class StagedCommits:
         if _known(book, commit):
             return
         bits = _derived_bits(commit.fence, commit.version)
-        for epoch in sorted({transaction_epoch_of(each) for each in (*book.open, *commit.stages)}):
+        for epoch in sorted(
+            {transaction_epoch_of(each) for each in (*book.open_ids(), *commit.stages)}
+        ):
             await self._completer.adopt(book, epoch << _EPOCH_SHIFT | bits)
 
     def _answer(
@@ -271,7 +273,9 @@ class StagedCommits:
         known = _known(book, commit)
         return api.CommitStagesResponse(
             duplicate=is_duplicate,
-            completed=not any(each in book.committing for each in known),
+            completed=not any(
+                book.phase(each) in (Phase.JOINING, Phase.COMMITTING) for each in known
+            ),
             transaction_ids=[each.to_bytes(_ID_BYTES, "big") for each in known],
         )
 
@@ -304,7 +308,9 @@ def _known(book: StreamTransactions, commit: _Commit) -> list[int]:
     bits = _derived_bits(commit.fence, commit.version)
     return sorted(
         each
-        for each in (*book.committing, *book.completed)
+        for each in book.ids(
+            Phase.JOINING, Phase.COMMITTING, Phase.MERGED, Phase.COMMITTED, Phase.ABORTED
+        )
         if each & (1 << _EPOCH_SHIFT) - 1 == bits
     )
 

@@ -1,19 +1,39 @@
 """What a controller knows of the transactions of its streams, in memory.
 
+Where a transaction stands is its phase:
+
+| phase | what is true of it | next |
+|---|---|---|
+| RESERVED | open in the table, and nobody has begun it | RETURNED, or gone: a begin takes it and makes it OPEN |
+| RETURNED | nobody shall have it; it may be in the table | gone |
+| OPEN | takes events until it is decided or its lease ends | DECIDING |
+| DECIDING | a decision is being written, under the number of its call | JOINING, COMMITTING, STAGE, ABORTING, UNKNOWN |
+| UNKNOWN | a change was sent, or was refused: the table has to be read | whatever the table says |
+| JOINING | committing, and its stages are still to be moved into its segments | COMMITTING, ABORTED |
+| STAGE | committed together with the transaction that it joins | gone, ABORTED |
+| COMMITTING | to be merged | MERGED, ABORTED |
+| ABORTING | its segments are to be deleted | ABORTED |
+| MERGED | committed, and the segments that took it in still remember it | COMMITTED |
+| COMMITTED, ABORTED | finished; remembered for a while | gone |
+
+Any of them may be gone because its stream is, and any that is not finished may become UNKNOWN.
+
 Invariants:
 
-- A transaction stands in exactly one of: open, committing, joined, aborting, completed; before it begins, in reserved.
-- Commits are handed out in the order of their numbers, which is that of the calls. One whose record is still on its
-  way into the table (announced) holds back all that were called after it.
-- What is in the book was read from the table or written to it; the table decides, and `place` follows it.
+- A transaction has one phase, and leaves it only as the table above says (`_move_to` asserts that).
+- Commits are handed out in the order of their numbers, which is that of the calls. One that is DECIDING holds back all
+  that were called after it.
+- Records are those that were read from the table or written to it; the table decides, and `follow_table` follows it. It
+  is the only way out of UNKNOWN.
 """
 
 import asyncio
 import math
 from asyncio import Future
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
 
 from segmentstore.codec.controller_records.transaction_records import (
     NO_TIMESTAMP,
@@ -25,177 +45,340 @@ from segmentstore.controller.transactions.transaction_table import FenceName, Tr
 from segmentstore.controller.writer_marks import NotedTimes
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """A finished transaction."""
+class Phase(Enum):
+    """Where a transaction stands; in memory only."""
 
-    record: TransactionRecord
-    since: float
-    """Loop time from which on it is remembered."""
+    RESERVED = "reserved"
+    RETURNED = "returned"
+    OPEN = "open"
+    DECIDING = "deciding"
+    UNKNOWN = "unknown"
+    JOINING = "joining"
+    STAGE = "stage"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    MERGED = "merged"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """An open transaction that is in the table, and that nobody has begun."""
-
-    record: TransactionRecord
-    since: float
-    """Loop time at which it was written."""
+_FINISHED: Final = frozenset({Phase.MERGED, Phase.COMMITTED, Phase.ABORTED})
+UNFINISHED: Final = (
+    Phase.OPEN,
+    Phase.DECIDING,
+    Phase.UNKNOWN,
+    Phase.JOINING,
+    Phase.STAGE,
+    Phase.COMMITTING,
+    Phase.ABORTING,
+)
+_AHEAD: Final = frozenset({Phase.RESERVED, Phase.RETURNED})
+"""Nobody has begun these."""
+_MOVES: Final[Mapping[Phase, frozenset[Phase]]] = {
+    Phase.RESERVED: frozenset({Phase.RETURNED}),
+    Phase.RETURNED: frozenset(),
+    Phase.OPEN: frozenset({Phase.DECIDING, Phase.UNKNOWN}),
+    Phase.DECIDING: frozenset(
+        {Phase.JOINING, Phase.COMMITTING, Phase.STAGE, Phase.ABORTING, Phase.UNKNOWN}
+    ),
+    Phase.UNKNOWN: frozenset(Phase) - _AHEAD - {Phase.DECIDING},
+    Phase.JOINING: frozenset({Phase.COMMITTING, Phase.ABORTED, Phase.UNKNOWN}),
+    Phase.STAGE: frozenset({Phase.ABORTED, Phase.UNKNOWN}),
+    Phase.COMMITTING: frozenset({Phase.MERGED, Phase.ABORTED, Phase.UNKNOWN}),
+    Phase.ABORTING: frozenset({Phase.ABORTED, Phase.UNKNOWN}),
+    Phase.MERGED: frozenset({Phase.COMMITTED}),
+    Phase.COMMITTED: frozenset(),
+    Phase.ABORTED: frozenset(),
+}
+"""Besides: every phase may be kept with another record, and be left for good."""
 
 
 @dataclass(slots=True)
+class Transaction:
+    """One transaction."""
+
+    phase: Phase
+    record: TransactionRecord | None
+    """As last read or written; None if it was neither."""
+    commit_number: int = 0
+    """While DECIDING: that of the call."""
+    since: float = 0.0
+    """Loop time at which it was reserved, or from which on it is remembered."""
+
+
+@dataclass(slots=True)
+class CommitFences:
+    """What applications committed last to one stream."""
+
+    known: dict[str, float | None] = field(default_factory=dict)
+    """Applications with a fence -> loop time from which on it is remembered, None for as long as the stream lives."""
+    moving: set[str] = field(default_factory=set)
+    """Applications whose fence is being written."""
+
+
 class StreamTransactions:
     """The transactions of one stream."""
 
-    scope: str
-    stream: str
-    open: dict[int, TransactionRecord] = field(default_factory=dict)
-    committing: dict[int, TransactionRecord] = field(default_factory=dict)
-    joined: dict[int, TransactionRecord] = field(default_factory=dict)
-    """Stages of a transaction that is committing: they are committed with it."""
-    aborting: dict[int, TransactionRecord] = field(default_factory=dict)
-    completed: OrderedDict[int, Completed] = field(default_factory=OrderedDict)
-    announced: dict[int, int] = field(default_factory=dict)
-    """Transaction -> number of a commit that is being written."""
-    doubtful: dict[int, None] = field(default_factory=dict)
-    """Transactions whose last change may or may not have reached the table."""
-    unforgotten: dict[int, TransactionRecord] = field(default_factory=dict)
-    """Committed ones that the segments they were merged into still remember."""
-    forgets: bool = False
-    """It is time to let the segments forget them."""
-    fences: dict[str, float | None] = field(default_factory=dict)
-    """Applications with a fence -> loop time from which on it is remembered, None for as long as the stream lives."""
-    fences_moving: set[str] = field(default_factory=set)
-    """Applications whose fence is being written."""
-    reserved: dict[int, Reserved] = field(default_factory=dict)
-    """For the transactions that begin next."""
-    given_back: dict[int, None] = field(default_factory=dict)
-    """Reserved ones that nobody shall have; they may be in the table."""
-    begins_often: bool = False
-    """The last transaction began soon behind the one before it."""
-    last_begin: float = -math.inf
-    """Loop time."""
-    begun_count: int = 0
-    """Transactions being created right now."""
-    closed_count: int = 0
-    """How many want no further transactions to begin."""
-    last_commit_number: int = 0
+    def __init__(self, scope: str, stream: str) -> None:
+        self.scope = scope
+        self.stream = stream
+        self.fences = CommitFences()
+        self.forget_now = False
+        """It is time to let the segments forget what is MERGED."""
+        self.begins_often = False
+        """The last transaction began soon behind the one before it."""
+        self.last_begin = -math.inf
+        """Loop time."""
+        self.begun_count = 0
+        """Transactions being created right now."""
+        self.closed_count = 0
+        """How many want no further transactions to begin."""
+        self.last_commit_number = 0
+        self._by_id: dict[int, Transaction] = {}
+        self._ids: dict[Phase, dict[int, None]] = {phase: {} for phase in Phase}
+        """Those of each phase, in the order in which they came to it."""
+        self._finished: dict[int, None] = {}
+        """The finished ones, in the order in which they were."""
 
     @property
     def unfinished_count(self) -> int:
-        groups = (self.open, self.committing, self.joined, self.aborting)
-        return sum(map(len, groups)) + self.begun_count
+        """Transactions that were begun and are not finished, or are being begun."""
+        return sum(len(self._ids[phase]) for phase in UNFINISHED) + self.begun_count
 
     @property
     def has_work(self) -> bool:
         """Whether something can be finished or found out now."""
         return bool(
-            self.aborting
-            or self.doubtful
-            or (self.unforgotten and self.forgets)
+            self.has(Phase.ABORTING, Phase.UNKNOWN)
+            or (self.forget_now and self.has(Phase.MERGED))
             or self.next_commits(count=1)
         )
 
     @property
     def is_settled(self) -> bool:
         """Whether no transaction is unfinished, nor its outcome unknown."""
-        return not (self.unfinished_count or self.announced or self.doubtful or self.fences_moving)
+        return not (self.unfinished_count or self.fences.moving)
 
     @property
     def is_empty(self) -> bool:
         return not (
-            self.unfinished_count
-            or self.completed
-            or self.announced
-            or self.doubtful
-            or self.unforgotten
-            or self.fences
-            or self.fences_moving
+            self._by_id
+            or self.begun_count
             or self.closed_count
-            or self.reserved
-            or self.given_back
+            or self.fences.known
+            or self.fences.moving
         )
+
+    def __repr__(self) -> str:
+        return f"StreamTransactions({self.scope}/{self.stream} {self._by_id})"
 
     def name(self, transaction_id: int) -> TransactionName:
         return TransactionName(self.scope, self.stream, transaction_id)
 
     def find(self, transaction_id: int) -> TransactionRecord | None:
-        """The record, whatever its state; None if the book does not have it."""
-        for group in (self.open, self.committing, self.joined, self.aborting):
-            if transaction_id in group:
-                return group[transaction_id]
-        completed = self.completed.get(transaction_id)
-        return completed.record if completed is not None else None
+        """The record of one that was begun; None if there is none."""
+        known = self._by_id.get(transaction_id)
+        return None if known is None or known.phase in _AHEAD else known.record
 
-    def place(self, transaction_id: int, record: TransactionRecord | None, *, now: float) -> bool:
+    def record(self, transaction_id: int) -> TransactionRecord:
+        """The same of one that has to be there."""
+        record = self.find(transaction_id)
+        assert record is not None, f"not known {self.name(transaction_id)}"
+        return record
+
+    def phase(self, transaction_id: int) -> Phase | None:
+        """None if it is not known."""
+        known = self._by_id.get(transaction_id)
+        return None if known is None else known.phase
+
+    def has(self, *phases: Phase) -> bool:
+        """Whether a transaction is in one of them."""
+        return any(self._ids[phase] for phase in phases)
+
+    def ids(self, *phases: Phase) -> list[int]:
+        """The transactions in these phases, phase by phase."""
+        return [each for phase in phases for each in self._ids[phase]]
+
+    def records(self, *phases: Phase) -> dict[int, TransactionRecord]:
+        """The same with their records, as far as they have one."""
+        return {
+            each: record
+            for each in self.ids(*phases)
+            if (record := self._by_id[each].record) is not None
+        }
+
+    def is_open(self, transaction_id: int) -> bool:
+        """Whether nothing says that it is decided; it may be about to be."""
+        record = self.find(transaction_id)
+        return record is not None and record.state is TransactionState.OPEN
+
+    def open_ids(self) -> list[int]:
+        """All of which `is_open` is true."""
+        phases = (Phase.OPEN, Phase.DECIDING, Phase.UNKNOWN)
+        return [each for each in self.ids(*phases) if self.is_open(each)]
+
+    def finished(self) -> list[tuple[int, Transaction]]:
+        """The finished ones that are remembered, oldest first."""
+        return [(each, self._by_id[each]) for each in self._finished]
+
+    def follow_table(
+        self, transaction_id: int, record: TransactionRecord | None, *, now: float
+    ) -> bool:
         """The table holds this record (None: it holds none); whether that makes it a newly committed one."""
-        known = self.completed.pop(transaction_id, None)
-        for group in (self.open, self.committing, self.joined, self.aborting):
-            group.pop(transaction_id, None)
-        self.announced.pop(transaction_id, None)
-        self.doubtful.pop(transaction_id, None)
+        known = self._by_id.get(transaction_id)
         if record is None:
-            self.unforgotten.pop(transaction_id, None)
+            self._remove(transaction_id)
             return False
         self.last_commit_number = max(self.last_commit_number, record.commit_number)
-        match record.state:
-            case TransactionState.OPEN:
-                self.open[transaction_id] = record
-            case TransactionState.COMMITTING if record.joins is not None:
-                self.joined[transaction_id] = record
-            case TransactionState.COMMITTING:
-                self.committing[transaction_id] = record
-            case TransactionState.ABORTING:
-                self.aborting[transaction_id] = record
-            case TransactionState.COMMITTED | TransactionState.ABORTED:
-                since = known.since if known is not None else now
-                self.completed[transaction_id] = Completed(record, since)
-        newly = known is None and record.state is TransactionState.COMMITTED
-        if newly:
-            self.unforgotten[transaction_id] = record
-        return newly
+        phase = _phase_of(record)
+        if known is None:
+            known = self._add(transaction_id, Transaction(phase, record))
+        elif phase is Phase.MERGED and known.phase is Phase.COMMITTED:
+            phase = Phase.COMMITTED
+        was_finished = transaction_id in self._finished
+        known.record = record
+        if known.phase not in (phase, Phase.UNKNOWN) and phase not in _MOVES[known.phase]:
+            # Another process changed it, or an earlier attempt of ours: what was believed does not count.
+            self._move_to(transaction_id, Phase.UNKNOWN)
+        self._move_to(transaction_id, phase)
+        if phase in _FINISHED and not was_finished:
+            self._finished[transaction_id] = None
+            known.since = now
+        return phase is Phase.MERGED and not was_finished
 
-    def announce_commit(self, transaction_id: int) -> int:
-        """The number of a commit that is called now."""
-        self.last_commit_number += 1
-        self.announced[transaction_id] = self.last_commit_number
-        return self.last_commit_number
+    def begin_decision(self, transaction_id: int, *, number: int | None = None) -> int:
+        """A decision of the transaction is being written, under this number or the next one; the number."""
+        if number is None:
+            self.last_commit_number += 1
+            number = self.last_commit_number
+        known = self._by_id.get(transaction_id)
+        if known is None:
+            known = self._add(transaction_id, Transaction(Phase.DECIDING, None))
+        self._move_to(transaction_id, Phase.DECIDING)
+        known.commit_number = number
+        return number
 
-    def doubt(self, transaction_id: int) -> None:
-        """A change of the transaction was sent and its outcome is unknown."""
-        self.doubtful[transaction_id] = None
+    def mark_unknown(self, transaction_id: int) -> None:
+        """A change of the transaction was sent and its outcome is unknown, or the table has something else."""
+        if transaction_id not in self._by_id:
+            self._add(transaction_id, Transaction(Phase.UNKNOWN, None))
+        elif transaction_id not in self._finished:
+            self._move_to(transaction_id, Phase.UNKNOWN)
+
+    def mark_forgotten(self, transaction_ids: Sequence[int]) -> None:
+        """No segment remembers these any more. Those that are gone meanwhile are passed over."""
+        for transaction_id in transaction_ids:
+            if self.phase(transaction_id) is Phase.MERGED:
+                self._move_to(transaction_id, Phase.COMMITTED)
+
+    def reserve(
+        self, transaction_ids: Sequence[int], record: TransactionRecord, *, now: float
+    ) -> None:
+        """They were written to the table for the transactions that begin next."""
+        for transaction_id in transaction_ids:
+            self._add(transaction_id, Transaction(Phase.RESERVED, record, since=now))
+
+    def take_reserved(self) -> tuple[int, TransactionRecord] | None:
+        """The newest one, for a transaction that begins; it is not known any more. None if there is none."""
+        if not self._ids[Phase.RESERVED]:
+            return None
+        transaction_id = next(reversed(self._ids[Phase.RESERVED]))
+        record = self._by_id[transaction_id].record
+        assert record is not None, f"reserved without a record transaction={transaction_id:032x}"
+        self._remove(transaction_id)
+        return transaction_id, record
+
+    def give_back(self, transaction_id: int) -> None:
+        """Nobody shall have it, and it may be in the table."""
+        if transaction_id not in self._by_id:
+            self._add(transaction_id, Transaction(Phase.RETURNED, None))
+        self._move_to(transaction_id, Phase.RETURNED)
+
+    def give_back_reserved(self, *, before: float = math.inf) -> list[int]:
+        """Those that were reserved until then as well; all that were given back."""
+        for transaction_id in self.ids(Phase.RESERVED):
+            if self._by_id[transaction_id].since <= before:
+                self._move_to(transaction_id, Phase.RETURNED)
+        return self.ids(Phase.RETURNED)
+
+    def removed(self, transaction_ids: Sequence[int]) -> None:
+        """The table has these no more, which were given back."""
+        for transaction_id in transaction_ids:
+            assert self.phase(transaction_id) in (None, Phase.RETURNED), f"{transaction_id:032x}"
+            self._remove(transaction_id)
 
     def next_commits(self, *, count: int) -> list[tuple[int, TransactionRecord]]:
         """Up to `count` commits that may be done now, first one first. O(n log n)."""
-        barrier = min(self.announced.values(), default=None)
+        deciding = self._ids[Phase.DECIDING]
+        barrier = min((self._by_id[each].commit_number for each in deciding), default=math.inf)
+        records = self.records(Phase.JOINING, Phase.COMMITTING)
         due = sorted(
             (record.commit_number, transaction_id)
-            for transaction_id, record in self.committing.items()
-            if barrier is None or record.commit_number < barrier
+            for transaction_id, record in records.items()
+            if record.commit_number < barrier
         )
-        return [(each, self.committing[each]) for _, each in due[:count]]
+        return [(each, records[each]) for _, each in due[:count]]
 
     def check(self) -> None:
-        """Every transaction stands in one group, in the state of the group; O(n)."""
-        groups: Sequence[tuple[TransactionState, dict[int, TransactionRecord]]] = (
-            (TransactionState.OPEN, self.open),
-            (TransactionState.COMMITTING, self.committing),
-            (TransactionState.COMMITTING, self.joined),
-            (TransactionState.ABORTING, self.aborting),
-        )
-        seen: set[int] = set(self.completed)
-        for state, group in groups:
-            assert not seen & group.keys(), f"a transaction stands in two groups state={state.name}"
-            seen |= group.keys()
-            for record in group.values():
-                assert record.state is state, f"wrong group state={state.name} record={record}"
-        assert not seen & self.reserved.keys(), f"somebody has what is reserved {self.reserved}"
-        assert not self.given_back.keys() & (seen | self.reserved.keys()), "given back and in use"
-        numbers = [record.commit_number for record in self.committing.values()]
-        assert len(set(numbers)) == len(numbers), f"two commits with one number {sorted(numbers)}"
+        """Phases, records and lists fit each other; O(n)."""
+        listed = [each for phase in Phase for each in self._ids[phase]]
+        assert sorted(listed) == sorted(self._by_id), "a transaction is not in one phase"
+        for transaction_id, known in self._by_id.items():
+            assert transaction_id in self._ids[known.phase], f"in another phase {known}"
+            if known.phase not in (Phase.DECIDING, Phase.UNKNOWN, *_AHEAD):
+                assert known.record is not None, f"without a record {known}"
+                expected = _phase_of(known.record)
+                if known.phase is Phase.COMMITTED:
+                    expected = Phase.COMMITTED
+                assert expected is known.phase, f"in the wrong phase {known}"
+        assert sorted(self._finished) == sorted(self.ids(*_FINISHED)), "finished and not listed"
+        numbers = [record.commit_number for _, record in self.next_commits(count=len(listed))]
+        assert len(set(numbers)) == len(numbers), f"two commits with one number {numbers}"
         assert max(numbers, default=0) <= self.last_commit_number, f"numbers run ahead {numbers}"
-        stages = sorted(stage for record in self.committing.values() for stage in record.stages)
-        assert stages == sorted(self.joined), f"stages without their transaction {self.joined}"
+        joining = self.records(Phase.JOINING).values()
+        stages = sorted(stage for record in joining for stage in record.stages)
+        assert self.has(Phase.UNKNOWN) or stages == sorted(self.ids(Phase.STAGE)), (
+            f"stages without their transaction {self}"
+        )
+
+    def _add(self, transaction_id: int, transaction: Transaction) -> Transaction:
+        assert transaction_id not in self._by_id, f"known already {transaction_id:032x}"
+        self._by_id[transaction_id] = transaction
+        self._ids[transaction.phase][transaction_id] = None
+        return transaction
+
+    def _move_to(self, transaction_id: int, phase: Phase) -> None:
+        known = self._by_id[transaction_id]
+        if known.phase is phase:
+            return
+        assert phase in _MOVES[known.phase], (
+            f"no way to {phase.name} transaction={transaction_id:032x} {known}"
+        )
+        del self._ids[known.phase][transaction_id]
+        self._ids[phase][transaction_id] = None
+        known.phase = phase
+
+    def _remove(self, transaction_id: int) -> None:
+        known = self._by_id.pop(transaction_id, None)
+        if known is not None:
+            del self._ids[known.phase][transaction_id]
+            self._finished.pop(transaction_id, None)
+
+
+def _phase_of(record: TransactionRecord) -> Phase:
+    match record.state:
+        case TransactionState.OPEN:
+            return Phase.OPEN
+        case TransactionState.COMMITTING if record.joins is not None:
+            return Phase.STAGE
+        case TransactionState.COMMITTING:
+            return Phase.JOINING if record.stages else Phase.COMMITTING
+        case TransactionState.ABORTING:
+            return Phase.ABORTING
+        case TransactionState.COMMITTED:
+            return Phase.MERGED
+        case TransactionState.ABORTED:
+            return Phase.ABORTED
 
 
 class TransactionStates:
@@ -211,23 +394,24 @@ class TransactionStates:
     def load(self, name: TransactionName, record: TransactionRecord) -> None:
         """The table held this record at the start. What its writer noted was noted in an earlier life."""
         now = asyncio.get_running_loop().time()
-        self.stream(name.scope, name.stream).place(name.transaction_id, record, now=now)
+        self.stream(name.scope, name.stream).follow_table(name.transaction_id, record, now=now)
         self.changed()
 
-    def place(self, name: TransactionName, record: TransactionRecord | None) -> None:
+    def follow_table(self, name: TransactionName, record: TransactionRecord | None) -> None:
         """The table holds this record of a transaction, or none."""
-        book = self.stream(name.scope, name.stream)
-        newly = book.place(name.transaction_id, record, now=asyncio.get_running_loop().time())
+        stream = self.stream(name.scope, name.stream)
+        now = asyncio.get_running_loop().time()
+        newly = stream.follow_table(name.transaction_id, record, now=now)
         if newly and record is not None and record.timestamp != NO_TIMESTAMP and record.writer:
             self._noted_times.note_later(
                 name.scope, name.stream, record.writer, record.timestamp, record.merged
             )
         self.changed()
 
-    def place_fence(self, name: FenceName, record: CommitFenceRecord) -> None:
+    def follow_fence(self, name: FenceName, record: CommitFenceRecord) -> None:
         """The table holds this fence."""
         since = None if record.is_lasting else asyncio.get_running_loop().time()
-        self.stream(name.scope, name.stream).fences[name.application_id] = since
+        self.stream(name.scope, name.stream).fences.known[name.application_id] = since
 
     def changed(self) -> None:
         """Let those look again who wait for a change."""
@@ -236,7 +420,7 @@ class TransactionStates:
                 watcher.set_result(None)
 
     async def wait_for_change(self) -> None:
-        """Until something in the book is another. Look at the book right before, with no await in between."""
+        """Until something here is another. Look right before, with no await in between."""
         watcher: Future[None] = asyncio.get_running_loop().create_future()
         self._watchers.append(watcher)
         try:
@@ -250,25 +434,25 @@ class TransactionStates:
         self.changed()
 
     def stream(self, scope: str, stream: str) -> StreamTransactions:
-        """The book of a stream, an empty one if it has none yet."""
+        """Those of a stream; none if it has none yet."""
         key = (scope, stream)
         if key not in self._streams:
             self._streams[key] = StreamTransactions(scope, stream)
         return self._streams[key]
 
     def known(self, scope: str, stream: str) -> StreamTransactions | None:
-        """The book of a stream if it has one."""
+        """Those of a stream if it has any."""
         return self._streams.get((scope, stream))
 
     def all(self) -> list[StreamTransactions]:
-        """Every book, in the order in which they were opened."""
+        """Every stream that has any, in the order in which they came."""
         return list(self._streams.values())
 
-    def drop_if_empty(self, book: StreamTransactions) -> None:
-        """A stream without transactions takes no memory. This very book goes, not that of a stream created again."""
-        if book.is_empty and self.known(book.scope, book.stream) is book:
-            self._streams.pop((book.scope, book.stream), None)
+    def drop_if_empty(self, stream: StreamTransactions) -> None:
+        """A stream without transactions takes no memory. These very ones go, not those of a stream created again."""
+        if stream.is_empty and self.known(stream.scope, stream.stream) is stream:
+            self._streams.pop((stream.scope, stream.stream), None)
 
     def check(self) -> None:
-        for book in self._streams.values():
-            book.check()
+        for stream in self._streams.values():
+            stream.check()

@@ -49,6 +49,8 @@ from segmentstore.controller.transactions.completion import TransactionCompleter
 from segmentstore.controller.transactions.decisions import Decisions
 from segmentstore.controller.transactions.reservations import Reservations, TransactionIds
 from segmentstore.controller.transactions.transaction_states import (
+    UNFINISHED,
+    Phase,
     StreamTransactions,
     TransactionStates,
 )
@@ -152,7 +154,7 @@ class Begins:
             )
         finally:
             # Also if it failed, or its caller left: what exists of it ends with the lease.
-            self._book.place(name, record)
+            self._book.follow_table(name, record)
             self._decisions.grant(name, lease_ms)
         return epoch, transaction_id
 
@@ -233,7 +235,7 @@ class Transactions:
         ) as loaded:
             async for transaction in loaded:
                 if isinstance(transaction, LoadedFence):
-                    self._book.place_fence(transaction.name, transaction.record)
+                    self._book.follow_fence(transaction.name, transaction.record)
                     continue
                 name, record = transaction.name, transaction.record
                 self._book.load(name, record)
@@ -359,7 +361,7 @@ class Transactions:
         answer = api.ListCompletedTxnResponse()
         if book is None:
             return answer
-        for transaction_id, completed in reversed(book.completed.items()):
+        for transaction_id, completed in reversed(book.finished()):
             if len(answer.response) == self._settings.listed_max:
                 break
             high, low = transaction_halves(transaction_id)
@@ -368,7 +370,7 @@ class Transactions:
                 api.TxnResponse(
                     txnId=api.TxnId(highBits=high, lowBits=low),
                     status=status.COMMITTED
-                    if completed.record.state is TransactionState.COMMITTED
+                    if completed.phase is not Phase.ABORTED
                     else status.ABORTED,
                 )
             )
@@ -398,9 +400,11 @@ class Transactions:
         try:
             backoff = self._settings.backoff()
             while not book.is_settled:
-                aborted = [each for each in book.open if each not in book.announced]
+                aborted = [
+                    each for each in book.open_ids() if book.phase(each) is not Phase.DECIDING
+                ]
                 await self._decisions.abort_quietly([book.name(each) for each in aborted])
-                if any(each in book.open for each in aborted):
+                if any(map(book.is_open, aborted)):
                     # The store cannot now, and may say so at once, as a full log does: it is not asked all the time.
                     await asyncio.sleep(backoff.next_seconds())
                 elif not book.is_settled:
@@ -425,12 +429,12 @@ class Transactions:
         book = self._book.known(history.scope, history.stream)
         if book is None:
             return
-        unfinished = [*book.open, *book.committing, *book.joined, *book.aborting]
+        unfinished = book.ids(*UNFINISHED)
         await self._completer.delete_segments(history, unfinished)
-        book.unforgotten.clear()
-        await self._completer.drop(book, [*unfinished, *book.completed])
+        finished = [transaction_id for transaction_id, _ in book.finished()]
+        await self._completer.drop(book, [*unfinished, *finished])
         await self._sweeper.forget_reserved(book, self._reservations.all_of(book))
-        for application_id in list(book.fences):
+        for application_id in list(book.fences.known):
             await self._sweeper.forget_fence(book, application_id)
         self._book.drop_if_empty(book)
 

@@ -12,6 +12,7 @@ from segmentstore.codec.stream_names import (
 from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
 from segmentstore.contracts.segments import SegmentProperties
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
+from segmentstore.controller.transactions.transaction_states import Phase
 from segmentstore.controller.transactions.transaction_table import TRANSACTIONS_TABLE
 from tests.controller.random_life.life_world import LifeHost
 from tests.controller.random_life.stream_life import Stage
@@ -78,7 +79,7 @@ async def _unfinished(host: LifeHost, scopes: list[str]) -> list[str]:
         except SegmentStoreError as error:
             found.append(f"scope {scope}: {error}")
     for book in components.transactions.book.all():
-        if book.unfinished_count or book.unforgotten or book.doubtful or book.announced:
+        if not book.is_settled or book.has(Phase.MERGED):
             found.append(f"transactions of {book.scope}/{book.stream}: {book}")
     components.transactions.book.check()
     components.streams.operations.check()

@@ -15,6 +15,7 @@ from segmentstore.controller.components import ControllerComponents
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.controller.streams.stream_history import all_scopes
 from segmentstore.controller.streams.stream_queries import Successor
+from segmentstore.controller.transactions.transaction_states import Phase
 from tests.controller.cluster import Cluster
 from tests.controller.crashing_doors import CrashingSegments, CrashingTables
 
@@ -132,8 +133,8 @@ class FeatureCluster(Cluster):
     def has_work(self, stream: str) -> bool:
         """Whether transactions are committing, aborting, or to be forgotten."""
         book = self.transactions.book.known("s", stream)
-        return book is not None and bool(
-            book.committing or book.aborting or book.unforgotten or book.has_work
+        return book is not None and (
+            book.has(Phase.JOINING, Phase.COMMITTING, Phase.ABORTING, Phase.MERGED) or book.has_work
         )
 
     async def check_epochs(self, stream: str) -> None:

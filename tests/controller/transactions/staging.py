@@ -6,6 +6,7 @@ from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_api import staged_commits_pb2 as own_api
 from segmentstore.codec.controller_records.transaction_records import TransactionState
 from segmentstore.codec.stream_names import transaction_halves, transaction_segment
+from segmentstore.controller.transactions.transaction_states import UNFINISHED, Phase
 from tests.controller.transactions.feature_cluster import FeatureCluster, framed
 
 LEASE_MS = 3_600_000
@@ -70,9 +71,7 @@ def states(cluster: FeatureCluster) -> Mapping[TransactionState, int]:
     book = cluster.transactions.book.known("s", "a")
     counts: dict[TransactionState, int] = {}
     if book is not None:
-        groups = (book.open, book.committing, book.joined, book.aborting)
-        records = [record for group in groups for record in group.values()]
-        records += [completed.record for completed in book.completed.values()]
-        for record in records:
+        finished = (Phase.MERGED, Phase.COMMITTED, Phase.ABORTED)
+        for record in book.records(*UNFINISHED, *finished).values():
             counts[record.state] = counts.get(record.state, 0) + 1
     return counts

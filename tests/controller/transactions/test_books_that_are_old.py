@@ -129,7 +129,7 @@ async def test_a_book_is_not_read_while_a_change_is_on_its_way_that_nobody_waits
     await some_turns()
     await cluster.transactions.start()
     [book] = cluster.transactions.book.all()
-    assert len(book.open) == 1
+    assert len(book.open_ids()) == 1
     cluster.transactions.decisions.check()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.controller.settings import ControllerSettings, TransactionSettings
+from segmentstore.controller.transactions.transaction_states import UNFINISHED, Phase
 from tests.controller.crashing_doors import ProcessDiedError
 from tests.controller.transactions.feature_cluster import FeatureCluster
 from tests.controller.transactions.staging import commit, last_version, stage
@@ -110,7 +111,7 @@ async def test_a_driver_that_never_comes_back_leaves_all_or_nothing(behind: bool
             outcomes.add(len(events))
             assert (await commit(cluster, again, version=1)).duplicate == bool(events)
             await cluster.settled("a")
-            for name in list(cluster.transactions.book.stream("s", "a").open):
+            for name in cluster.transactions.book.stream("s", "a").open_ids():
                 book = cluster.transactions.book.stream("s", "a")
                 await cluster.transactions.decisions.abort_quietly([book.name(name)])
             await cluster.settled("a")
@@ -171,12 +172,14 @@ async def test_a_call_that_is_given_up_is_looked_up_before_anything_else_is_done
 async def test_a_decision_that_landed_behind_everybodys_back_is_found_by_a_replay() -> None:
     # The call was given up and the table looked at before its batch got there; another run of the job comes back.
     cluster, stages = await prepared(scaled=False)
-    opened = cluster.transactions.book.stream("s", "a").open.copy()
-    await commit(cluster, stages, version=1)
     book = cluster.transactions.book.stream("s", "a")
-    book.committing.clear()
-    book.joined.clear()
-    book.open.update(opened)
+    opened = book.records(Phase.OPEN)
+    await commit(cluster, stages, version=1)
+    for transaction_id in book.ids(*UNFINISHED):
+        cluster.transactions.book.follow_table(book.name(transaction_id), None)
+    book = cluster.transactions.book.stream("s", "a")
+    for transaction_id, record in opened.items():
+        cluster.transactions.book.follow_table(book.name(transaction_id), record)
     async with cluster.finishing():
         again = [await stage(cluster, [b"again"])]
         answer = await commit(cluster, again, version=1)

@@ -179,7 +179,7 @@ async def test_a_stage_that_was_aborted_behind_the_books_back_is_found_out() -> 
     kept, lost = await stage(cluster, [b"kept"]), await stage(cluster, [b"lost"])
     book = cluster.transactions.book.stream("s", "a")
     name = book.name(int.from_bytes(lost, "big"))
-    record = book.open[name.transaction_id]
+    record = book.record(name.transaction_id)
     aborting = dataclasses.replace(record, state=TransactionState.ABORTING)
     await TransactionTable(tables=cluster.memory_tables).replace({name: (record, aborting)})
     async with cluster.finishing():

@@ -146,7 +146,7 @@ async def test_a_begin_survives_death_at_any_call(behind: bool) -> None:
         except ProcessDiedError:
             await cluster.restart()
             book = cluster.transactions.book.known("s", "a")
-            begun = list(book.open) if book is not None else []
+            begun = book.open_ids() if book is not None else []
             # What nobody was told of is aborted like everything that nobody pings.
             async with cluster.finishing():
                 for transaction_id in begun:
@@ -307,7 +307,7 @@ async def test_a_commit_that_landed_behind_everybodys_back_is_finished() -> None
     async with cluster.finishing():
         book = cluster.transactions.book.stream("s", "a")
         transaction_id = id_of(begun[0].txnId)
-        record = book.open[transaction_id]
+        record = book.record(transaction_id)
         await TransactionTable(tables=cluster.memory_tables).replace(
             {
                 book.name(transaction_id): (

@@ -307,7 +307,8 @@ async def test_a_controller_that_starts_again_after_a_fault_believes_the_table()
         opened, kept = await cluster.begin("a"), await cluster.begin("a")
         await cluster.commit("a", kept.txnId)
         await cluster.settled("a")
-    cluster.transactions.book.stream("s", "a").open.clear()
+    book = cluster.transactions.book
+    book.follow_table(book.stream("s", "a").name(id_of(opened.txnId)), None)
     await cluster.transactions.start()
     assert await cluster.state("a", opened.txnId) == State.OPEN
     assert await cluster.state("a", kept.txnId) == State.COMMITTED
