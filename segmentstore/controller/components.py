@@ -25,7 +25,7 @@ from segmentstore.controller.streams.repair import Repair
 from segmentstore.controller.streams.stream_segments import SegmentSizes
 from segmentstore.controller.streams.streams import Streams
 from segmentstore.controller.subscribers import Subscribers
-from segmentstore.controller.transactions.completion import TransactionCompleter, TransactionSweeper
+from segmentstore.controller.transactions.completion import TransactionCompleter
 from segmentstore.controller.transactions.decisions import Decisions
 from segmentstore.controller.transactions.merges import Merges
 from segmentstore.controller.transactions.reservations import Reservations, TransactionIds
@@ -36,7 +36,7 @@ from segmentstore.controller.transactions.transaction_table import (
     TRANSACTIONS_TABLE,
     TransactionTable,
 )
-from segmentstore.controller.transactions.transactions import Begins, Transactions
+from segmentstore.controller.transactions.transactions import Transactions
 from segmentstore.controller.transient_segments import TransientSegments
 from segmentstore.controller.watermarks import Watermarks
 from segmentstore.controller.writer_marks import NotedTimes, WriterMarks
@@ -140,7 +140,7 @@ class ControllerComponents:
         reservations = Reservations(
             table=table, ids=ids, wall_clock=wall_clock, settings=self._settings.transactions
         )
-        completer = TransactionCompleter(
+        self.completer = completer = TransactionCompleter(
             book=book,
             table=table,
             operations=self.streams.operations,
@@ -154,23 +154,6 @@ class ControllerComponents:
         decisions = Decisions(
             book=book, table=table, completer=completer, settings=self._settings.transactions
         )
-        begins = Begins(
-            book=book,
-            table=table,
-            operations=self.streams.operations,
-            segments=self.streams.segments,
-            decisions=decisions,
-            reservations=reservations,
-            ids=ids,
-            wall_clock=wall_clock,
-        )
-        self.sweeper = TransactionSweeper(
-            book=book,
-            table=table,
-            completer=completer,
-            reservations=reservations,
-            settings=self._settings.transactions,
-        )
         self.transactions = Transactions(
             book=book,
             table=table,
@@ -178,9 +161,9 @@ class ControllerComponents:
             segments=self.streams.segments,
             completer=completer,
             decisions=decisions,
-            sweeper=self.sweeper,
             reservations=reservations,
-            begins=begins,
+            ids=ids,
+            wall_clock=wall_clock,
             settings=self._settings.transactions,
         )
 

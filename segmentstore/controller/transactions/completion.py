@@ -1,8 +1,8 @@
 """Brings transactions to the end that was promised: joins stages, merges what commits, deletes what aborts, forgets.
 
 TransactionCompleter has one worker per stream that has something to do, inside one task group; a worker ends when
-nothing is left. TransactionSweeper forgets later on what is finished: transactions, and fences that need not last; and
-the transactions that were written ahead in vain.
+nothing is left. Later on it forgets what is finished: transactions, and fences that need not last; and the transactions
+that were written ahead in vain.
 
 Invariants:
 
@@ -89,7 +89,6 @@ class TransactionCompleter:
         self._merges = merges
         self._rolling = rolling
         self._reservations = reservations
-        self._aborts = Aborts(segments=segments)
         self._wall_clock = wall_clock
         self._settings = settings
         self._slots = asyncio.Semaphore(settings.streams_together_max)
@@ -111,12 +110,21 @@ class TransactionCompleter:
             try:
                 for book in self._book.all():
                     self.wake(book)
-                while True:
-                    await self._remembers.wait()
-                    await asyncio.sleep(self._settings.forget_seconds)
-                    self._forget_rested()
+                group.create_task(self._forget_often())
+                await self._sweep()
             finally:
                 self._group = None
+
+    async def _forget_often(self) -> None:
+        while True:
+            await self._remembers.wait()
+            await asyncio.sleep(self._settings.forget_seconds)
+            self._forget_rested()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.completed_sweep_seconds)
+            await self.forget_old()
 
     def wake(self, book: StreamTransactions) -> None:
         """Something may be done for the stream now."""
@@ -234,7 +242,21 @@ class TransactionCompleter:
 
     async def delete_segments(self, history: StreamHistory, transaction_ids: Iterable[int]) -> None:
         """None of these transactions has segments afterwards."""
-        await self._aborts.delete(history, transaction_ids)
+        by_epoch: dict[int, list[int]] = {}
+        for transaction_id in transaction_ids:
+            by_epoch.setdefault(transaction_epoch_of(transaction_id), []).append(transaction_id)
+        for epoch in sorted(by_epoch):
+            try:
+                parents = await history.epoch(epoch)
+            except EpochNotFoundError:
+                continue
+            await self._segments.delete(
+                [
+                    transaction_segment(history.segment_name(parent.segment_id), transaction_id)
+                    for transaction_id in by_epoch[epoch]
+                    for parent in parents.segments
+                ]
+            )
 
     async def replace_lost(self, name: TransactionName, record: TransactionRecord) -> list[str]:
         """Create empty what is missing of a committing transaction and was not merged; the names."""
@@ -256,6 +278,39 @@ class TransactionCompleter:
             )
         except (*_STREAM_GONE_ERRORS, EpochNotFoundError):
             return []
+
+    async def forget_old(self) -> None:
+        """Forget what is finished and too old, or too many."""
+        for book in self._book.all():
+            if self._book.known(book.scope, book.stream) is not book:
+                # The stream was deleted while the pass waited for another one.
+                continue
+            try:
+                await self.drop(book, self._old_transactions(book))
+                await self.forget_reserved(book, self._reservations.unwanted(book))
+                for application_id in self._old_fences(book):
+                    await self.forget_fence(book, application_id)
+            except SegmentStoreError as error:
+                _LOG.info("finished transactions are kept for now: %s", error)
+            self._book.drop_if_empty(book)
+
+    async def forget_reserved(
+        self, book: StreamTransactions, transaction_ids: Sequence[int]
+    ) -> None:
+        """Remove what was given back; what cannot be removed now stays given back."""
+        if transaction_ids:
+            await self._table.remove([book.name(each) for each in transaction_ids])
+            book.removed(transaction_ids)
+
+    async def forget_fence(self, book: StreamTransactions, application_id: str) -> None:
+        """Commits of the application are known no more."""
+        book.fences.moving.add(application_id)
+        try:
+            await self._table.remove_fence(FenceName(book.scope, book.stream, application_id))
+            book.fences.known.pop(application_id, None)
+        finally:
+            book.fences.moving.discard(application_id)
+            self._book.changed()
 
     # --- one stream ------------------------------------------------------------------------------
 
@@ -492,7 +547,7 @@ class TransactionCompleter:
         try:
             history = await self._operations.history(book.scope, book.stream)
             await history.state()
-            await self._aborts.delete(history, aborting)
+            await self.delete_segments(history, aborting)
         except _STREAM_GONE_ERRORS as error:
             _LOG.info("stream=%s/%s is gone with its aborts: %s", book.scope, book.stream, error)
             await self.drop(book, list(aborting))
@@ -531,89 +586,6 @@ class TransactionCompleter:
             _LOG.info("stream=%s/%s is gone with its memories", book.scope, book.stream)
         book.mark_forgotten(list(merged))
         book.forget_now = False
-
-
-class Aborts:
-    """Deletes the segments of transactions that are aborted; may be done again."""
-
-    def __init__(self, *, segments: StreamSegments) -> None:
-        self._segments = segments
-
-    async def delete(self, history: StreamHistory, transaction_ids: Iterable[int]) -> None:
-        """None of their segments exists afterwards."""
-        by_epoch: dict[int, list[int]] = {}
-        for transaction_id in transaction_ids:
-            by_epoch.setdefault(transaction_epoch_of(transaction_id), []).append(transaction_id)
-        for epoch in sorted(by_epoch):
-            try:
-                parents = await history.epoch(epoch)
-            except EpochNotFoundError:
-                continue
-            await self._segments.delete(
-                [
-                    transaction_segment(history.segment_name(parent.segment_id), transaction_id)
-                    for transaction_id in by_epoch[epoch]
-                    for parent in parents.segments
-                ]
-            )
-
-
-class TransactionSweeper:
-    """Passes over all streams, and what a deleted stream asks for."""
-
-    def __init__(
-        self,
-        *,
-        book: TransactionStates,
-        table: TransactionTable,
-        completer: TransactionCompleter,
-        reservations: Reservations,
-        settings: TransactionSettings,
-    ) -> None:
-        self._book = book
-        self._table = table
-        self._completer = completer
-        self._reservations = reservations
-        self._settings = settings
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            await asyncio.sleep(self._settings.completed_sweep_seconds)
-            await self.forget_old()
-
-    async def forget_old(self) -> None:
-        """Forget what is finished and too old, or too many."""
-        for book in self._book.all():
-            if self._book.known(book.scope, book.stream) is not book:
-                # The stream was deleted while the pass waited for another one.
-                continue
-            try:
-                await self._completer.drop(book, self._old_transactions(book))
-                await self.forget_reserved(book, self._reservations.unwanted(book))
-                for application_id in self._old_fences(book):
-                    await self.forget_fence(book, application_id)
-            except SegmentStoreError as error:
-                _LOG.info("finished transactions are kept for now: %s", error)
-            self._book.drop_if_empty(book)
-
-    async def forget_reserved(
-        self, book: StreamTransactions, transaction_ids: Sequence[int]
-    ) -> None:
-        """Remove what was given back; what cannot be removed now stays given back."""
-        if transaction_ids:
-            await self._table.remove([book.name(each) for each in transaction_ids])
-            book.removed(transaction_ids)
-
-    async def forget_fence(self, book: StreamTransactions, application_id: str) -> None:
-        """Commits of the application are known no more."""
-        book.fences.moving.add(application_id)
-        try:
-            await self._table.remove_fence(FenceName(book.scope, book.stream, application_id))
-            book.fences.known.pop(application_id, None)
-        finally:
-            book.fences.moving.discard(application_id)
-            self._book.changed()
 
     def _old_transactions(self, book: StreamTransactions) -> list[int]:
         now = asyncio.get_running_loop().time()

@@ -45,7 +45,7 @@ from segmentstore.controller.settings import TransactionSettings
 from segmentstore.controller.streams.stream_history import StreamHistory
 from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.streams.stream_segments import StreamSegments
-from segmentstore.controller.transactions.completion import TransactionCompleter, TransactionSweeper
+from segmentstore.controller.transactions.completion import TransactionCompleter
 from segmentstore.controller.transactions.decisions import Decisions
 from segmentstore.controller.transactions.reservations import Reservations, TransactionIds
 from segmentstore.controller.transactions.transaction_states import (
@@ -79,86 +79,6 @@ class TransactionRepair:
     """Transactions that were to be committed and cannot be: their stream lacks their epoch. Streams and ids."""
 
 
-class Begins:
-    """Begins transactions of all streams."""
-
-    def __init__(
-        self,
-        *,
-        book: TransactionStates,
-        table: TransactionTable,
-        operations: StreamOperations,
-        segments: StreamSegments,
-        decisions: Decisions,
-        reservations: Reservations,
-        ids: TransactionIds,
-        wall_clock: WallClock,
-    ) -> None:
-        self._book = book
-        self._table = table
-        self._operations = operations
-        self._segments = segments
-        self._decisions = decisions
-        self._reservations = reservations
-        self._ids = ids
-        self._wall_clock = wall_clock
-
-    async def begin(
-        self, scope: str, stream: str, *, lease_ms: int, open_max: int
-    ) -> tuple[EpochRecord, int]:
-        """A new transaction's epoch and id; its segments exist.
-
-        Raises StreamNotFoundError, StreamSealedError, RetryLaterError (`open_max` are unfinished).
-        """
-        book = self._book.stream(scope, stream)
-        if book.closed_count:
-            raise StreamSealedError(scope, stream)
-        if book.unfinished_count >= open_max:
-            raise RetryLaterError(
-                f"too many transactions are open stream={scope!r}/{stream!r} count={book.unfinished_count}"
-            )
-        book.begun_count += 1
-        try:
-            return await self._begin(book, lease_ms)
-        finally:
-            book.begun_count -= 1
-            self._book.changed()
-            self._book.drop_if_empty(book)
-
-    async def _begin(self, book: StreamTransactions, lease_ms: int) -> tuple[EpochRecord, int]:
-        history = await self._operations.history(book.scope, book.stream)
-        state = await history.state()
-        if state.state in (StreamState.SEALING, StreamState.SEALED):
-            raise StreamSealedError(book.scope, book.stream)
-        epoch = await history.epoch(state.current_epoch)
-        reserved = await self._reservations.take(book, epoch=epoch.epoch, lease_ms=lease_ms)
-        transaction_id, record = reserved or (
-            self._ids.take(epoch=epoch.epoch),
-            TransactionRecord(
-                state=TransactionState.OPEN,
-                lease_ms=lease_ms,
-                created_ms=self._wall_clock.now_ms(),
-            ),
-        )
-        name = book.name(transaction_id)
-        try:
-            if reserved is None:
-                await self._table.add(name, record)
-            else:
-                await self._decisions.prove_lease(lease_ms)
-            await self._segments.create(
-                [
-                    transaction_segment(history.segment_name(parent.segment_id), transaction_id)
-                    for parent in epoch.segments
-                ]
-            )
-        finally:
-            # Also if it failed, or its caller left: what exists of it ends with the lease.
-            self._book.follow_table(name, record)
-            self._decisions.grant(name, lease_ms)
-        return epoch, transaction_id
-
-
 class Transactions:
     """The verbs of transactions, the start, and sealing and deleting a stream."""
 
@@ -171,9 +91,9 @@ class Transactions:
         segments: StreamSegments,
         completer: TransactionCompleter,
         decisions: Decisions,
-        sweeper: TransactionSweeper,
         reservations: Reservations,
-        begins: Begins,
+        ids: TransactionIds,
+        wall_clock: WallClock,
         settings: TransactionSettings,
     ) -> None:
         self._book = book
@@ -182,9 +102,9 @@ class Transactions:
         self._segments = segments
         self._completer = completer
         self._decisions = decisions
-        self._sweeper = sweeper
         self._reservations = reservations
-        self._begins = begins
+        self._ids = ids
+        self._wall_clock = wall_clock
         self._settings = settings
         self._start_failure = ""
 
@@ -280,7 +200,6 @@ class Transactions:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._completer.run())
             group.create_task(self._decisions.end_leases())
-            group.create_task(self._sweeper.run())
 
     # --- verbs -----------------------------------------------------------------------------------
 
@@ -384,7 +303,20 @@ class Transactions:
         Raises StreamNotFoundError, StreamSealedError, RetryLaterError (`open_max` are unfinished).
         """
         self.require_loaded()
-        return await self._begins.begin(scope, stream, lease_ms=lease_ms, open_max=open_max)
+        book = self._book.stream(scope, stream)
+        if book.closed_count:
+            raise StreamSealedError(scope, stream)
+        if book.unfinished_count >= open_max:
+            raise RetryLaterError(
+                f"too many transactions are open stream={scope!r}/{stream!r} count={book.unfinished_count}"
+            )
+        book.begun_count += 1
+        try:
+            return await self._begin(book, lease_ms)
+        finally:
+            book.begun_count -= 1
+            self._book.changed()
+            self._book.drop_if_empty(book)
 
     # --- the stream's life -----------------------------------------------------------------------
 
@@ -433,12 +365,45 @@ class Transactions:
         await self._completer.delete_segments(history, unfinished)
         finished = [transaction_id for transaction_id, _ in book.finished()]
         await self._completer.drop(book, [*unfinished, *finished])
-        await self._sweeper.forget_reserved(book, self._reservations.all_of(book))
+        await self._completer.forget_reserved(book, self._reservations.all_of(book))
         for application_id in list(book.fences.known):
-            await self._sweeper.forget_fence(book, application_id)
+            await self._completer.forget_fence(book, application_id)
         self._book.drop_if_empty(book)
 
     # --- steps -----------------------------------------------------------------------------------
+
+    async def _begin(self, book: StreamTransactions, lease_ms: int) -> tuple[EpochRecord, int]:
+        history = await self._operations.history(book.scope, book.stream)
+        state = await history.state()
+        if state.state in (StreamState.SEALING, StreamState.SEALED):
+            raise StreamSealedError(book.scope, book.stream)
+        epoch = await history.epoch(state.current_epoch)
+        reserved = await self._reservations.take(book, epoch=epoch.epoch, lease_ms=lease_ms)
+        transaction_id, record = reserved or (
+            self._ids.take(epoch=epoch.epoch),
+            TransactionRecord(
+                state=TransactionState.OPEN,
+                lease_ms=lease_ms,
+                created_ms=self._wall_clock.now_ms(),
+            ),
+        )
+        name = book.name(transaction_id)
+        try:
+            if reserved is None:
+                await self._table.add(name, record)
+            else:
+                await self._decisions.prove_lease(lease_ms)
+            await self._segments.create(
+                [
+                    transaction_segment(history.segment_name(parent.segment_id), transaction_id)
+                    for parent in epoch.segments
+                ]
+            )
+        finally:
+            # Also if it failed, or its caller left: what exists of it ends with the lease.
+            self._book.follow_table(name, record)
+            self._decisions.grant(name, lease_ms)
+        return epoch, transaction_id
 
     async def _decided(
         self,

@@ -305,7 +305,7 @@ async def test_h20_a_sweep_leaves_the_transactions_of_a_stream_created_again(
     """The sweep has listed both streams and waits for the log at the first of them."""
     cluster = await cluster_with()
     await cluster.create("b")
-    completer = cluster.components.sweeper._completer
+    completer = cluster.components.completer
     async with cluster.finishing():
         for stream in ("b", "a"):
             begun = await cluster.begin(stream)
@@ -322,7 +322,7 @@ async def test_h20_a_sweep_leaves_the_transactions_of_a_stream_created_again(
 
         with monkeypatch.context() as patch:
             patch.setattr(completer, "drop", slow)
-            sweep = asyncio.create_task(cluster.components.sweeper.forget_old())
+            sweep = asyncio.create_task(cluster.components.completer.forget_old())
             await arrived.wait()
             await cluster.streams.sealing.seal("s", "a")
             await cluster.streams.deletion.delete("s", "a")

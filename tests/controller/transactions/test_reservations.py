@@ -138,7 +138,7 @@ async def test_what_was_reserved_before_a_scale_is_given_back() -> None:
         assert len(begun.activeSegments) == 2
         assert not book_of(cluster).ids(Phase.RESERVED)
         assert (await recorded(cluster))[old] is TransactionState.OPEN
-        await cluster.components.sweeper.forget_old()
+        await cluster.components.completer.forget_old()
         assert old not in await recorded(cluster)
         assert not book_of(cluster).ids(Phase.RETURNED)
         await cluster.abort("a", begun.txnId)
@@ -151,7 +151,7 @@ async def test_what_nobody_begins_is_removed() -> None:
         for number in range(2):
             await commit_one(cluster, b"%d" % number)
         assert TransactionState.OPEN in (await recorded(cluster)).values()
-        await cluster.components.sweeper.forget_old()
+        await cluster.components.completer.forget_old()
         assert set((await recorded(cluster)).values()) == {TransactionState.COMMITTED}
         assert not book_of(cluster).ids(Phase.RESERVED)
         await commit_one(cluster, b"2")
@@ -222,7 +222,7 @@ async def test_one_whose_taker_leaves_is_given_back() -> None:
         await taker.take(book, epoch=0, lease_ms=10_000)
     assert not book.ids(Phase.RESERVED)
     assert book.ids(Phase.RETURNED) == [reserved]
-    await cluster.components.sweeper.forget_old()
+    await cluster.components.completer.forget_old()
     assert reserved not in await recorded(cluster)
 
 
@@ -267,7 +267,7 @@ async def test_what_may_not_have_been_written_is_never_handed_out(failure: Failu
                 *book.ids(Phase.RESERVED),
                 *book.ids(Phase.RETURNED),
             }
-            await cluster.components.sweeper.forget_old()
+            await cluster.components.completer.forget_old()
             assert not book.ids(Phase.RETURNED)
             late = await cluster.begin("a")
             assert (await recorded(cluster))[id_of(late.txnId)] is TransactionState.OPEN

@@ -114,7 +114,7 @@ async def test_a_replay_is_recognised_for_as_long_as_the_stream_lives() -> None:
             forgettable=True,
         )
         await cluster.settled("a")
-        await cluster.components.sweeper.forget_old()
+        await cluster.components.completer.forget_old()
     assert states(cluster) == {}
     await cluster.restart()
     assert await last_version(cluster) == 1

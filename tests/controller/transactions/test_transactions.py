@@ -245,7 +245,7 @@ async def test_finished_transactions_are_listed_and_forgotten_in_the_end() -> No
             (id_of(begun[1].txnId), api.TxnResponse.Status.COMMITTED),
             (id_of(begun[0].txnId), api.TxnResponse.Status.COMMITTED),
         ]
-        await cluster.components.sweeper.forget_old()
+        await cluster.components.completer.forget_old()
         assert await cluster.state("a", begun[0].txnId) == State.UNKNOWN
         assert await cluster.state("a", begun[1].txnId) == State.COMMITTED
     await cluster.restart()
