@@ -398,7 +398,9 @@ def export(
     default="parquet",
     type=click.Choice(["parquet", "json", "csv", "text"]),
 )
-@click.option("--key", "key_column", default="", metavar="COLUMN", help="Else `key`, if it is there.")
+@click.option(
+    "--key", "key_column", default="", metavar="COLUMN", help="Else `key`, if it is there."
+)
 @click.option(
     "--value",
     "value_column",

@@ -14,8 +14,6 @@ from google.protobuf.message import Message
 
 from segmentstore.client.connection import Endpoint
 from segmentstore.client.controller_channel import (
-    OWN_SERVICE,
-    PRAVEGA_SERVICE,
     Answer,
     ControllerChannel,
     status_of,
@@ -29,6 +27,7 @@ from segmentstore.client.stream_config import (
     StreamConfig,
 )
 from segmentstore.client.stream_segments import SegmentRange, Successor
+from segmentstore.codec.controller_api import OWN_SERVICE, SERVICE
 from segmentstore.codec.controller_api import controller_pb2 as messages
 from segmentstore.codec.controller_api import staged_commits_pb2 as stage_messages
 from segmentstore.codec.stream_names import transaction_halves, transaction_id_of
@@ -552,7 +551,7 @@ class ControllerClient:
         *,
         repeatable: bool = True,
         checked: bool = True,
-        service: str = PRAVEGA_SERVICE,
+        service: str = SERVICE,
     ) -> Answer:
         return await self._channel.ask(
             method,

@@ -32,13 +32,11 @@ from segmentstore.client.errors import (
     StreamSealedError,
 )
 from segmentstore.client.settings import ClientSettings, Tls
+from segmentstore.codec.controller_api import SERVICE
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 
 Answer = TypeVar("Answer", bound=Message)
 
-PRAVEGA_SERVICE: Final = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
-OWN_SERVICE: Final = "segmentstore.controller.v1.StagedCommits"
-"""Calls that Pravega's controller does not have."""
 _SUCCESS: Final = ("SUCCESS", "OK", "STARTED")
 
 
@@ -79,7 +77,7 @@ class ControllerChannel:
         name: str,
         repeatable: bool = True,
         checked: bool = True,
-        service: str = PRAVEGA_SERVICE,
+        service: str = SERVICE,
     ) -> Answer:
         """The answer. `what` and `name` are for messages; not `checked`, the caller looks at the status.
 

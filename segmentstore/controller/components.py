@@ -7,11 +7,13 @@ say.
 from collections.abc import Sequence
 from random import Random
 
+from segmentstore.codec.controller_api import OWN_SERVICE
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_api import staged_commits_pb2 as own_api
+from segmentstore.codec.controller_records.record_keys import TRANSACTIONS_TABLE
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.contracts.tables import TableApi
-from segmentstore.controller.api.call import OWN_SERVICE, Call, unary
+from segmentstore.controller.api.call import Call, unary
 from segmentstore.controller.api.messages import Endpoint, IssueToken, LocateSegment
 from segmentstore.controller.api.stream_calls import ScopeCalls, SegmentCalls, StreamCalls
 from segmentstore.controller.auto_scale import AutoScale
@@ -32,10 +34,7 @@ from segmentstore.controller.transactions.reservations import Reservations, Tran
 from segmentstore.controller.transactions.rolling_commit import RollingCommit
 from segmentstore.controller.transactions.staged_commits import StagedCommits
 from segmentstore.controller.transactions.transaction_states import TransactionStates
-from segmentstore.controller.transactions.transaction_table import (
-    TRANSACTIONS_TABLE,
-    TransactionTable,
-)
+from segmentstore.controller.transactions.transaction_table import TransactionTable
 from segmentstore.controller.transactions.transactions import Transactions
 from segmentstore.controller.transient_segments import TransientSegments
 from segmentstore.controller.watermarks import Watermarks

@@ -24,6 +24,7 @@ from contextlib import aclosing, suppress
 from typing import Final
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.key_value_table_record import (
     KeyValueTableRecord,
     KeyValueTableState,
@@ -434,4 +435,4 @@ class KeyValueTables:
 
 
 def _key(name: str) -> RecordKey[KeyValueTableRecord]:
-    return RecordKey(f"table/{name}", KeyValueTableRecord.decode)
+    return RecordKey(record_keys.key_value_table(name), KeyValueTableRecord.decode)

@@ -35,6 +35,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
 
+from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.stream_records import (
     RetentionCut,
     RetentionCutsRecord,
@@ -288,7 +289,7 @@ def limits_of(policy: RetentionPolicy) -> RetentionLimits | None:
 
 def cuts_key(stream: str) -> RecordKey[RetentionCutsRecord]:
     """Where the cuts of a stream stand, in the table of its scope."""
-    return RecordKey(f"stream/{stream}/retention", RetentionCutsRecord.decode)
+    return RecordKey(record_keys.retention_cuts(stream), RetentionCutsRecord.decode)
 
 
 def choose_cut(

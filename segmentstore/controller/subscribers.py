@@ -21,6 +21,7 @@ import logging
 from contextlib import aclosing
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.reader_group_records import (
     ConsumedCutRecord,
     GroupCut,
@@ -241,11 +242,11 @@ def _counts_for(consumed: ConsumedCutRecord, record: ReaderGroupRecord) -> bool:
 
 def group_key(group: str) -> RecordKey[ReaderGroupRecord]:
     """Where the record of a group stands, in the table of its scope."""
-    return RecordKey(f"group/{group}", ReaderGroupRecord.decode)
+    return RecordKey(record_keys.reader_group(group), ReaderGroupRecord.decode)
 
 
 def _consumed_key(stream: str, scope: str, group: str) -> RecordKey[ConsumedCutRecord]:
-    return RecordKey(f"consumed/{stream}/{scope}/{group}", ConsumedCutRecord.decode)
+    return RecordKey(record_keys.consumed_cut(stream, scope, group), ConsumedCutRecord.decode)
 
 
 def _index(stream: str) -> str:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.watermark_records import WriterMarkRecord
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.controller.errors import (
@@ -196,7 +197,7 @@ class WriterMarks:
 
 def mark_key(stream: str, writer: str) -> RecordKey[WriterMarkRecord]:
     """Where a writer's mark stands, in the table of the scope."""
-    return RecordKey(f"mark/{stream}/{writer}", WriterMarkRecord.decode)
+    return RecordKey(record_keys.writer_mark(stream, writer), WriterMarkRecord.decode)
 
 
 def _writers_index(stream: str) -> str:

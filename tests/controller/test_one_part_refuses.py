@@ -17,7 +17,11 @@ from segmentstore.codec.controller_records.key_value_table_record import (
     KeyValueTableRecord,
     KeyValueTableState,
 )
-from segmentstore.codec.controller_records.record_keys import SCOPES_TABLE, scope_table
+from segmentstore.codec.controller_records.record_keys import (
+    SCOPES_TABLE,
+    TRANSACTIONS_TABLE,
+    scope_table,
+)
 from segmentstore.contracts.errors import (
     ContainerNotFoundError,
     CorruptedDataError,
@@ -36,7 +40,6 @@ from segmentstore.controller.key_value_tables import (
 )
 from segmentstore.controller.metadata.batch import Batch, RecordKey
 from segmentstore.controller.settings import ControllerSettings, TransactionSettings
-from segmentstore.controller.transactions.transaction_table import TRANSACTIONS_TABLE
 from tests.controller.cluster import SteppingClock
 from tests.controller.refusing_doors import MakeError, Refusals, RefusingSegments, RefusingTables
 from tests.sim.loop import SimLoop

@@ -8,14 +8,17 @@ from random import Random
 import pytest
 
 from segmentstore.codec.container_hash import container_of
-from segmentstore.codec.controller_records.record_keys import SCOPES_TABLE, scope_table
+from segmentstore.codec.controller_records.record_keys import (
+    SCOPES_TABLE,
+    TRANSACTIONS_TABLE,
+    scope_table,
+)
 from segmentstore.contracts.errors import ContainerNotFoundError, DataCorruptionError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.tables import Table
 from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
-from segmentstore.controller.transactions.transaction_table import TRANSACTIONS_TABLE
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_supervisor import ControllerSupervisor
 from segmentstore.runtime.clock import SystemWallClock

@@ -8,3 +8,9 @@ The .pyi gets one line more at its top, because its types are looser than ours:
 
     # mypy: disable-error-code="type-arg, no-untyped-def"
 """
+
+from typing import Final
+
+SERVICE: Final = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
+OWN_SERVICE: Final = "segmentstore.controller.v1.StagedCommits"
+"""Calls that Pravega's controller does not have."""

@@ -9,11 +9,19 @@
 | | `stream/<stream>/epoch/<epoch>` | EpochRecord |
 | | `stream/<stream>/sealed/<segment id>` | SealedSegmentRecord |
 | | `stream/<stream>/truncation` | TruncationRecord |
+| | `stream/<stream>/retention` | RetentionCutsRecord |
+| | `stream/<stream>/rolling` | RollingPlanRecord, while a commit behind a scale is under way |
+| | `mark/<stream>/<writer>` | WriterMarkRecord |
+| | `group/<group>` | ReaderGroupRecord |
+| | `consumed/<stream>/<scope of the group>/<group>` | ConsumedCutRecord |
+| | `table/<table>` | KeyValueTableRecord |
 | | `number/<stream>` | SegmentNumberRecord of a stream that was deleted; a table is the stream `<table>_kvtable` |
 | | `numbers` | SegmentNumberRecord above all deleted streams and tables |
 | | `index/<index>` | IndexRoot |
 | | `page/<number>/<index>` | IndexPage |
-| each of them, and that of the transactions | `proof` | none: an empty value, written to learn whether one can write |
+| `_system/_tables/transactions` | `transaction/<scope>/<stream>/<32 hex digits>` | TransactionRecord |
+| | `fence/<scope>/<stream>/<32 hex digits>` | CommitFenceRecord; digits: BLAKE2b of the application's id |
+| each of them | `proof` | none: an empty value, written to learn whether one can write |
 
 Keys are UTF-8; numbers are decimal. An empty value means that the record was removed.
 
@@ -23,9 +31,16 @@ epoch; the truncation's cut is the head, or else epoch 0 from offset 0; the orde
 Invariant: names hold no slash, so no two records share a key.
 """
 
+from hashlib import blake2b
 from typing import Final
 
 SCOPES_TABLE: Final = "_system/_tables/scopes"
+TRANSACTIONS_TABLE: Final = "_system/_tables/transactions"
+
+TRANSACTION_PREFIX: Final = "transaction/"
+FENCE_PREFIX: Final = "fence/"
+GROUP_PREFIX: Final = "group/"
+_FENCE_HASH_BYTES = 16
 
 REMOVED: Final = b""
 """The value of a record that was removed; every record has at least its version byte."""
@@ -69,6 +84,47 @@ def sealed(stream: str, segment_id: int) -> str:
 def truncation(stream: str) -> str:
     """The head of a stream."""
     return f"stream/{stream}/truncation"
+
+
+def retention_cuts(stream: str) -> str:
+    """The cuts of a stream that retention chooses from."""
+    return f"stream/{stream}/retention"
+
+
+def rolling_plan(stream: str) -> str:
+    """The commit behind a scale that is under way."""
+    return f"stream/{stream}/rolling"
+
+
+def writer_mark(stream: str, writer: str) -> str:
+    """The time that a writer noted last."""
+    return f"mark/{stream}/{writer}"
+
+
+def reader_group(group: str) -> str:
+    """A reader group of the scope."""
+    return f"{GROUP_PREFIX}{group}"
+
+
+def consumed_cut(stream: str, scope: str, group: str) -> str:
+    """How far a group, of any scope, has consumed a stream of this scope."""
+    return f"consumed/{stream}/{scope}/{group}"
+
+
+def key_value_table(table: str) -> str:
+    """A key-value table of the scope."""
+    return f"table/{table}"
+
+
+def transaction(scope: str, stream: str, transaction_id: int) -> str:
+    """In the table of transactions: one of them."""
+    return f"{TRANSACTION_PREFIX}{scope}/{stream}/{transaction_id:032x}"
+
+
+def commit_fence(scope: str, stream: str, application_id: str) -> str:
+    """In the table of transactions: what an application committed last to a stream."""
+    digits = blake2b(application_id.encode(), digest_size=_FENCE_HASH_BYTES).hexdigest()
+    return f"{FENCE_PREFIX}{scope}/{stream}/{digits}"
 
 
 def deleted_number(stream: str) -> str:

@@ -22,15 +22,11 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from segmentstore.codec.controller_api import SERVICE
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_api import staged_commits_pb2 as own_api
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 from segmentstore.controller.metadata.ownership_proof import noting_reads
-
-SERVICE_NAME: Final = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
-"""The one that Pravega's clients call."""
-
-OWN_SERVICE: Final = "segmentstore.controller.v1.StagedCommits"
 
 _PING_STATUS = api.PingTxnStatus.Status
 _TRANSACTION_STATE = api.TxnState.State
@@ -65,7 +61,7 @@ class Call:
     name: str
     answer: Callable[[bytes], Awaitable[bytes]]
     """Raises SegmentStoreError for what has no status of its own in the answer's message."""
-    service: str = SERVICE_NAME
+    service: str = SERVICE
 
 
 def unary(
@@ -73,7 +69,7 @@ def unary(
     request: type[Request],
     method: Callable[[Request], Awaitable[Message]],
     *,
-    service: str = SERVICE_NAME,
+    service: str = SERVICE,
 ) -> Call:
     """A call that `method` answers."""
 

@@ -25,6 +25,7 @@ Invariants:
 import dataclasses
 from collections.abc import Mapping
 
+from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.stream_records import (
     EpochRecord,
     StreamSegment,
@@ -247,4 +248,4 @@ def repeated_shape(shape: EpochRecord, *, epoch: int, now_ms: int) -> EpochRecor
 
 def rolling_key(stream: str) -> RecordKey[RollingPlanRecord]:
     """Where the plan of a stream stands, in the table of its scope."""
-    return RecordKey(f"stream/{stream}/rolling", RollingPlanRecord.decode)
+    return RecordKey(record_keys.rolling_plan(stream), RollingPlanRecord.decode)

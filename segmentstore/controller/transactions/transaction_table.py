@@ -1,8 +1,4 @@
-"""Where the records of all transactions stand, and how they are changed.
-
-    _system/_tables/transactions      record `transaction/<scope>/<stream>/<32 hex digits>` per transaction
-                                      record `fence/<scope>/<stream>/<32 hex digits>` per application that commits
-                                      stages; the digits are the BLAKE2b hash of its id
+"""How the records of all transactions, and the fences of applications that commit stages, are changed.
 
 One table for all scopes: it is read as a whole when a controller starts, and never listed afterwards. The tables of
 scopes would do as well for single records, but their indexes let only one batch pass at a time, and every transaction
@@ -16,10 +12,9 @@ Invariants:
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
-from typing import Final
 
-from segmentstore.codec.controller_records.record_keys import REMOVED
+from segmentstore.codec.controller_records import record_keys
+from segmentstore.codec.controller_records.record_keys import REMOVED, TRANSACTIONS_TABLE
 from segmentstore.codec.controller_records.transaction_records import (
     CommitFenceRecord,
     TransactionRecord,
@@ -30,12 +25,6 @@ from segmentstore.controller.errors import MetadataConflictError
 from segmentstore.controller.metadata.batch import Batch, RecordKey
 from segmentstore.controller.metadata.metadata_table import MetadataTable
 from segmentstore.controller.metadata.ownership_proof import note_read
-
-TRANSACTIONS_TABLE: Final = "_system/_tables/transactions"
-
-_TRANSACTION = "transaction"
-_FENCE = "fence"
-_FENCE_HASH_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,23 +178,23 @@ class TransactionTable:
 
 
 def _transaction_key(name: TransactionName) -> RecordKey[TransactionRecord]:
-    return RecordKey(
-        f"{_TRANSACTION}/{name.scope}/{name.stream}/{name.transaction_id:032x}",
-        TransactionRecord.decode,
-    )
+    key = record_keys.transaction(name.scope, name.stream, name.transaction_id)
+    return RecordKey(key, TransactionRecord.decode)
 
 
 def _fence_key(name: FenceName) -> RecordKey[CommitFenceRecord]:
-    digits = blake2b(name.application_id.encode(), digest_size=_FENCE_HASH_BYTES).hexdigest()
-    return RecordKey(f"{_FENCE}/{name.scope}/{name.stream}/{digits}", CommitFenceRecord.decode)
+    key = record_keys.commit_fence(name.scope, name.stream, name.application_id)
+    return RecordKey(key, CommitFenceRecord.decode)
 
 
 def _loaded(key: bytes, value: bytes) -> LoadedTransaction | LoadedFence:
     match key.decode(errors="replace").split("/"):
-        case [kind, scope, stream, _] if kind == _FENCE:
+        case [kind, scope, stream, _] if f"{kind}/" == record_keys.FENCE_PREFIX:
             record = CommitFenceRecord.decode(value)
             return LoadedFence(FenceName(scope, stream, record.application_id), record)
-        case [kind, scope, stream, digits] if kind == _TRANSACTION and len(digits) == 32:
+        case [kind, scope, stream, digits] if (
+            f"{kind}/" == record_keys.TRANSACTION_PREFIX and len(digits) == 32
+        ):
             return LoadedTransaction(
                 TransactionName(scope, stream, int(digits, 16)), TransactionRecord.decode(value)
             )

@@ -15,9 +15,9 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from segmentstore.codec.controller_records.record_keys import TRANSACTIONS_TABLE
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.metadata_tables.table_rows import (
-    TRANSACTIONS_TABLE,
     Row,
     StreamRecords,
     chunk_rows,

@@ -13,7 +13,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.reader_group_records import (
@@ -49,9 +49,6 @@ from segmentstore.spark.streams.tier2_catalog import Tier2StreamCatalog, Tier2Ta
 from tier2.format.chunk_format import BLOCK_CHECKSUM_BYTES, Compression
 from tier2.store_reader import ContainerReader
 
-TRANSACTIONS_TABLE: Final = "_system/_tables/transactions"
-_TRANSACTION_KEY_PREFIX: Final = "transaction/"
-_GROUP_KEY_PREFIX: Final = "group/"
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | None
 Row: TypeAlias = dict[str, Value]
 """Values by column; columns that are left out are null. Times are Unix microseconds."""
@@ -233,7 +230,9 @@ async def transaction_rows(
 ) -> AsyncGenerator[Row, None]:
     """Of one stream, of a scope, or (both empty) of all. Hold it in `aclosing`. Raises StorageError."""
     prefix = (
-        _TRANSACTION_KEY_PREFIX + (f"{scope}/" if scope else "") + (f"{stream}/" if stream else "")
+        record_keys.TRANSACTION_PREFIX
+        + (f"{scope}/" if scope else "")
+        + (f"{stream}/" if stream else "")
     )
     async with aclosing(table.scan(prefix)) as entries:
         async for key, value in entries:
@@ -243,7 +242,7 @@ async def transaction_rows(
 
 def transaction_row(key: str, record: TransactionRecord) -> Row:
     """One record under its key. Raises CorruptedDataError for another key."""
-    parts = key.removeprefix(_TRANSACTION_KEY_PREFIX).split("/")
+    parts = key.removeprefix(record_keys.TRANSACTION_PREFIX).split("/")
     if len(parts) != 3 or len(parts[2]) != 32:
         raise CorruptedDataError(f"table of transactions has a foreign key key={key!r}")
     scope, stream, digits = parts
@@ -272,11 +271,14 @@ async def reader_group_rows(
     Raises StreamMissingError if there is no such scope, StorageError.
     """
     table = await published.scope_table(scope)
-    async with aclosing(table.scan(_GROUP_KEY_PREFIX)) as entries:
+    async with aclosing(table.scan(record_keys.GROUP_PREFIX)) as entries:
         async for key, value in entries:
             if value == REMOVED:
                 continue
-            group, record = key.removeprefix(_GROUP_KEY_PREFIX), ReaderGroupRecord.decode(value)
+            group, record = (
+                key.removeprefix(record_keys.GROUP_PREFIX),
+                ReaderGroupRecord.decode(value),
+            )
             # A group without streams has a row as well.
             for cut in record.starting_cuts or (GroupCut("", "", {}),):
                 if stream and (cut.scope, cut.stream) != (scope, stream):
@@ -319,7 +321,7 @@ async def _consumed_cut(
         table = await published.scope_table(cut.scope)
     except StreamMissingError:
         return None
-    value = (await table.get([f"consumed/{cut.stream}/{scope}/{group}"]))[0]
+    value = (await table.get([record_keys.consumed_cut(cut.stream, scope, group)]))[0]
     return ConsumedCutRecord.decode(value) if value else None
 
 

@@ -10,8 +10,8 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
+from segmentstore.codec.controller_api import SERVICE
 from segmentstore.codec.controller_api import controller_pb2 as api
-from segmentstore.controller.api.call import SERVICE_NAME
 from segmentstore.controller.api.grpc_server import ControllerServer, ControllerServerSettings
 from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
@@ -68,7 +68,7 @@ class Node:
 
     async def call_raw(self, name: str, request: bytes) -> bytes:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(
-            f"/{SERVICE_NAME}/{name}", bytes, bytes
+            f"/{SERVICE}/{name}", bytes, bytes
         )
         return await call(request, timeout=10)
 

@@ -4,9 +4,9 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
+from segmentstore.codec.controller_api import OWN_SERVICE
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_api import staged_commits_pb2 as own_api
-from segmentstore.controller.api.call import OWN_SERVICE
 from tests.controller.api.conftest import Node
 from tests.controller.api.test_calls import info
 

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from segmentstore.codec.controller_records.record_keys import SCOPES_TABLE
+from segmentstore.codec.controller_records.record_keys import SCOPES_TABLE, TRANSACTIONS_TABLE
 from segmentstore.codec.stream_names import (
     mark_stream,
     parse_segment,
@@ -13,7 +13,6 @@ from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
 from segmentstore.contracts.segments import SegmentProperties
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
 from segmentstore.controller.transactions.transaction_states import Phase
-from segmentstore.controller.transactions.transaction_table import TRANSACTIONS_TABLE
 from tests.controller.random_life.life_world import LifeHost
 from tests.controller.random_life.stream_life import Stage
 from tests.controller.random_life.theatre import SCOPE, Theatre
