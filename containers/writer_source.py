@@ -7,10 +7,9 @@ from containers.log.in_memory_log import InMemoryLog
 from containers.log.log_truncation import LogTruncation
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.container_metadata import ContainerMetadata
-from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.snapshot_codec import encode_segment_snapshot
 from containers.read_index.container_read_index import ContainerReadIndex
-from containers.writer.data_source import LogItem
+from containers.writer.data_source import ActiveSegments, LogItem
 from segmentstore.contracts.identifiers import (
     NO_SEQUENCE_NUMBER,
     SegmentId,
@@ -19,7 +18,7 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.runtime.cancellation import retrieve_exception
 
 
-class ContainerWriterSource:
+class ContainerWriterSource(ActiveSegments):
     """Implements containers.writer.data_source.WriterDataSource."""
 
     def __init__(
@@ -34,6 +33,7 @@ class ContainerWriterSource:
         root_changes: Callable[[], int],
     ) -> None:
         """`root_changes` says how many of them are durable in Tier 2."""
+        super().__init__(metadata.by_id)
         self._metadata = metadata
         self._memory_log = memory_log
         self._read_index = read_index
@@ -53,12 +53,6 @@ class ContainerWriterSource:
     def handed_out_sequence_number(self) -> SequenceNumber:
         return self._memory_log.handed_out_sequence_number
 
-    def segment(self, segment_id: SegmentId) -> SegmentMetadata | None:
-        return self._metadata.by_id.get(segment_id)
-
-    def data(self, segment_id: SegmentId, offset: int, length: int) -> Sequence[memoryview]:
-        return self._metadata.by_id[segment_id].read_index.views(offset, length)
-
     def kept(self, segment_id: SegmentId, start: int, end: int) -> bytes | None:
         segment = self._metadata.by_id.get(segment_id)
         if segment is None or end > segment.length:
@@ -73,24 +67,18 @@ class ContainerWriterSource:
         sealed: bool,
         sequence_number: SequenceNumber,
     ) -> None:
-        segment = self._metadata.by_id.get(segment_id)
-        if segment is None:
-            return
-        segment.set_storage_length(storage_length)
-        segment.sealed_in_storage = sealed
-        segment.published_sequence_number = sequence_number
-        self._metadata.attribute_ledger.publications += 1
-        segment.encoded_snapshot = None
-        encode_segment_snapshot(
-            segment
-        )  # now, one by one: not all of them in the next checkpoint (H29)
-        segment.read_index.storage_advanced(storage_length)
-
-    def merge_completed(self, target_id: SegmentId, source_id: SegmentId) -> None:
-        target = self._metadata.by_id.get(target_id)
-        source = self._metadata.by_id.get(source_id)
-        if target is not None and source is not None:
-            target.read_index.complete_merge(source.read_index)
+        super().published(
+            segment_id,
+            storage_length=storage_length,
+            sealed=sealed,
+            sequence_number=sequence_number,
+        )
+        segment = self.segment(segment_id)
+        if segment is not None:
+            self._metadata.attribute_ledger.publications += 1
+            segment.encoded_snapshot = None
+            # Now, one by one: not all of them in the next checkpoint (H29).
+            encode_segment_snapshot(segment)
 
     def segment_removed(self, segment_id: SegmentId) -> None:
         segment = self._metadata.by_id.get(segment_id)

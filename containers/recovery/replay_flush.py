@@ -20,10 +20,9 @@ from dataclasses import replace
 from containers.container_settings import WriterSettings
 from containers.log.in_memory_log import InMemoryLog
 from containers.metadata.container_metadata import ContainerMetadata
-from containers.metadata.segment_metadata import SegmentMetadata
 from containers.recovery.replay import Replay
 from containers.writer.backlog import Backlog, FlushKind
-from containers.writer.data_source import LogItem
+from containers.writer.data_source import ActiveSegments, LogItem
 from containers.writer.publication import PublicationBuilder, PublicationCompletion
 from containers.writer.reconciler import Reconciler
 from containers.writer.segment_flush import SegmentFlush
@@ -73,11 +72,11 @@ class ReplayFlush:
         return records
 
 
-class _RecoveryFlush:
+class _RecoveryFlush(ActiveSegments):
     """One flush: the container as the storage writer's parts see it, and the rounds that they make."""
 
     def __init__(self, recovery: ReplayFlush, replay: Replay, claimed: ClaimedManifest) -> None:
-        self._by_id = recovery.metadata.by_id
+        super().__init__(recovery.metadata.by_id)
         self._storage = recovery.storage
         self._settings = settings = recovery.settings
         self._replay = replay
@@ -136,34 +135,6 @@ class _RecoveryFlush:
         return await self._builder.plan(
             candidates, up_to=self._up_to, bytes_max=self._settings.publication_bytes_max
         )
-
-    # --- the container, as FlushSource ------------------------------------------------------------
-
-    def segment(self, segment_id: SegmentId) -> SegmentMetadata | None:
-        return self._by_id.get(segment_id)
-
-    def data(self, segment_id: SegmentId, offset: int, length: int) -> Sequence[memoryview]:
-        return self._by_id[segment_id].read_index.views(offset, length)
-
-    def published(
-        self,
-        segment_id: SegmentId,
-        *,
-        storage_length: int,
-        sealed: bool,
-        sequence_number: SequenceNumber,
-    ) -> None:
-        segment = self._by_id.get(segment_id)
-        if segment is not None:
-            segment.set_storage_length(storage_length)
-            segment.sealed_in_storage = sealed
-            segment.published_sequence_number = sequence_number
-            segment.read_index.storage_advanced(storage_length)
-
-    def merge_completed(self, target_id: SegmentId, source_id: SegmentId) -> None:
-        target, source = self._by_id.get(target_id), self._by_id.get(source_id)
-        if target is not None and source is not None:
-            target.read_index.complete_merge(source.read_index)
 
     def segment_removed(self, segment_id: SegmentId) -> None:
         segment = self._by_id.get(segment_id)

@@ -1,6 +1,6 @@
 """The storage writer's only view of its container: its segments, and its log."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from containers.metadata.append_run import AppendRun
@@ -41,6 +41,40 @@ class FlushSource(Protocol):
 
     def segment_removed(self, segment_id: SegmentId) -> None:
         """The deletion (or merge) is published: the metadata and whatever is cached may go."""
+
+
+class ActiveSegments:
+    """What of FlushSource is the same for a container that runs and for one that recovers."""
+
+    def __init__(self, by_id: Mapping[SegmentId, SegmentMetadata]) -> None:
+        self._by_id = by_id
+
+    def segment(self, segment_id: SegmentId) -> SegmentMetadata | None:
+        return self._by_id.get(segment_id)
+
+    def data(self, segment_id: SegmentId, offset: int, length: int) -> Sequence[memoryview]:
+        return self._by_id[segment_id].read_index.views(offset, length)
+
+    def published(
+        self,
+        segment_id: SegmentId,
+        *,
+        storage_length: int,
+        sealed: bool,
+        sequence_number: SequenceNumber,
+    ) -> None:
+        segment = self._by_id.get(segment_id)
+        if segment is None:
+            return
+        segment.set_storage_length(storage_length)
+        segment.sealed_in_storage = sealed
+        segment.published_sequence_number = sequence_number
+        segment.read_index.storage_advanced(storage_length)
+
+    def merge_completed(self, target_id: SegmentId, source_id: SegmentId) -> None:
+        target, source = self._by_id.get(target_id), self._by_id.get(source_id)
+        if target is not None and source is not None:
+            target.read_index.complete_merge(source.read_index)
 
 
 class WriterDataSource(FlushSource, Protocol):
