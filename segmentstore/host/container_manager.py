@@ -63,6 +63,8 @@ from segmentstore.runtime.waiting import wait_for_event
 logger = logging.getLogger(__name__)
 
 _NEVER = float("inf")
+_CAUSE_CHARACTERS_MAX = 150
+"""Of a cause in the complaint about it."""
 
 
 @dataclass(slots=True)
@@ -378,9 +380,11 @@ class InProcessAssignmentSource:
 
     def _keep_down(self, failure: ContainerFailure, why: str, *, corrupt: bool) -> None:
         placement = self._placements[failure.container_id]
+        # Refusals carry it, and the wire cuts them: what to do has to be in front of that. `/health` has all of it.
+        cause = str(_root_of(failure.cause))[:_CAUSE_CHARACTERS_MAX]
         meanwhile = "" if corrupt else " Meanwhile what Tier 2 has of its segments can be read."
         placement.complaint = (
-            f"container {failure.container_id} stays down: {why}: {_root_of(failure.cause)};"
+            f"container {failure.container_id} stays down: {why}: {cause};"
             " nothing is lost by waiting. Keep the data directory, and start the server again when the cause is"
             f" removed or a version is installed that mends it.{meanwhile} With the server stopped"
             " `segmentstore tier2 cat` reads what Tier 2 has, and `segmentstore recover --from-tier2` makes a store of"

@@ -304,6 +304,23 @@ def test_h42_a_container_that_ran_well_in_between_is_counted_anew() -> None:
     run_simulation(1, main)
 
 
+def test_what_a_person_can_do_stands_in_front_of_where_the_wire_cuts_a_long_cause() -> None:
+    async def main(_: SimLoop) -> None:
+        source = in_process(1)
+        watch = source.watch(HOST)
+        error = ValueError("x" * 10_000)
+        for _life in range(SETTINGS.same_failure_count):
+            await anext(watch)
+            await source.report(HOST, running=[], failed=[ContainerFailure(ZERO, error)])
+            await anext(watch)
+            await asyncio.sleep(3600)
+        (complaint,) = source.complaints()
+        assert "start the server again when the cause is" in complaint[:380]
+        await watch.aclose()
+
+    run_simulation(1, main)
+
+
 def test_h42_corruption_is_seen_behind_another_error() -> None:
     failure = RuntimeError("recovery failed")
     failure.__cause__ = DataCorruptionError("frame 7")
