@@ -28,8 +28,16 @@ def _regressions() -> list[int]:
 
 @pytest.mark.parametrize("first", range(_FIRST, _END, _BATCH))
 def test_no_seed_finds_a_broken_promise(first: int) -> None:
-    count = min(_BATCH, _END - first)
+    _play(first, min(_BATCH, _END - first))
+
+
+def test_no_seed_finds_a_broken_promise_in_a_shuffled_loop() -> None:
+    _play(_FIRST, _BATCH, "--shuffled")
+
+
+def _play(first: int, count: int, *options: str) -> None:
     command = [sys.executable, "-m", "tests.sim.run", "--seed", str(first), "--count", str(count)]
+    command += options
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
