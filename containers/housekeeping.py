@@ -133,7 +133,7 @@ class Housekeeping:
             )
         await asyncio.shield(self._processor.barrier(None))
         up_to = self._metadata.committed_sequence_number
-        self._memory_log.hurry(up_to)
+        self._memory_log.wake_reader_at(up_to)
         await self._writer.flush(up_to)
 
     # --- what throttling looks at ----------------------------------------------------------------

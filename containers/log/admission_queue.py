@@ -83,7 +83,7 @@ class AdmissionQueue:
 
     def add(self, request: WaitingRequest) -> None:
         """Queue behind what waits already."""
-        request.segment.line += 1
+        request.segment.waiting_requests += 1
         self._bytes += request.length
         self._requests.append(request)
         self._wake.set()
@@ -156,7 +156,7 @@ class AdmissionQueue:
         return True
 
     def _leave(self, request: WaitingRequest) -> None:
-        request.segment.line -= 1
+        request.segment.waiting_requests -= 1
         self._bytes -= request.length
 
     async def _fetch(self, segment: SegmentMetadata, keys: list[AttributeKey]) -> None:

@@ -35,10 +35,10 @@ ITEM_BYTES = 640
 """What an item is charged with, from its commit until it is published. Measured: a run takes 365 bytes, with two
 attributes 650, another operation 110 to 230. Values of attributes have a bound of their own (AttributeMemory)."""
 
-REST_SECONDS = 0.1
-"""How long items rest before the reader is woken, unless somebody is in a hurry."""
+BATCH_DELAY_SECONDS = 0.1
+"""How long items are gathered before the reader is woken, unless a caller waits for one of them."""
 
-REST_ITEMS_MAX = 10_000
+BATCH_ITEMS_MAX = 10_000
 """More items than this wake the reader at once."""
 
 
@@ -47,8 +47,8 @@ class InMemoryLog:
 
     def __init__(self, *, metadata: ContainerMetadata) -> None:
         self._metadata = metadata
-        self._hurry_up_to: SequenceNumber = NO_SEQUENCE_NUMBER
-        self._rest: asyncio.TimerHandle | None = None
+        self._wake_reader_up_to: SequenceNumber = NO_SEQUENCE_NUMBER
+        self._delay_timer: asyncio.TimerHandle | None = None
         self._items: deque[AppendRun | Operation] = deque()
         self._reader: Future[None] | None = None
 
@@ -114,23 +114,25 @@ class InMemoryLog:
         """After a batch of additions: at once, or when the items have rested."""
         if self._reader is None or self._reader.done() or not self._items:
             return
-        if len(self._items) >= REST_ITEMS_MAX or self._is_in_a_hurry():
+        if len(self._items) >= BATCH_ITEMS_MAX or self._is_awaited():
             self._reader.set_result(None)
-        elif self._rest is None:
-            self._rest = asyncio.get_running_loop().call_later(REST_SECONDS, self._rested)
+        elif self._delay_timer is None:
+            self._delay_timer = asyncio.get_running_loop().call_later(
+                BATCH_DELAY_SECONDS, self._delay_over
+            )
 
-    def _rested(self) -> None:
-        self._rest = None
+    def _delay_over(self) -> None:
+        self._delay_timer = None
         if self._reader is not None and not self._reader.done() and self._items:
             self._reader.set_result(None)
 
-    def hurry(self, up_to: SequenceNumber) -> None:
+    def wake_reader_at(self, up_to: SequenceNumber) -> None:
         """Somebody waits until the reader has everything up to this number: no rest before."""
-        self._hurry_up_to = max(self._hurry_up_to, up_to)
+        self._wake_reader_up_to = max(self._wake_reader_up_to, up_to)
         self.wake_reader()
 
-    def _is_in_a_hurry(self) -> bool:
-        return self.handed_out_sequence_number < self._hurry_up_to
+    def _is_awaited(self) -> bool:
+        return self.handed_out_sequence_number < self._wake_reader_up_to
 
     def read_nowait(self, count_max: int) -> Sequence[AppendRun | Operation]:
         """Hand out the oldest items; O(count_max)."""

@@ -148,7 +148,7 @@ class OperationProcessor:
                 fail_unless_done(future, too_large)
                 return future
         if (
-            segment.line
+            segment.waiting_requests
             or self._throttle.is_active
             or self._admission_queue.is_blocked
             or not self._queue_has_room()
@@ -338,7 +338,7 @@ class OperationProcessor:
     def barrier(self, segment: SegmentMetadata | None) -> "Future[int]":
         """Done when everything submitted before it (of the segment: also what waits in line) is done."""
         future: Future[int] = self._loop.create_future()
-        if segment is not None and segment.line:
+        if segment is not None and segment.waiting_requests:
             self._enqueue(segment, lambda: self._submit_barrier(Barrier(segment), future), future)
         else:
             self._submit_barrier(Barrier(segment), future)
@@ -394,7 +394,7 @@ class OperationProcessor:
             else:
                 self._pipeline.submit(operation, future)
 
-        if waits or (segment.line and not overtakes):
+        if waits or (segment.waiting_requests and not overtakes):
             self._enqueue(segment, attempt, future)
             return future
         try:

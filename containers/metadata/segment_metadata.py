@@ -26,7 +26,6 @@ class _AppendFields:
         "last_modified_ms",
         "last_sequence_number",
         "length",
-        "line",
         "open_entry",
         "open_run",
         "pending_deleted",
@@ -35,6 +34,7 @@ class _AppendFields:
         "pending_operations",
         "pending_sealed",
         "segment_id",
+        "waiting_requests",
     )
 
 
@@ -97,7 +97,7 @@ class SegmentMetadata(_AppendFields):
         """Handles, requests and writer steps that hold this object (H27)."""
         self.last_used = 0.0
         """Loop time of the last use, for eviction."""
-        self.line = 0
+        self.waiting_requests = 0
         """Requests that wait to be accepted; later ones of this segment queue behind them (H35)."""
         self.encoded_snapshot: bytes | None = None
         """Its part of the next checkpoint; None when it has to be encoded again (H29)."""

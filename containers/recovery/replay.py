@@ -527,14 +527,14 @@ class Replay:
             if present is None:
                 if segment.is_gone() or not self._storage_known:
                     continue
-                self._take_along(segment, record.sequence_number)
+                self._restore_evicted(segment, record.sequence_number)
                 continue
             compare_with_checkpoint(present, segment, record.sequence_number)
         if self._storage_known:
             for segment in [s for s in self._metadata.by_id.values() if s.segment_id not in named]:
                 self.forget(segment)
 
-    def _take_along(self, segment: SegmentMetadata, sequence_number: SequenceNumber) -> None:
+    def _restore_evicted(self, segment: SegmentMetadata, sequence_number: SequenceNumber) -> None:
         """A life without Tier 2 cannot tell what an earlier one evicted, and names it again (H41).
 
         The log may have let go of the eviction. What was evicted was in Tier 2, to the last byte: it still is, or the

@@ -73,7 +73,7 @@ class SegmentMapper:
         self._now_ms = now_ms
         self._core_is_full = core_is_full
         self._settings = settings
-        self._flights: dict[str, Future[None]] = {}
+        self._resolutions: dict[str, Future[None]] = {}
         self._mapping: dict[str, Future[int]] = {}
         self._evicted = 0
         self._activated = 0
@@ -101,7 +101,7 @@ class SegmentMapper:
                     return segment
                 segment.pins -= 1
                 continue
-            flight = self._flights.get(name)
+            flight = self._resolutions.get(name)
             if flight is not None:
                 await asyncio.shield(flight)
                 continue
@@ -117,7 +117,7 @@ class SegmentMapper:
 
     async def _activate(self, name: str) -> None:
         flight = self._loop.create_future()
-        self._flights[name] = flight
+        self._resolutions[name] = flight
         try:
             record = await self.find_inactive(name)
             if record is None:
@@ -133,7 +133,7 @@ class SegmentMapper:
             mapping = self._processor.map(segment, created=False)
             mapping.add_done_callback(retrieve_exception)
         finally:
-            del self._flights[name]
+            del self._resolutions[name]
             flight.set_result(None)
 
     async def find_inactive(self, name: str) -> SegmentRecord | None:
@@ -162,16 +162,16 @@ class SegmentMapper:
                 if mapping is not None:
                     await asyncio.shield(mapping)
                 raise SegmentExistsError(name)
-            flight = self._flights.get(name)
+            flight = self._resolutions.get(name)
             if flight is None:
                 break
             await asyncio.shield(flight)
         flight = self._loop.create_future()
-        self._flights[name] = flight
+        self._resolutions[name] = flight
         try:
             segment, mapping = await self._create(name, updates)
         finally:
-            del self._flights[name]
+            del self._resolutions[name]
             flight.set_result(None)
         try:
             await asyncio.shield(mapping)
@@ -237,13 +237,13 @@ class SegmentMapper:
 
     def _mapped(self, name: str, done: "Future[int]") -> None:
         retrieve_exception(done)
-        if _is_born(done) and self._mapping.get(name) is done:
+        if _is_durable(done) and self._mapping.get(name) is done:
             del self._mapping[name]
 
-    def is_unborn(self, name: str) -> bool:
+    def is_being_created(self, name: str) -> bool:
         """Its creation is accepted and not yet durable: nobody may see it."""
         mapping = self._mapping.get(name)
-        return mapping is not None and not _is_born(mapping)
+        return mapping is not None and not _is_durable(mapping)
 
     async def attribute_values(
         self, segment: SegmentMetadata, keys: Sequence[AttributeKey]
@@ -300,7 +300,7 @@ class SegmentMapper:
         return (
             segment.pins == 0
             and segment.pending_operations == 0
-            and segment.line == 0
+            and segment.waiting_requests == 0
             and segment.last_sequence_number <= acknowledged
             and segment.storage_length == segment.length
             and segment.sealed_in_storage == segment.sealed
@@ -316,7 +316,7 @@ class SegmentMapper:
         }
 
 
-def _is_born(mapping: "Future[int]") -> bool:
+def _is_durable(mapping: "Future[int]") -> bool:
     """Whether that creation is durable.
 
     One that failed stays unborn: until the container, which ends by it, has ended, whoever asks learns of that.

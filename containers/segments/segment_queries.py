@@ -103,7 +103,7 @@ class SegmentQueries:
         return found
 
     def _is_listed(self, segment: SegmentMetadata) -> bool:
-        return not segment.is_gone() and not self._mapper.is_unborn(segment.name)
+        return not segment.is_gone() and not self._mapper.is_being_created(segment.name)
 
     def _inactive_properties(self, record: SegmentRecord) -> SegmentProperties:
         return SegmentProperties(

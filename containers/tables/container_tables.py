@@ -102,7 +102,7 @@ class ContainerTables:
                 await asyncio.shield(self._processor.barrier(segment))
                 if counter(segment.attributes.committed_value(TABLE_ENTRY_COUNT)):
                     raise TableNotEmptyError(name)
-                if not segment.line and not counter(
+                if not segment.waiting_requests and not counter(
                     segment.attributes.pending_value(TABLE_ENTRY_COUNT)
                 ):
                     break

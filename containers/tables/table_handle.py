@@ -144,7 +144,7 @@ class TableHandle:
         self._processor.append(
             segment, batch.data, offset=offset, attribute_updates=batch.judge
         ).add_done_callback(appended)
-        if segment.line:
+        if segment.waiting_requests:
             # It waits, perhaps for what the index lacks: asked for together with what others wait for.
             unknown = [key for key in batch.index_keys if not segment.attributes.is_known(key)]
             if unknown:

@@ -1,8 +1,8 @@
 """Everything consumed from the log and not yet published: the aggregators, and when the next flush is due.
 
-`Backlog` holds the aggregators of a container: items come in, what is due is selected, and after a flush `survey()`
-looks at all of them. Memory is bounded by what the container lets into its log and cache: reading on while a
-publication is under way moves items from the log's list to these, and adds nothing to them.
+`Backlog` holds the aggregators of a container: items come in, what is due is selected, and after a flush
+`recompute_marks()` looks at all of them. Memory is bounded by what the container lets into its log and cache: reading
+on while a publication is under way moves items from the log's list to these, and adds nothing to them.
 
 `AckCalculator` says how far the log may be truncated. Every aggregator names the lowest sequence number of it that is
 not yet under a published manifest: bytes, attributes, creation, seal, truncation, merge and deletion alike.
@@ -17,7 +17,7 @@ Invariants (check()):
 - an aggregator stands here from its first item to its last publication, unless a merge gave it to its target;
 - `total_bytes` is the sum of what they hold;
 - `oldest` and the other marks by which a flush becomes due are never later than the truth: consuming an item moves
-  them at once, and survey() makes them exact after a flush.
+  them at once, and recompute_marks() makes them exact after a flush.
 """
 
 import asyncio
@@ -158,9 +158,9 @@ class Backlog:
         source = self._aggregators.pop(SegmentId(merge.source.segment_id), None)
         gone = [] if source is None else [*source.sources()]
         for other in reversed(gone):
-            assert other.taken_by is not None, f"not merged {other.segment!r}"
+            assert other.merged_into is not None, f"not merged {other.segment!r}"
             other.finished = True
-            self._source.merge_completed(other.taken_by.segment_id, other.segment_id)
+            self._source.merge_completed(other.merged_into.segment_id, other.segment_id)
             self._source.segment_removed(other.segment_id)
         if source is not None:
             source.discard()
@@ -186,7 +186,7 @@ class Backlog:
 
     def drop_if_empty(self, aggregator: SegmentAggregator) -> None:
         """An aggregator without work is not kept."""
-        if not aggregator.items and aggregator.taken_by is None:
+        if not aggregator.items and aggregator.merged_into is None:
             aggregator.finished = True
             if self._aggregators.get(aggregator.segment_id) is aggregator:
                 del self._aggregators[aggregator.segment_id]
@@ -225,7 +225,7 @@ class Backlog:
         for number, aggregator in enumerate(list(self._aggregators.values()), 1):
             if number % self._settings.slice_count == 0:
                 await asyncio.sleep(0)
-            if aggregator.taken_by is not None or aggregator.awaits_departure:
+            if aggregator.merged_into is not None or aggregator.awaits_removal:
                 continue
             lowest = aggregator.lowest_number()
             if lowest is None:
@@ -247,7 +247,7 @@ class Backlog:
         chosen.sort()  # ids differ, so aggregators are never compared
         return [aggregator for _, _, aggregator in chosen]
 
-    async def survey(self, acknowledgement: AckCalculator) -> None:
+    async def recompute_marks(self, acknowledgement: AckCalculator) -> None:
         """Look at every aggregator: drop the empty, tell the calculator what is held back, renew the marks. In slices.
 
         Items consumed meanwhile have higher numbers than the calculator was made with. Going over a copy of the
@@ -263,7 +263,7 @@ class Backlog:
                 self.drop_if_empty(aggregator)
                 continue
             acknowledgement.hold_back(lowest)
-            if not aggregator.awaits_departure:
+            if not aggregator.awaits_removal:
                 self._note_marks(aggregator)
 
     def describe(self) -> str:
@@ -276,14 +276,14 @@ class Backlog:
         count = 0
         for segment_id, aggregator in self._aggregators.items():
             assert aggregator.segment_id == segment_id, f"{segment_id}: {aggregator.segment!r}"
-            assert aggregator.taken_by is None, f"merged {aggregator.segment!r} stands here"
+            assert aggregator.merged_into is None, f"merged {aggregator.segment!r} stands here"
             aggregator.check()
             count += len(aggregator.items)
             for source in aggregator.sources():
                 source.check()
                 count += len(source.items)
             total += aggregator.held_bytes
-            if aggregator.items and not aggregator.awaits_departure:
+            if aggregator.items and not aggregator.awaits_removal:
                 assert self._oldest <= aggregator.since, f"{self._oldest} > {aggregator.since}"
         assert count == self.item_count, f"{self.item_count} items noted, {count} held"
         assert total == self.total_bytes, f"{self.total_bytes} bytes noted, {total} held"

@@ -66,7 +66,7 @@ class PublicationBuilder:
             if number % settings.slice_count == 0:
                 await asyncio.sleep(0)
             # Re-checked after every await: it may have been merged away or finished.
-            if candidate.finished or candidate.taken_by is not None or candidate.awaits_departure:
+            if candidate.finished or candidate.merged_into is not None or candidate.awaits_removal:
                 continue
             aggregator = candidate.flush_subject(
                 bytes_max=bytes_max, depth_max=settings.merge_depth_max
@@ -124,9 +124,9 @@ class PublicationBuilder:
 
     def publications_of(self, flush: SegmentFlush) -> Iterator[SegmentPublication]:
         """A segment and the sources that leave with it: together, or a crash would show half a merge (H17)."""
-        for absorbed in flush.absorbed:
-            if absorbed.record is not None:
-                yield SegmentPublication(record=absorbed.record, deleted=True)
+        for merged in flush.merged_sources:
+            if merged.record is not None:
+                yield SegmentPublication(record=merged.record, deleted=True)
         if flush.record is not None:
             yield SegmentPublication(
                 record=flush.record,
@@ -237,8 +237,8 @@ class PublicationCompletion:
         aggregator, record = flush.aggregator, flush.record
         if flush.deleted:
             aggregator.complete(flush.item_count, None, started)
-            for absorbed in flush.absorbed:
-                self._remove(absorbed.aggregator)
+            for merged in flush.merged_sources:
+                self._remove(merged.aggregator)
             self._remove(aggregator)
             return
         assert record is not None, f"nothing was published of {aggregator.segment!r}"
@@ -250,9 +250,9 @@ class PublicationCompletion:
             sealed=record.sealed,
             sequence_number=record.sequence_number,
         )
-        for absorbed in flush.absorbed:
-            self._source.merge_completed(absorbed.target_id, absorbed.aggregator.segment_id)
-            self._remove(absorbed.aggregator)
+        for merged in flush.merged_sources:
+            self._source.merge_completed(merged.target_id, merged.aggregator.segment_id)
+            self._remove(merged.aggregator)
 
     def _remove(self, aggregator: SegmentAggregator) -> None:
         aggregator.finished = True

@@ -205,11 +205,11 @@ class Reconciler:
     def _merge_was_published(self, merge: PendingMerge) -> None:
         sources = [merge.source, *merge.source.sources()]
         for source in reversed(sources):
-            taken_by = source.taken_by
-            assert taken_by is not None, f"not merged {source.segment!r}"
+            merged_into = source.merged_into
+            assert merged_into is not None, f"not merged {source.segment!r}"
             source.finished = True
             self.forget(source.segment_id)
-            self._source.merge_completed(taken_by.segment_id, source.segment_id)
+            self._source.merge_completed(merged_into.segment_id, source.segment_id)
             self._source.segment_removed(source.segment_id)
 
     # --- replayed bytes -----------------------------------------------------------------------

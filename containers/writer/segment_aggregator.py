@@ -71,12 +71,12 @@ class SegmentAggregator:
         "held_bytes",
         "in_flight",
         "items",
+        "merged_into",
         "merges",
         "prompt_since",
         "published_head",
         "segment",
         "since",
-        "taken_by",
         "tally",
     )
 
@@ -102,7 +102,7 @@ class SegmentAggregator:
         """The same for the oldest item that wants to be published soon."""
         self.depth = 0
         """Longest chain of merges waiting in it."""
-        self.taken_by: SegmentAggregator | None = None
+        self.merged_into: SegmentAggregator | None = None
         """The target that this segment was merged into."""
         self.finished = False
         """Nothing of it is left to publish, and nothing will come."""
@@ -122,18 +122,18 @@ class SegmentAggregator:
         return 0 if self.deleted else self.held_bytes
 
     @property
-    def awaits_departure(self) -> bool:
+    def awaits_removal(self) -> bool:
         """It is deleted or merged in the container, and that operation has not been consumed yet.
 
         It is not flushed by itself any more: Tier 2 may already have seen it go in a former life.
         """
-        return self.taken_by is None and self.segment.is_gone() and not self.deleted
+        return self.merged_into is None and self.segment.is_gone() and not self.deleted
 
     # --- items come in ------------------------------------------------------------------------
 
     def add(self, item: PendingItem, now: float) -> None:
         """The next item of the segment. O(chain of merges above it)."""
-        assert self.taken_by is None, f"item for a merged segment {self.segment!r}"
+        assert self.merged_into is None, f"item for a merged segment {self.segment!r}"
         assert not self.deleted, f"item behind the deletion of {self.segment!r}"
         if not self.items:
             self.since = now
@@ -146,7 +146,7 @@ class SegmentAggregator:
     def add_run(self, run: AppendRun, now: float) -> None:
         """add() of committed appends."""
         items = self.items
-        assert self.taken_by is None, f"item for a merged segment {self.segment!r}"
+        assert self.merged_into is None, f"item for a merged segment {self.segment!r}"
         if not items:
             self.since = now
         else:
@@ -162,13 +162,13 @@ class SegmentAggregator:
 
     def add_merge(self, operation: MergeOperation, source: "SegmentAggregator", now: float) -> None:
         """Take over the source's un-published items."""
-        assert source.taken_by is None, f"merged twice {source.segment!r}"
+        assert source.merged_into is None, f"merged twice {source.segment!r}"
         merge = PendingMerge(operation, source)
         self.tally.held_bytes -= source.held_bytes  # counted under the target from now on
         self.add(merge, now)
         self.merges.append(merge)
         self.depth = max(self.depth, source.depth + 1)
-        source.taken_by = self
+        source.merged_into = self
 
     def _grow(self, byte_difference: int) -> None:
         if not byte_difference:
@@ -177,7 +177,7 @@ class SegmentAggregator:
         holder: SegmentAggregator | None = self
         while holder is not None:
             holder.held_bytes += byte_difference
-            holder = holder.taken_by
+            holder = holder.merged_into
 
     # --- what is in it ------------------------------------------------------------------------
 
@@ -202,8 +202,8 @@ class SegmentAggregator:
     def owner(self) -> "SegmentAggregator":
         """The aggregator whose publication will carry this one's items."""
         owner = self
-        while owner.taken_by is not None:
-            owner = owner.taken_by
+        while owner.merged_into is not None:
+            owner = owner.merged_into
         return owner
 
     # --- items go out -------------------------------------------------------------------------
@@ -316,7 +316,7 @@ class SegmentAggregator:
         assert merges == self.merges, f"{len(merges)} merges, {len(self.merges)} noted"
         assert (self.since == NEVER) == (not self.items), f"{self.since} items={len(self.items)}"
         for merge in merges:
-            assert merge.source.taken_by is self, f"{merge.source.segment!r} belongs elsewhere"
+            assert merge.source.merged_into is self, f"{merge.source.segment!r} belongs elsewhere"
         deletes = sum(isinstance(item, DeleteOperation) for item in self.items)
         assert deletes == int(self.deleted), f"{deletes} deletions, deleted={self.deleted}"
 

@@ -47,7 +47,7 @@ from segmentstore.contracts.storage import MergePiece, RunEvents, SegmentRecord
 
 
 @dataclass(slots=True)
-class AbsorbedSource:
+class MergedSource:
     """A segment that leaves Tier 2 in the same publication, because it was merged or its target was deleted."""
 
     aggregator: SegmentAggregator
@@ -110,7 +110,7 @@ class SegmentFlush:
     deleted: bool = False
     pieces: list[PlannedPiece] = field(default_factory=list)
     attributes: Mapping[AttributeKey, AttributeValue | None] = field(default_factory=dict)
-    absorbed: list[AbsorbedSource] = field(default_factory=list)
+    merged_sources: list[MergedSource] = field(default_factory=list)
     """Sources before the segments that they were merged into."""
 
     def slices(self) -> list[RunSlice]:
@@ -136,22 +136,22 @@ def fold(aggregator: SegmentAggregator, count: int) -> SegmentFlush:
         record=state.record(),
         pieces=state.trimmed_pieces(),
         attributes=state.extended,
-        absorbed=state.absorbed,
+        merged_sources=state.merged_sources,
     )
 
 
 def _fold_deletion(aggregator: SegmentAggregator) -> SegmentFlush:
     number = last_number(aggregator.items[-1])
-    absorbed = [
-        AbsorbedSource(source, _target_id(source), _departure_record(source, number))
+    merged_sources = [
+        MergedSource(source, _target_id(source), _removal_record(source, number))
         for source in aggregator.sources()
     ]
     return SegmentFlush(
         aggregator=aggregator,
         item_count=len(aggregator.items),
-        record=_departure_record(aggregator, number),
+        record=_removal_record(aggregator, number),
         deleted=True,
-        absorbed=absorbed[::-1],
+        merged_sources=merged_sources[::-1],
     )
 
 
@@ -176,7 +176,7 @@ class _FoldedSegment:
         self._no_extended = base.extended_attribute_count_is_zero if base else True
         self.extended: dict[AttributeKey, AttributeValue | None] = {}
         self.pieces: list[PlannedPiece] = []
-        self.absorbed: list[AbsorbedSource] = []
+        self.merged_sources: list[MergedSource] = []
 
     def apply(self, items: Sequence[PendingItem]) -> int:
         """Apply items in order; gives how many, fewer if a truncation has to wait for moved bytes."""
@@ -281,9 +281,9 @@ class _FoldedSegment:
                     events.count_in_slice(item, begins=piece.offset == 0 and number == 0)
                     self._add_slice(item)
         self._modified(operation.last_modified_ms)
-        self.absorbed += inner.absorbed
-        record = _departure_record(source, operation.sequence_number)
-        self.absorbed.append(AbsorbedSource(source, self._segment_id, record))
+        self.merged_sources += inner.merged_sources
+        record = _removal_record(source, operation.sequence_number)
+        self.merged_sources.append(MergedSource(source, self._segment_id, record))
 
     def _event_count(self) -> int:
         count = self._core.get(EVENT_COUNT, 0)
@@ -397,13 +397,11 @@ class MergedEvents:
 
 
 def _target_id(source: SegmentAggregator) -> SegmentId:
-    assert source.taken_by is not None, f"not merged into anything {source.segment!r}"
-    return source.taken_by.segment_id
+    assert source.merged_into is not None, f"not merged into anything {source.segment!r}"
+    return source.merged_into.segment_id
 
 
-def _departure_record(
-    aggregator: SegmentAggregator, number: SequenceNumber
-) -> SegmentRecord | None:
+def _removal_record(aggregator: SegmentAggregator, number: SequenceNumber) -> SegmentRecord | None:
     """The record with which it leaves Tier 2; None if it cannot be there.
 
     It holds the segment's final state, so it is never behind a publication that may or may not have happened.

@@ -126,7 +126,7 @@ class StorageWriter:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._consume(), name="writer-consume")
-                group.create_task(self._make_rounds(), name="writer-rounds")
+                group.create_task(self._flush_loop(), name="writer-rounds")
         except BaseExceptionGroup as failures:
             # The first failure cancels the other loop, so it is the cause; the container reports it as it is.
             raise failures.exceptions[0] from None
@@ -212,14 +212,14 @@ class StorageWriter:
 
     # --- rounds -------------------------------------------------------------------------------
 
-    async def _make_rounds(self) -> None:
+    async def _flush_loop(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             now = loop.time()
-            due_at = max(self._round_due_at(), self._not_before)
+            due_at = max(self._flush_due_at(), self._not_before)
             maintenance_at = self._maintained_at + self._settings.maintenance_seconds
             if due_at <= now:
-                await self._try(self._make_round)
+                await self._try(self._flush_once)
                 if self._publications_since_maintenance >= self._settings.maintenance_publications:
                     await self._try(self._maintain)
             elif maintenance_at <= now:
@@ -228,14 +228,14 @@ class StorageWriter:
                 await wait_for_event(self._wake, until=min(due_at, maintenance_at))
                 self._wake.clear()
 
-    def _round_due_at(self) -> float:
+    def _flush_due_at(self) -> float:
         if len(self._waiters) or self._kind is not FlushKind.NORMAL:
             return 0.0
         if not len(self._backlog) and self._acknowledged_up_to < self._consumed_up_to:
             return 0.0
         return self._backlog.due_at(self._pressure)
 
-    async def _make_round(self) -> None:
+    async def _flush_once(self) -> None:
         assert self._claimed is not None, "not started"
         started = asyncio.get_running_loop().time()
         wake_ups = self._wake_ups
@@ -319,7 +319,7 @@ class StorageWriter:
 
     async def _acknowledge(self) -> None:
         calculator = self._new_ack_calculator()
-        await self._backlog.survey(calculator)
+        await self._backlog.recompute_marks(calculator)
         up_to = calculator.result
         assert up_to >= self._published_up_to, f"{up_to} < {self._published_up_to}"
         self._published_up_to = up_to

@@ -47,7 +47,9 @@ CALLS = 2000
 
 FOLDER = str(PurePath(containers.__file__ or "").parent)
 
-HARMLESS = frozenset({"_wake_slice", "_rested", "_time_is_up", "_waiter_left", "unpin", "appended"})
+HARMLESS = frozenset(
+    {"_wake_slice", "_delay_over", "_time_is_up", "_waiter_left", "unpin", "appended"}
+)
 """Callbacks that set the results of futures that are not done, or count, and do nothing else; what a table's `appended`
 raises is its caller's answer."""
 

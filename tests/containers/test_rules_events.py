@@ -117,7 +117,7 @@ async def test_h76_an_event_of_nine_megabytes_is_one_event_though_it_came_in_pie
             await container.flush()
         await container.merge("a", "transient", seal_source=True, attribute_updates=[ONE_EVENT])
         await append_events(container, "a", 200)
-        container._memory_log.hurry(container._metadata.committed_sequence_number)
+        container._memory_log.wake_reader_at(container._metadata.committed_sequence_number)
         while len(container._memory_log):  # what is published together decides where blocks end
             await asyncio.sleep(0.01)
         await container.flush()

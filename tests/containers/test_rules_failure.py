@@ -272,7 +272,7 @@ async def test_h27_the_source_of_a_merge_that_waits_in_line_stays_active(
             waiting = target.append(b"!", attribute_updates=[AttributeUpdate(key, 2)])
             merging = asyncio.ensure_future(container.merge("target", "source"))
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while target.metadata.line < 2:
+                while target.metadata.waiting_requests < 2:
                     await asyncio.sleep(0.001)
             merging.cancel()
             await asyncio.gather(merging, return_exceptions=True)

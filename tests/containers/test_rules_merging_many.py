@@ -130,7 +130,7 @@ async def held_up(
     async with container.open_segment("a") as target:
         unknown = AttributeUpdate(AttributeKey(b"unknown"), 1)
         appended = target.append(b"first;", attribute_updates=[unknown])
-        assert target.metadata.line == 1
+        assert target.metadata.waiting_requests == 1
         yield appended
 
 

@@ -167,9 +167,9 @@ def _publish_half_a_merge(patch: pytest.MonkeyPatch) -> None:
     def publications_of(
         self: PublicationBuilder, flush: SegmentFlush
     ) -> Iterator[SegmentPublication]:
-        absorbed, flush.absorbed = flush.absorbed, []
+        merged_sources, flush.merged_sources = flush.merged_sources, []
         yield from honest(self, flush)
-        flush.absorbed = absorbed
+        flush.merged_sources = merged_sources
 
     patch.setattr(PublicationBuilder, "publications_of", publications_of)
 

@@ -106,7 +106,7 @@ def _watched(order: SubmissionOrder, verb: str, *, may_overtake: bool) -> Any:  
     def submit(
         self: OperationProcessor, segment: SegmentMetadata | None, *rest: Any, **named: Any
     ) -> "Future[int]":
-        others_wait = segment is not None and segment.line > 0
+        others_wait = segment is not None and segment.waiting_requests > 0
         done: Future[int] = honest(self, segment, *rest, **named)
         if segment is not None:
             is_judged = not (may_overtake and others_wait)

@@ -26,7 +26,7 @@ class Segment:
 
     def __init__(self) -> None:
         self.attributes = AttributeTable(complete=False)
-        self.line = 0
+        self.waiting_requests = 0
         self.pins = 0
 
     @property

@@ -48,9 +48,9 @@ class WriterWhoseStorageLengthRunsAhead(StorageWriter):
 class WriterThatPublishesHalfAMerge(StorageWriter):
     class Builder(PublicationBuilder):
         def publications_of(self, flush: SegmentFlush) -> Iterator[SegmentPublication]:
-            flush.absorbed, kept = [], flush.absorbed
+            flush.merged_sources, kept = [], flush.merged_sources
             yield from super().publications_of(flush)
-            flush.absorbed = kept
+            flush.merged_sources = kept
 
     def _new_builder(self) -> PublicationBuilder:
         return self.Builder(source=self._source, settings=self._settings, executor=None)

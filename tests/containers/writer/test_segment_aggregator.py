@@ -84,7 +84,7 @@ class Bench:
         if self.in_flight:
             return
         for aggregator in list(self.backlog._aggregators.values()):
-            if aggregator.awaits_departure or name not in (None, aggregator.segment.name):
+            if aggregator.awaits_removal or name not in (None, aggregator.segment.name):
                 continue
             self._resolve(aggregator)
             subject = aggregator.flush_subject(bytes_max=bytes_max, depth_max=3)
@@ -136,8 +136,8 @@ class Bench:
                 sealed=record.sealed,
                 sequence_number=record.sequence_number,
             )
-        for absorbed in flush.absorbed:
-            self.container.segment_removed(absorbed.aggregator.segment_id)
+        for merged_sources in flush.merged_sources:
+            self.container.segment_removed(merged_sources.aggregator.segment_id)
         if flush.deleted:
             self.container.segment_removed(aggregator.segment_id)
         self.backlog.drop_if_empty(aggregator)
