@@ -220,3 +220,17 @@ async def test_h78_a_byte_stream_stays_in_its_segment_and_is_named() -> None:
     report = await recovered(cluster)
     assert (report.ended, report.byte_segments) == ([], ["s/bytes/0.#epoch.0 at 10"])
     assert await cluster.current("bytes") == [0]
+
+
+async def test_h78_a_scope_whose_table_is_lost_is_empty_and_keeps_nobody_from_coming_back() -> None:
+    cluster = await a_stream_with_history()
+    await cluster.scopes.create("t")
+    await cluster.memory_tables.delete_table("_system/_tables/s/1", must_be_empty=False)
+    strangers = cluster.memory_segments.names()
+    report = await recovered(cluster)
+    assert report.created == ["_system/_tables/s/1"]
+    assert sorted(report.strangers) == sorted(strangers)
+    await cluster.create("a")
+    [segment_id] = await cluster.current("a")
+    assert number_of(segment_id) >= NUMBERS_SKIPPED
+    assert (await recovered(cluster, nothing_is_lost)).created == []

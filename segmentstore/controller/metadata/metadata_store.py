@@ -84,9 +84,9 @@ class MetadataStore:
             table = self._opened[scope] = MetadataTable(tables=self._tables, name=name)
         return table
 
-    async def create_scope_table(self, scope: str, incarnation: int) -> None:
-        """Creating it twice is fine."""
-        await self._create(record_keys.scope_table(scope, incarnation))
+    async def create_scope_table(self, scope: str, incarnation: int) -> bool:
+        """Creating it twice is fine. Whether it was not there."""
+        return await self._create(record_keys.scope_table(scope, incarnation))
 
     async def delete_scope_table(self, scope: str, incarnation: int) -> None:
         """Deleting it twice raises SegmentNotFoundError."""
@@ -95,8 +95,9 @@ class MetadataStore:
             record_keys.scope_table(scope, incarnation), must_be_empty=False
         )
 
-    async def _create(self, name: str) -> None:
+    async def _create(self, name: str) -> bool:
         try:
             await self._tables.create_table(name)
         except SegmentExistsError:
-            return
+            return False
+        return True

@@ -5,6 +5,7 @@ got there whose record did not.
 
 | found | done |
 |---|---|
+| the table of a scope is missing | created empty, and reported: its streams are segments that no stream lists |
 | a segment that its stream lists is missing | created empty; sealed if something replaced it or the stream is sealed |
 | a segment that was sealed is not, or is shorter | sealed at what is there; the missing bytes are reported |
 | the head lies behind the end of a segment | the head moves to that end |
@@ -28,7 +29,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from segmentstore.codec.controller_records.scope_records import SegmentNumberRecord
+from segmentstore.codec.controller_records import record_keys
+from segmentstore.codec.controller_records.scope_records import ScopeState, SegmentNumberRecord
 from segmentstore.codec.controller_records.stream_records import (
     EpochRecord,
     StreamSegment,
@@ -133,6 +135,7 @@ class Repair:
     async def repair_all(self, is_lost: TailIsLost = nothing_is_lost) -> RepairReport:
         """Before the controller's start. Raises what the doors raise; begin again then."""
         report = RepairReport()
+        await self._create_scope_tables(report)
         await self._skip_numbers_of_scopes(is_lost)
         async with aclosing(self._streams(STREAMS_INDEX, PENDING_INDEX)) as streams:
             async for scope, stream in streams:
@@ -304,6 +307,15 @@ class Repair:
         except ScopeNotFoundError:
             # A scope that is created again finds its old table, or begins with nothing.
             return
+
+    async def _create_scope_tables(self, report: RepairReport) -> None:
+        async with aclosing(all_scopes(self._metadata)) as names:
+            async for scope in names:
+                record = (await self._metadata.scopes.read(scope_key(scope))).record
+                if record is None or record.state is not ScopeState.ACTIVE:
+                    continue
+                if await self._metadata.create_scope_table(scope, record.incarnation):
+                    report.created.append(record_keys.scope_table(scope, record.incarnation))
 
     async def _skip_numbers_of_scopes(self, is_lost: TailIsLost) -> None:
         """Streams and scopes that are created from now on begin above what lost ones of their names may have used."""
