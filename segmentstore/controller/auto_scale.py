@@ -49,7 +49,7 @@ from segmentstore.controller.streams.key_space import split_range
 from segmentstore.controller.streams.scaling import Scaling
 from segmentstore.controller.streams.stream_history import all_streams
 from segmentstore.controller.streams.stream_operations import StreamOperations
-from segmentstore.controller.streams.stream_segments import SegmentSizes
+from segmentstore.controller.streams.stream_segments import StreamSegments
 
 _LOG = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class AutoScale:
         store: MetadataStore,
         operations: StreamOperations,
         scaling: Scaling,
-        sizes: SegmentSizes,
+        segments: StreamSegments,
         segments_per_stream_max: int,
         settings: AutoScaleSettings,
     ) -> None:
@@ -128,7 +128,7 @@ class AutoScale:
         self._store = store
         self._operations = operations
         self._scaling = scaling
-        self._sizes = sizes
+        self._segments = segments
         self._settings = settings
         self._watched: dict[tuple[str, str], Watched] = {}
         self._refreshed_at: float | None = None
@@ -191,10 +191,10 @@ class AutoScale:
     async def _look_at(self, scope: str, stream: str, watched: Watched) -> None:
         history = await self._operations.history(scope, stream)
         state = await history.state()
-        if state.state in (StreamState.SEALING, StreamState.SEALED):
+        if state.is_sealing_or_sealed:
             raise StreamNotFoundError(scope, stream)
         epoch = await history.epoch(state.current_epoch)
-        sizes = await self._sizes.of(
+        sizes = await self._segments.sizes(
             [history.segment_name(segment.segment_id) for segment in epoch.segments]
         )
         now = asyncio.get_running_loop().time()
@@ -217,10 +217,7 @@ class AutoScale:
         if state.state is not StreamState.ACTIVE or cooling:
             return
         choice = choose_scale(
-            segments=[
-                (SegmentWithRange(each.segment_id, each.low, each.high), rates[each.segment_id])
-                for each in epoch.segments
-            ],
+            segments=[(each.with_range, rates[each.segment_id]) for each in epoch.segments],
             limits=limits_of(watched.policy, segments_max=self._segments_per_stream_max),
             settings=self._settings,
         )

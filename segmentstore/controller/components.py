@@ -24,7 +24,6 @@ from segmentstore.controller.retention import Retention
 from segmentstore.controller.scopes import Scopes
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.controller.streams.repair import Repair
-from segmentstore.controller.streams.stream_segments import SegmentSizes
 from segmentstore.controller.streams.streams import Streams
 from segmentstore.controller.subscribers import Subscribers
 from segmentstore.controller.transactions.completion import TransactionCompleter
@@ -123,8 +122,8 @@ class ControllerComponents:
     def _build_transactions(
         self, segments: SegmentApi, tables: TableApi, wall_clock: WallClock, random: Random
     ) -> None:
-        book = TransactionStates(noted_times=self.noted_times)
-        table = TransactionTable(tables=tables)
+        self.transaction_states = book = TransactionStates(noted_times=self.noted_times)
+        self._transaction_table = table = TransactionTable(tables=tables)
         merges = Merges(segments=segments)
         rolling = RollingCommit(
             operations=self.streams.operations,
@@ -150,7 +149,7 @@ class ControllerComponents:
             wall_clock=wall_clock,
             settings=self._settings.transactions,
         )
-        decisions = Decisions(
+        self.decisions = decisions = Decisions(
             book=book, table=table, completer=completer, settings=self._settings.transactions
         )
         self.transactions = Transactions(
@@ -168,6 +167,8 @@ class ControllerComponents:
 
         self.staged_commits = StagedCommits(
             transactions=self.transactions,
+            book=book,
+            decisions=decisions,
             table=table,
             operations=self.streams.operations,
             completer=completer,
@@ -182,15 +183,12 @@ class ControllerComponents:
             clock_watch=self.clock_watch,
             settings=self._settings.transient_segments,
         )
-        sizes = SegmentSizes(
-            segments=segments, at_once_max=self._settings.streams.segment_steps_at_once_max
-        )
         self.retention = Retention(
             store=self.metadata,
             operations=self.streams.operations,
             truncation=self.streams.truncation,
             subscribers=self.subscribers,
-            sizes=sizes,
+            segments=self.streams.segments,
             wall_clock=wall_clock,
             clock_watch=self.clock_watch,
             settings=self._settings.retention,
@@ -199,7 +197,7 @@ class ControllerComponents:
             store=self.metadata,
             operations=self.streams.operations,
             scaling=self.streams.scaling,
-            sizes=sizes,
+            segments=self.streams.segments,
             segments_per_stream_max=self._settings.streams.segments_per_stream_max,
             settings=self._settings.auto_scale,
         )
@@ -224,7 +222,7 @@ class ControllerComponents:
     def require_settled(self) -> None:
         """Raises RetryLaterError while a change is on its way into a table that nobody waits for any more."""
         self.metadata.require_settled()
-        self.transactions.require_settled()
+        self._transaction_table.require_settled()
 
     def calls(
         self,

@@ -180,7 +180,7 @@ class Controller:
             ("an operation on stream {} is not finished", operations.complaints()),
             ("reader group {} is half made or half deleted", components.reader_groups.complaints()),
             ("table {} is half made or half deleted", components.key_value_tables.complaints()),
-            ("transactions of stream {} are not finished", components.transactions.complaints()),
+            ("transactions of stream {} are not finished", components.completer.complaints()),
         ):
             sentences += [
                 f"{sentence.format('/'.join(place))}: {why}"

@@ -43,7 +43,6 @@ from segmentstore.codec.controller_records.stream_records import (
     RetentionType,
     SegmentWithRange,
     StreamSegment,
-    StreamState,
 )
 from segmentstore.codec.stream_names import creation_epoch_of, is_user_name
 from segmentstore.contracts.errors import SegmentStoreError
@@ -59,7 +58,7 @@ from segmentstore.controller.streams.stream_cuts import (
 )
 from segmentstore.controller.streams.stream_history import StreamHistory, all_streams
 from segmentstore.controller.streams.stream_operations import StreamOperations
-from segmentstore.controller.streams.stream_segments import SegmentSizes
+from segmentstore.controller.streams.stream_segments import StreamSegments
 from segmentstore.controller.streams.truncation import Truncation
 from segmentstore.controller.subscribers import Subscribers
 from segmentstore.runtime.clock import ClockWatch, WallClock
@@ -96,7 +95,7 @@ class Retention:
         operations: StreamOperations,
         truncation: Truncation,
         subscribers: Subscribers,
-        sizes: SegmentSizes,
+        segments: StreamSegments,
         wall_clock: WallClock,
         clock_watch: ClockWatch,
         settings: RetentionSettings,
@@ -105,7 +104,7 @@ class Retention:
         self._operations = operations
         self._truncation = truncation
         self._subscribers = subscribers
-        self._sizes = sizes
+        self._segments = segments
         self._wall_clock = wall_clock
         self._settings = settings
         self._clock_watch = clock_watch
@@ -153,7 +152,7 @@ class Retention:
             return
         history = await self._operations.history(scope, stream)
         state = await history.state()
-        if state.state in (StreamState.SEALING, StreamState.SEALED):
+        if state.is_sealing_or_sealed:
             return
         key = cuts_key(stream)
         known = await history.table.read(key)
@@ -195,7 +194,9 @@ class Retention:
         active: Sequence[StreamSegment],
     ) -> tuple[list[RetentionCut], int]:
         """The cuts with one at the present end, and the bytes before the end."""
-        sizes = await self._sizes.of([history.segment_name(each.segment_id) for each in active])
+        sizes = await self._segments.sizes(
+            [history.segment_name(each.segment_id) for each in active]
+        )
         if any(size is None for size in sizes):
             raise PreconditionError(f"a segment went away meanwhile stream={history.name!r}")
         offsets = {
@@ -248,10 +249,7 @@ class Retention:
         except StreamSegmentNotFoundError:
             _LOG.warning("stream=%s cuts name foreign segments", history.name)
             raise
-        ranges = {
-            each.segment_id: SegmentWithRange(each.segment_id, each.low, each.high)
-            for each in segments
-        }
+        ranges = {each.segment_id: each.with_range for each in segments}
         if subscribed is not None:
             ranges |= {segment.segment_id: segment for segment in subscribed}
         chosen = choose_cut(

@@ -45,7 +45,7 @@ from segmentstore.controller.streams.stream_cuts import (
     normalised,
     reaches,
 )
-from segmentstore.controller.streams.stream_history import StreamHistory, cut_with_ranges
+from segmentstore.controller.streams.stream_history import StreamHistory
 from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.streams.stream_segments import StreamSegments
 
@@ -125,10 +125,10 @@ class Subscribers:
             else:
                 offsets = normalised(_starting_cut(record, history)) or await history.head()
             try:
-                cuts.append(await cut_with_ranges(history, offsets))
+                cuts.append(await history.cut_with_ranges(offsets))
             except StreamSegmentNotFoundError:
                 _LOG.warning("stream=%s group=%s starts in foreign segments", history.name, name)
-                cuts.append(await cut_with_ranges(history, await history.head()))
+                cuts.append(await history.cut_with_ranges(await history.head()))
         return lowest_of(cuts) if cuts else None
 
     async def subscribe(self, stream_scope: str, stream: str, *, scope: str, group: str) -> None:

@@ -53,7 +53,6 @@ from segmentstore.controller.streams.stream_cuts import CutWithRanges, highest_o
 from segmentstore.controller.streams.stream_history import (
     StreamHistory,
     all_scopes,
-    cut_with_ranges,
 )
 from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.writer_marks import MARKED_INDEX, NotedTimes, WriterMarks
@@ -302,8 +301,7 @@ class Watermarks:
         self, history: StreamHistory, deciding: Participants, last: Watermark | None
     ) -> Watermark:
         positions = [
-            await cut_with_ranges(history, dict(writer.mark.position))
-            for writer in deciding.taking_part
+            await history.cut_with_ranges(writer.mark.position) for writer in deciding.taking_part
         ]
         before = last.cut if last is not None else None
         segments = [segment for cut in [*positions, before or {}] for segment in cut]
@@ -316,10 +314,7 @@ class Watermarks:
             cut=joined_cut(
                 positions,
                 before=before,
-                newest=[
-                    SegmentWithRange(each.segment_id, each.low, each.high)
-                    for each in epoch.segments
-                ],
+                newest=[each.with_range for each in epoch.segments],
             ),
             scope=history.scope,
             stream=history.stream,

@@ -143,7 +143,7 @@ async def check(world: World, jobs: list[Job]) -> None:
     cluster._build()
     await cluster.start()
     await cluster.check()
-    cluster.transactions.book.check()
+    cluster.components.transaction_states.check()
     # version of a job -> stage -> parts of the key space
     found: dict[tuple[str, int], dict[int, list[tuple[float, float]]]] = {}
     history = await cluster.streams.operations.history("s", "a")

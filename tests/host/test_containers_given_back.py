@@ -151,7 +151,7 @@ def test_a_controller_knows_what_another_one_did_while_its_containers_were_away(
             await asyncio.sleep(AFTER_EVERY_LEASE_SECONDS)
             assert await state(first, held) == "ABORTED"
             assert (held.lowBits, "ABORTED") in await completed(first)
-            first.controller.components.transactions.decisions.check()
+            first.controller.components.decisions.check()
             assert not first.life.complaints()
 
     with caplog.at_level(logging.WARNING):

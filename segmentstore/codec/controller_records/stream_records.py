@@ -114,6 +114,11 @@ class StreamStateRecord:
     next_segment_number: int
     created_ms: int
 
+    @property
+    def is_sealing_or_sealed(self) -> bool:
+        """Whether no event may be written to it any more."""
+        return self.state in (StreamState.SEALING, StreamState.SEALED)
+
     def encode(self) -> bytes:
         writer = FieldWriter(_STATE_VERSION)
         writer.unsigned(self.state)
@@ -269,6 +274,10 @@ class StreamSegment:
     @property
     def creation_epoch(self) -> int:
         return creation_epoch_of(self.segment_id)
+
+    @property
+    def with_range(self) -> SegmentWithRange:
+        return SegmentWithRange(self.segment_id, self.low, self.high)
 
     def overlaps(self, other: "StreamSegment") -> bool:
         """Whether some routing key falls into both."""

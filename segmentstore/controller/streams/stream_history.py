@@ -156,15 +156,10 @@ class StreamHistory:
             return dict(truncation.head)
         return {segment.segment_id: 0 for segment in (await self.epoch(0)).segments}
 
-
-async def cut_with_ranges(
-    history: StreamHistory, offsets: dict[int, int]
-) -> dict[SegmentWithRange, int]:
-    """A cut with the ranges of its segments. Raises StreamSegmentNotFoundError."""
-    return {
-        SegmentWithRange(segment.segment_id, segment.low, segment.high): offsets[segment.segment_id]
-        for segment in await history.segments_of(offsets)
-    }
+    async def cut_with_ranges(self, offsets: Mapping[int, int]) -> dict[SegmentWithRange, int]:
+        """A cut with the ranges of its segments. Raises StreamSegmentNotFoundError."""
+        segments = await self.segments_of(offsets)
+        return {segment.with_range: offsets[segment.segment_id] for segment in segments}
 
 
 def state_key(stream: str) -> RecordKey[StreamStateRecord]:

@@ -22,6 +22,15 @@ from segmentstore.runtime.waiting import gather_all
 Outcome = TypeVar("Outcome")
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentSize:
+    """As of a moment ago; both only grow."""
+
+    length: int
+    events: int
+    """Of those that were appended as events; 0 if nobody counted."""
+
+
 class StreamSegments:
     """Steps on many segments, at most `at_once_max` of them under way."""
 
@@ -51,6 +60,10 @@ class StreamSegments:
     async def info(self, names: Sequence[str]) -> list[SegmentProperties | None]:
         """Committed state, in order; None for a missing one."""
         return await self._each(names, self._info)
+
+    async def sizes(self, names: Sequence[str]) -> list[SegmentSize | None]:
+        """In order; None for a missing one. From listings: they answer for a sleeping segment from Tier 2."""
+        return await self._each(names, self._size)
 
     async def _each(
         self, names: Sequence[str], step: Callable[[str], Awaitable[Outcome]]
@@ -89,36 +102,12 @@ class StreamSegments:
         except SegmentNotFoundError:
             return None
 
-
-@dataclass(frozen=True, slots=True)
-class SegmentSize:
-    """As of a moment ago; both only grow."""
-
-    length: int
-    events: int
-    """Of those that were appended as events; 0 if nobody counted."""
-
-
-class SegmentSizes:
-    """Looks segments up in listings: a listing answers for a sleeping segment from its record in Tier 2."""
-
-    def __init__(self, *, segments: SegmentApi, at_once_max: int) -> None:
-        self._segments = segments
-        self._at_once_max = at_once_max
-
-    async def of(self, names: Sequence[str]) -> list[SegmentSize | None]:
-        """In the order of the names; None for a segment that does not exist."""
-        sizes: list[SegmentSize | None] = []
-        for start in range(0, len(names), self._at_once_max):
-            some = names[start : start + self._at_once_max]
-            found = await gather_all(self._find(name) for name in some)
-            sizes += [None if each is None else _size_of(each) for each in found]
-        return sizes
-
-    async def _find(self, name: str) -> SegmentProperties | None:
+    async def _size(self, name: str) -> SegmentSize | None:
         # A name sorts before everything that it is the beginning of.
         found = await self._segments.list_segments(prefix=name, limit=1)
-        return found[0] if found and found[0].name == name else None
+        if not found or found[0].name != name:
+            return None
+        return SegmentSize(found[0].length, event_count(found[0]))
 
 
 def _segment_is_missing(name: str) -> RetryLaterError:
@@ -130,7 +119,3 @@ def event_count(properties: SegmentProperties) -> int:
     """Of those that were appended as events; 0 if nobody counted."""
     events = properties.core_attributes.get(EVENT_COUNT, 0)
     return events if isinstance(events, int) else 0
-
-
-def _size_of(properties: SegmentProperties) -> SegmentSize:
-    return SegmentSize(properties.length, event_count(properties))

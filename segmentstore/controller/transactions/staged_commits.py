@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from segmentstore.codec.controller_api import staged_commits_pb2 as api
-from segmentstore.codec.controller_records.stream_records import StreamState
 from segmentstore.codec.controller_records.transaction_records import (
     CommitFenceRecord,
     TransactionRecord,
@@ -82,6 +81,8 @@ class StagedCommits:
         self,
         *,
         transactions: Transactions,
+        book: TransactionStates,
+        decisions: Decisions,
         table: TransactionTable,
         operations: StreamOperations,
         completer: TransactionCompleter,
@@ -89,8 +90,8 @@ class StagedCommits:
         settings: TransactionSettings,
     ) -> None:
         self._transactions = transactions
-        self._book: TransactionStates = transactions.book
-        self._decisions: Decisions = transactions.decisions
+        self._book = book
+        self._decisions = decisions
         self._table = table
         self._operations = operations
         self._completer = completer
@@ -165,7 +166,7 @@ class StagedCommits:
             # The record of a forgettable version may outlive its fence for a moment.
             is_duplicate |= bool(_known(book, commit))
             if not is_duplicate:
-                if state.state in (StreamState.SEALING, StreamState.SEALED):
+                if state.is_sealing_or_sealed:
                     raise StreamSealedError(book.scope, book.stream)
                 await self._decide(book, commit, fence)
         finally:

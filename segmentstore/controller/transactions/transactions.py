@@ -19,12 +19,12 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 from segmentstore.codec.controller_api import controller_pb2 as api
-from segmentstore.codec.controller_records.stream_records import EpochRecord, StreamState
+from segmentstore.codec.controller_records.stream_records import EpochRecord
 from segmentstore.codec.controller_records.transaction_records import (
     TransactionRecord,
     TransactionState,
@@ -112,24 +112,6 @@ class Transactions:
     def start_failure(self) -> str:
         """Why the transactions are not read yet; empty once they are."""
         return self._start_failure
-
-    @property
-    def book(self) -> TransactionStates:
-        """What is known of all transactions."""
-        return self._book
-
-    @property
-    def decisions(self) -> Decisions:
-        """Leases, and how transactions are decided."""
-        return self._decisions
-
-    def complaints(self) -> Mapping[tuple[str, str], str]:
-        """Stream -> why its transactions are not finished."""
-        return self._completer.complaints()
-
-    def require_settled(self) -> None:
-        """Raises RetryLaterError while a change is under way that nobody waits for any more."""
-        self._table.require_settled()
 
     async def start(self) -> None:
         """Read all transactions; open ones get the longest lease that they may have had. Before streams are resumed.
@@ -375,7 +357,7 @@ class Transactions:
     async def _begin(self, book: StreamTransactions, lease_ms: int) -> tuple[EpochRecord, int]:
         history = await self._operations.history(book.scope, book.stream)
         state = await history.state()
-        if state.state in (StreamState.SEALING, StreamState.SEALED):
+        if state.is_sealing_or_sealed:
             raise StreamSealedError(book.scope, book.stream)
         epoch = await history.epoch(state.current_epoch)
         reserved = await self._reservations.take(book, epoch=epoch.epoch, lease_ms=lease_ms)

@@ -66,7 +66,7 @@ async def _all_segments(host: LifeHost) -> list[SegmentProperties]:
 
 async def _unfinished(host: LifeHost, scopes: list[str]) -> list[str]:
     components = host.controller.components
-    found = [f"complaint {why}" for why in components.transactions.complaints().items()]
+    found = [f"complaint {why}" for why in components.completer.complaints().items()]
     pending = await components.metadata.scopes.names(PENDING_INDEX, count=_PAGE)
     found += [f"scope {name} is pending" for name in pending.names]
     for scope in scopes:
@@ -77,9 +77,9 @@ async def _unfinished(host: LifeHost, scopes: list[str]) -> list[str]:
                 found += [f"{scope}: {name} is in {index}" for name in names]
         except SegmentStoreError as error:
             found.append(f"scope {scope}: {error}")
-    for book in components.transactions.book.all():
+    for book in components.transaction_states.all():
         if not book.is_settled or book.has(Phase.MERGED):
             found.append(f"transactions of {book.scope}/{book.stream}: {book}")
-    components.transactions.book.check()
+    components.transaction_states.check()
     components.streams.operations.check()
     return found

@@ -128,11 +128,11 @@ class FeatureCluster(Cluster):
             if not self.has_work(stream):
                 return
             await asyncio.sleep(0)
-        raise AssertionError(f"never settles complaints={self.transactions.complaints()}")
+        raise AssertionError(f"never settles complaints={self.components.completer.complaints()}")
 
     def has_work(self, stream: str) -> bool:
         """Whether transactions are committing, aborting, or to be forgotten."""
-        book = self.transactions.book.known("s", stream)
+        book = self.components.transaction_states.known("s", stream)
         return book is not None and (
             book.has(Phase.JOINING, Phase.COMMITTING, Phase.ABORTING, Phase.MERGED) or book.has_work
         )

@@ -68,7 +68,7 @@ def txn(stage_id: bytes) -> api.TxnId:
 
 def states(cluster: FeatureCluster) -> Mapping[TransactionState, int]:
     """How many transactions of the stream are in each state."""
-    book = cluster.transactions.book.known("s", "a")
+    book = cluster.components.transaction_states.known("s", "a")
     counts: dict[TransactionState, int] = {}
     if book is not None:
         finished = (Phase.MERGED, Phase.COMMITTED, Phase.ABORTED)

@@ -116,7 +116,7 @@ async def test_a_begin_whose_caller_left_is_not_written_behind_the_look_that_was
         await cluster.streams.deletion.delete("s", "a")
     await cluster.create("a")
     await cluster.restart()
-    assert cluster.transactions.book.all() == []
+    assert cluster.components.transaction_states.all() == []
     await cluster.check()
 
 
@@ -128,9 +128,9 @@ async def test_a_book_is_not_read_while_a_change_is_on_its_way_that_nobody_waits
     plan.let_go.set()
     await some_turns()
     await cluster.transactions.start()
-    [book] = cluster.transactions.book.all()
+    [book] = cluster.components.transaction_states.all()
     assert len(book.open_ids()) == 1
-    cluster.transactions.decisions.check()
+    cluster.components.decisions.check()
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -152,7 +152,7 @@ async def test_h74_a_commit_that_another_controller_has_done_and_forgotten_is_no
     assert await other.state("a", begun.txnId) == State.COMMITTED
     async with old.finishing():
         await old.settled("a")
-        assert not old.transactions.complaints()
+        assert not old.components.completer.complaints()
         assert await old.state("a", begun.txnId) == State.COMMITTED
         history = await old.streams.operations.history("s", "a")
         assert (await history.state()).state is StreamState.ACTIVE
@@ -171,9 +171,9 @@ async def test_what_is_left_of_a_stream_of_the_same_name_ends_though_its_epoch_i
     await TransactionTable(tables=cluster.memory_tables).add(name, record)
     await cluster.restart()
     async with cluster.finishing():
-        await cluster.transactions.decisions.abort_quietly([name])
+        await cluster.components.decisions.abort_quietly([name])
         await cluster.settled("a")
-        assert not cluster.transactions.complaints()
+        assert not cluster.components.completer.complaints()
     found = await TransactionTable(tables=cluster.memory_tables).read(name)
     assert found is not None
     assert found.state is TransactionState.ABORTED
@@ -284,7 +284,7 @@ async def test_a_transaction_that_is_pinged_before_its_turn_to_be_aborted_comes_
     )
     first, second = await cluster.begin("a"), await cluster.begin("a")
     for begun in (first, second):
-        cluster.transactions.decisions.grant(TransactionName("s", "a", id_of(begun.txnId)), 0)
+        cluster.components.decisions.grant(TransactionName("s", "a", id_of(begun.txnId)), 0)
     plan = cluster.tables._plan = HoldingPlan()
     async with cluster.finishing():
         await some_turns()
@@ -295,7 +295,7 @@ async def test_a_transaction_that_is_pinged_before_its_turn_to_be_aborted_comes_
         await some_turns()
         assert await cluster.state("a", first.txnId) in (State.ABORTING, State.ABORTED)
         assert await cluster.state("a", second.txnId) == State.OPEN
-        cluster.transactions.decisions.check()
+        cluster.components.decisions.check()
 
 
 @pytest.mark.parametrize("ends", ["open", "committing"])

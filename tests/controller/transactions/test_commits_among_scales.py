@@ -111,7 +111,7 @@ async def test_commits_keep_their_order_and_their_events_whatever_happens(seed: 
         for _, txn in workload.aborts:
             assert await cluster.abort("a", txn) == api.TxnStatus.Status.SUCCESS
         await cluster.settled("a")
-    cluster.transactions.book.check()
+    cluster.components.transaction_states.check()
     await cluster.check_epochs("a")
     for _, txn in workload.commits:
         assert await cluster.state("a", txn) == State.COMMITTED

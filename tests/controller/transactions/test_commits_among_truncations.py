@@ -147,7 +147,7 @@ async def test_h74_nothing_committed_is_lost_to_a_truncation_and_nothing_blocks_
             assert await cluster.abort("a", txn) == api.TxnStatus.Status.SUCCESS
         await cluster.settled("a")
         await cluster.scale("a", SHAPES[1])
-        cluster.transactions.book.check()
+        cluster.components.transaction_states.check()
         for _, txn in workload.commits:
             assert await cluster.state("a", txn) == State.COMMITTED
         for position in POSITIONS:

@@ -40,7 +40,7 @@ async def cluster_with(
 
 
 def book_of(cluster: FeatureCluster) -> StreamTransactions:
-    return cluster.transactions.book.stream("s", "a")
+    return cluster.components.transaction_states.stream("s", "a")
 
 
 async def recorded(cluster: FeatureCluster) -> dict[int, TransactionState]:
@@ -81,8 +81,8 @@ async def test_a_begin_soon_behind_another_waits_for_its_segments_only() -> None
         await cluster.settled("a")
     assert await cluster.read_in_order("a") == [b"0", b"1", b"2"]
     assert await cluster.state("a", begun.txnId) == State.COMMITTED
-    cluster.transactions.book.check()
-    cluster.transactions.decisions.check()
+    cluster.components.transaction_states.check()
+    cluster.components.decisions.check()
     await cluster.check()
 
 
@@ -105,7 +105,7 @@ async def test_many_at_once_never_get_the_same_one() -> None:
             ids.append(id_of(begun.txnId))
             assert await cluster.state("a", begun.txnId) == State.OPEN
             await cluster.commit("a", begun.txnId)
-            cluster.transactions.book.check()
+            cluster.components.transaction_states.check()
 
     async with cluster.finishing():
         await asyncio.gather(*(client() for _ in range(8)))
@@ -113,7 +113,7 @@ async def test_many_at_once_never_get_the_same_one() -> None:
     assert len(set(ids)) == 40
     assert not set(ids) & set(book_of(cluster).ids(Phase.RESERVED))
     assert len(book_of(cluster).ids(Phase.RESERVED)) <= 40
-    cluster.transactions.book.check()
+    cluster.components.transaction_states.check()
 
 
 async def test_reserved_ones_are_bounded() -> None:
@@ -178,7 +178,7 @@ async def test_a_stream_that_is_deleted_takes_its_reserved_ones_along() -> None:
         await cluster.streams.sealing.seal("s", "a")
         await cluster.streams.deletion.delete("s", "a")
     assert await recorded(cluster) == {}
-    assert cluster.transactions.book.known("s", "a") is None
+    assert cluster.components.transaction_states.known("s", "a") is None
     await cluster.check()
 
 
@@ -235,9 +235,9 @@ async def test_a_start_takes_reserved_ones_for_open_ones_and_ends_them() -> None
     [reserved] = book_of(cluster).ids(Phase.RESERVED)
     await cluster.restart()
     assert book_of(cluster).open_ids() == [reserved]
-    cluster.transactions.decisions.check()
+    cluster.components.decisions.check()
     async with cluster.finishing():
-        await cluster.transactions.decisions.abort_quietly([book_of(cluster).name(reserved)])
+        await cluster.components.decisions.abort_quietly([book_of(cluster).name(reserved)])
         await cluster.settled("a")
     assert TransactionState.OPEN not in (await recorded(cluster)).values()
     await cluster.check()
@@ -303,13 +303,13 @@ async def test_transactions_one_behind_the_other_survive_death_at_any_call(behin
         async with cluster.finishing():
             for _, txn in begun:
                 assert await cluster.commit("a", txn) == Status.SUCCESS
-            await cluster.transactions.decisions.abort_quietly(
+            await cluster.components.decisions.abort_quietly(
                 [book_of(cluster).name(each) for each in book_of(cluster).open_ids()]
             )
             await cluster.settled("a")
         assert await cluster.read_all("a") == {0: [event for event, _ in begun], 1: []}
         assert TransactionState.OPEN not in (await recorded(cluster)).values()
-        cluster.transactions.book.check()
+        cluster.components.transaction_states.check()
         await cluster.check()
         if not died:
             return

@@ -49,8 +49,8 @@ async def check(cluster: FeatureCluster) -> None:
     assert sorted(read) == [b"%d.%d" % (n, half) for n in range(3) for half in range(2)]
     assert not [name for name in cluster.memory_segments.names() if "transaction" in name]
     assert await last_version(cluster) == 1
-    cluster.transactions.book.check()
-    cluster.transactions.decisions.check()
+    cluster.components.transaction_states.check()
+    cluster.components.decisions.check()
     await cluster.check()
 
 
@@ -62,7 +62,7 @@ async def test_h74_a_staged_commit_survives_death_at_any_call(behind: bool) -> N
         await until_dead_or_done(cluster, stages)
         died = cluster.plan.dead
         await cluster.restart()
-        cluster.transactions.book.check()
+        cluster.components.transaction_states.check()
         async with cluster.finishing():
             await commit(cluster, stages, version=1)
             await cluster.settled("a")
@@ -111,9 +111,9 @@ async def test_a_driver_that_never_comes_back_leaves_all_or_nothing(behind: bool
             outcomes.add(len(events))
             assert (await commit(cluster, again, version=1)).duplicate == bool(events)
             await cluster.settled("a")
-            for name in cluster.transactions.book.stream("s", "a").open_ids():
-                book = cluster.transactions.book.stream("s", "a")
-                await cluster.transactions.decisions.abort_quietly([book.name(name)])
+            for name in cluster.components.transaction_states.stream("s", "a").open_ids():
+                book = cluster.components.transaction_states.stream("s", "a")
+                await cluster.components.decisions.abort_quietly([book.name(name)])
             await cluster.settled("a")
         await check(cluster)
         if not died:
@@ -129,9 +129,9 @@ async def test_h74_a_stage_whose_segment_was_lost_is_not_reported_as_committed()
     await cluster.memory_segments.delete(lost)
     async with cluster.finishing():
         await commit(cluster, stages, version=1)
-        while not cluster.transactions.complaints():
+        while not cluster.components.completer.complaints():
             await asyncio.sleep(0)
-        assert "gone and was not merged" in cluster.transactions.complaints()[("s", "a")]
+        assert "gone and was not merged" in cluster.components.completer.complaints()[("s", "a")]
         assert not (await commit(cluster, stages, version=1)).completed
     assert await cluster.read_all("a") == {0: [], 1: []}
 
@@ -172,14 +172,14 @@ async def test_a_call_that_is_given_up_is_looked_up_before_anything_else_is_done
 async def test_a_decision_that_landed_behind_everybodys_back_is_found_by_a_replay() -> None:
     # The call was given up and the table looked at before its batch got there; another run of the job comes back.
     cluster, stages = await prepared(scaled=False)
-    book = cluster.transactions.book.stream("s", "a")
+    book = cluster.components.transaction_states.stream("s", "a")
     opened = book.records(Phase.OPEN)
     await commit(cluster, stages, version=1)
     for transaction_id in book.ids(*UNFINISHED):
-        cluster.transactions.book.follow_table(book.name(transaction_id), None)
-    book = cluster.transactions.book.stream("s", "a")
+        cluster.components.transaction_states.follow_table(book.name(transaction_id), None)
+    book = cluster.components.transaction_states.stream("s", "a")
     for transaction_id, record in opened.items():
-        cluster.transactions.book.follow_table(book.name(transaction_id), record)
+        cluster.components.transaction_states.follow_table(book.name(transaction_id), record)
     async with cluster.finishing():
         again = [await stage(cluster, [b"again"])]
         answer = await commit(cluster, again, version=1)

@@ -177,7 +177,7 @@ async def test_all_stages_are_committed_or_none() -> None:
 async def test_a_stage_that_was_aborted_behind_the_books_back_is_found_out() -> None:
     cluster = await cluster_with(segments=1)
     kept, lost = await stage(cluster, [b"kept"]), await stage(cluster, [b"lost"])
-    book = cluster.transactions.book.stream("s", "a")
+    book = cluster.components.transaction_states.stream("s", "a")
     name = book.name(int.from_bytes(lost, "big"))
     record = book.record(name.transaction_id)
     aborting = dataclasses.replace(record, state=TransactionState.ABORTING)
@@ -190,8 +190,8 @@ async def test_a_stage_that_was_aborted_behind_the_books_back_is_found_out() -> 
         assert not (await commit(cluster, [kept], version=1)).duplicate
         await cluster.settled("a")
     assert await cluster.read_all("a") == {0: [b"kept"]}
-    cluster.transactions.book.check()
-    cluster.transactions.decisions.check()
+    cluster.components.transaction_states.check()
+    cluster.components.decisions.check()
 
 
 async def test_an_abort_of_a_committed_stage_changes_nothing() -> None:
@@ -214,7 +214,7 @@ async def test_stages_of_failed_tasks_end_with_their_lease() -> None:
         while await cluster.state("a", txn(left.transaction_id)) != State.ABORTED:
             await asyncio.sleep(0.005)
         assert await cluster.state("a", txn(kept)) == State.OPEN
-    cluster.transactions.decisions.check()
+    cluster.components.decisions.check()
     assert len([name for name in cluster.memory_segments.names() if "transaction" in name]) == 2
 
 
@@ -303,4 +303,4 @@ async def test_requests_that_make_no_sense_are_refused() -> None:
         await cluster.components.staged_commits.commit(
             own_api.CommitStagesRequest(scope="s", stream="b", application_id="job", version=1)
         )
-    assert cluster.transactions.book.known("s", "b") is None
+    assert cluster.components.transaction_states.known("s", "b") is None

@@ -93,8 +93,8 @@ async def check(cluster: FeatureCluster, begun: Begun) -> None:
         assert await cluster.state("a", each.txnId) == State.COMMITTED
     assert await cluster.state("a", begun[-1].txnId) == State.ABORTED
     assert not [name for name in cluster.memory_segments.names() if "transaction" in name]
-    cluster.transactions.book.check()
-    cluster.transactions.decisions.check()
+    cluster.components.transaction_states.check()
+    cluster.components.decisions.check()
     await cluster.check()
 
 
@@ -145,13 +145,13 @@ async def test_a_begin_survives_death_at_any_call(behind: bool) -> None:
             await cluster.begin("a")
         except ProcessDiedError:
             await cluster.restart()
-            book = cluster.transactions.book.known("s", "a")
+            book = cluster.components.transaction_states.known("s", "a")
             begun = book.open_ids() if book is not None else []
             # What nobody was told of is aborted like everything that nobody pings.
             async with cluster.finishing():
                 for transaction_id in begun:
                     assert book is not None
-                    await cluster.transactions.decisions.abort_quietly([book.name(transaction_id)])
+                    await cluster.components.decisions.abort_quietly([book.name(transaction_id)])
                 await cluster.settled("a")
             assert cluster.memory_segments.names() == [
                 "s/_MARKa/0.#epoch.0",
@@ -170,9 +170,9 @@ async def test_h74_a_transaction_whose_segment_was_lost_is_not_reported_as_commi
     async with cluster.finishing():
         for each in begun:
             await cluster.commit("a", each.txnId)
-        while not cluster.transactions.complaints():
+        while not cluster.components.completer.complaints():
             await asyncio.sleep(0)
-        assert "gone and was not merged" in cluster.transactions.complaints()[("s", "a")]
+        assert "gone and was not merged" in cluster.components.completer.complaints()[("s", "a")]
         for each in begun:
             assert await cluster.state("a", each.txnId) == State.COMMITTING
 
@@ -305,7 +305,7 @@ async def test_a_commit_that_landed_behind_everybodys_back_is_finished() -> None
     # Its caller left, and the table was read before the batch got there: the book says that it is open.
     cluster, begun = await prepared(transactions=1, scaled=False)
     async with cluster.finishing():
-        book = cluster.transactions.book.stream("s", "a")
+        book = cluster.components.transaction_states.stream("s", "a")
         transaction_id = id_of(begun[0].txnId)
         record = book.record(transaction_id)
         await TransactionTable(tables=cluster.memory_tables).replace(
@@ -329,11 +329,11 @@ async def test_a_stream_is_deleted_though_the_table_has_less_than_the_book() -> 
     async with cluster.finishing():
         await cluster.commit("a", begun[0].txnId)
         await cluster.settled("a")
-        book = cluster.transactions.book.stream("s", "a")
+        book = cluster.components.transaction_states.stream("s", "a")
         await TransactionTable(tables=cluster.memory_tables).remove(
             [book.name(id_of(begun[0].txnId))]
         )
         await cluster.streams.sealing.seal("s", "a")
         await cluster.streams.deletion.delete("s", "a")
-    assert cluster.transactions.book.known("s", "a") is None
+    assert cluster.components.transaction_states.known("s", "a") is None
     await cluster.check()

@@ -148,7 +148,7 @@ async def test_unknown_transactions_and_streams_are_told_apart() -> None:
     assert await cluster.ping("a", foreign, lease_ms=10_000) == Ping.UNKNOWN
     with pytest.raises(StreamNotFoundError):
         await cluster.begin("b")
-    assert cluster.transactions.book.all() == []
+    assert cluster.components.transaction_states.all() == []
 
 
 async def test_leases_have_limits() -> None:
@@ -180,7 +180,7 @@ async def test_a_transaction_that_nobody_pings_is_aborted() -> None:
             await asyncio.sleep(0.005)
         assert await cluster.state("a", pinged.txnId) == State.OPEN
         assert await cluster.commit("a", silent.txnId) == Status.FAILURE
-    cluster.transactions.decisions.check()
+    cluster.components.decisions.check()
 
 
 async def test_a_lease_begins_anew_when_the_controller_does() -> None:
@@ -307,9 +307,9 @@ async def test_a_controller_that_starts_again_after_a_fault_believes_the_table()
         opened, kept = await cluster.begin("a"), await cluster.begin("a")
         await cluster.commit("a", kept.txnId)
         await cluster.settled("a")
-    book = cluster.transactions.book
+    book = cluster.components.transaction_states
     book.follow_table(book.stream("s", "a").name(id_of(opened.txnId)), None)
     await cluster.transactions.start()
     assert await cluster.state("a", opened.txnId) == State.OPEN
     assert await cluster.state("a", kept.txnId) == State.COMMITTED
-    cluster.transactions.decisions.check()
+    cluster.components.decisions.check()
