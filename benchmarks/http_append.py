@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import multiprocessing
 import os
-import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,10 +20,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import TypedDict, cast
+from typing import cast
 
 from aiohttp import web
 
+from benchmarks.workbench import Row, median, print_rows, row
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.host.service_builder import open_service
 from segmentstore.host.setting_sources import resolve_settings
@@ -39,16 +39,6 @@ CONNECTIONS = 64
 BODY_BYTES = 1_024
 RATIO_WANTED = 0.5
 STREAM_PATH = "/v1/stream/benchmark"
-
-
-class Row(TypedDict):
-    """One line of the table."""
-
-    name: str
-    value: float
-    unit: str
-    limit: float
-    ratio: float
 
 
 def run(main: Coroutine[None, None, None]) -> None:
@@ -165,7 +155,9 @@ def load(port: int, seconds: float, count_to: Connection) -> None:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        create = f"PUT {STREAM_PATH} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+        create = (
+            f"PUT {STREAM_PATH} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
+        ).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(create)
         await reader.read()
@@ -229,12 +221,7 @@ def main(*, seconds: float = 2.0, rounds: int = 3) -> list[Row]:
                 server.terminate()
                 server.join()
     rows = rows_of(figures)
-    print(f"{'what':<24} {'value':>9} {'bare':>9} {'ratio':>6}  unit")
-    for row in rows:
-        print(
-            f"{row['name']:<24} {row['value']:>9.0f} {row['limit']:>9.0f}"
-            f" {row['ratio']:>6.2f}  {row['unit']}"
-        )
+    print_rows(rows)
     print(f"wanted: face >= {RATIO_WANTED} per server-CPU-second")
     return rows
 
@@ -244,17 +231,11 @@ def rows_of(figures: dict[str, list[tuple[float, float]]]) -> list[Row]:
     rows: list[Row] = []
     for index, unit in ((0, "requests/server-CPU-second"), (1, "requests/second")):
         medians = {
-            name: statistics.median(each[index] for each in rounds_of_it)
+            name: median([each[index] for each in rounds_of_it])
             for name, rounds_of_it in figures.items()
         }
         rows += [
-            Row(
-                name=f"http append 1 KB, {name}",
-                value=medians[name],
-                unit=unit,
-                limit=medians["bare"],
-                ratio=medians[name] / medians["bare"],
-            )
+            row(f"http append 1 KB, {name}", medians[name], unit, medians["bare"])
             for name in ("face", "store")
         ]
     return rows

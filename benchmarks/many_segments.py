@@ -10,8 +10,16 @@ import time
 from contextlib import aclosing
 from dataclasses import replace
 
-from benchmarks.process_memory import resident_bytes
-from benchmarks.workbench import Row, make_container, print_rows, row, running, tiers, without_flush
+from benchmarks.workbench import (
+    Row,
+    make_container,
+    print_rows,
+    resident_bytes,
+    row,
+    running,
+    tiers,
+    without_flush,
+)
 from containers.container_settings import ContainerSettings
 
 CREATORS = 200

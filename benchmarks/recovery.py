@@ -8,7 +8,7 @@ import asyncio
 import os
 import time
 
-from benchmarks.container_append import BATCH
+from benchmarks.append import BATCH
 from benchmarks.workbench import (
     Row,
     make_container,

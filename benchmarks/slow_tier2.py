@@ -9,8 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from benchmarks.process_memory import resident_bytes
-from benchmarks.workbench import Row, print_rows, row, running, segments, tiers
+from benchmarks.workbench import Row, print_rows, resident_bytes, row, running, segments, tiers
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
 from tier2.format.chunk_format import Compression

@@ -11,8 +11,7 @@ import sys
 import time
 from random import Random
 
-from benchmarks.process_memory import resident_bytes
-from benchmarks.workbench import Row, print_rows, row, running, tiers
+from benchmarks.workbench import Row, print_rows, resident_bytes, row, running, tiers
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.tables import Table, TableEntry
 

@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from benchmarks.container_append import latency
-from benchmarks.tier2_drain import publication
+from benchmarks.append import latency
+from benchmarks.tier2 import publication
 from benchmarks.workbench import STORE_ID, Row, Tiers, print_rows, row, running, segments, tiers
 from segmentstore.contracts.identifiers import BufferView, ContainerId, Epoch, SegmentId
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject

@@ -4,7 +4,7 @@ Limits of the same run: one file per object, written, synced, renamed and its di
 file that is written and synced in order (large ones). Gets go beside reads of those files, as many, by the same callers
 and threads: once right after the puts, and once when the index has everything in its database. A rebuild of small
 objects is held against its target and against LMDB alone, filled with the same rows. `run_billion` puts a million
-small objects and draws the straight line to a billion: `python -m benchmarks volumes_million`, or --all.
+small objects and draws the straight line to a billion: `volumes_million`, which takes minutes.
 """
 
 import asyncio
@@ -12,10 +12,9 @@ import hashlib
 import os
 import resource
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -347,15 +346,16 @@ async def run_billion(count: int = 1_000_000) -> list[Row]:
     ]
 
 
-def main() -> list[Row]:
-    # On the loop that serving processes run on.
+def volumes() -> list[Row]:
+    return _on_the_serving_loop(run)
+
+
+def volumes_million() -> list[Row]:
+    return _on_the_serving_loop(run_billion)
+
+
+def _on_the_serving_loop(measure: Callable[[], Coroutine[None, None, list[Row]]]) -> list[Row]:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        rows = runner.run(run())
-        if "--all" in sys.argv:
-            rows += runner.run(run_billion())
+        rows = runner.run(measure())
     print_rows(rows)
     return rows
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,7 @@
-"""Containers to measure: real ones, over tiers in memory or on a temporary directory."""
+"""Rows of figures, and containers to measure: real ones, over tiers in memory or on a temporary directory."""
 
 import asyncio
+import os
 import shutil
 import statistics
 import tempfile
@@ -58,6 +59,11 @@ def print_rows(rows: Sequence[Row]) -> None:
             f"  {one['name']:<58} {one['value']:>14,.1f} {one['unit']:<8} "
             f"of {one['limit']:>14,.1f}  = {one['ratio']:.2f}"
         )
+
+
+def resident_bytes() -> int:
+    """Memory of this process, from the kernel."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def median(values: Sequence[float]) -> float:

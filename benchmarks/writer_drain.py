@@ -10,7 +10,7 @@ import os
 import time
 from dataclasses import replace
 
-from benchmarks.container_append import latency
+from benchmarks.append import latency
 from benchmarks.workbench import Row, median, print_rows, row, running, segments, tiers
 from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer

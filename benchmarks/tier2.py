@@ -1,10 +1,15 @@
-"""How fast Tier 2 takes bytes in: large rounds of incompressible bytes into a directory, and rounds of tiny segments.
+"""Bytes into Tier 2 and back: `tier2_drain` and `tier2_cold_read`.
 
-The limit beside the bytes is a plain loop of the same run: the checksum, a new file, its sync and its directory's sync,
-for objects of the same size. Tiny segments are held against what a round may cost.
+- `tier2_drain`: large rounds of incompressible bytes into a directory, and rounds of tiny segments. The limit beside
+  the bytes is a plain loop of the same run: the checksum, a new file, its sync and its directory's sync, for objects of
+  the same size. Tiny segments are held against what a round may cost.
+- `tier2_cold_read`: reads with every cache empty, against a plain loop over a file of the same blocks, which reads 1 MB
+  blocks, checks their checksum and decompresses them: what no reader of this format can leave out. Both read what the
+  page cache holds, so the difference is ours and not the disk's.
 """
 
 import asyncio
+import json
 import os
 import tempfile
 import time
@@ -12,6 +17,8 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+
+import lz4.block
 
 from benchmarks.workbench import STORE_ID, Row, print_rows, row
 from segmentstore.contracts.identifiers import ContainerId, Epoch, SegmentId, SequenceNumber
@@ -83,7 +90,7 @@ async def open_storage(
     return storage
 
 
-def plain_rate(directory: str, content: bytes) -> float:
+def plain_write_rate(directory: str, content: bytes) -> float:
     """Bytes per second of a loop that checksums, writes and syncs one file for each object."""
     begin = time.perf_counter()
     view = memoryview(content)
@@ -160,7 +167,7 @@ async def tiny_round(executor: ThreadPoolExecutor) -> tuple[float, float, float]
     return cpu_seconds, float(puts), pauses.longest
 
 
-async def measure() -> list[Row]:
+async def measure_drain() -> list[Row]:
     content = os.urandom(ROUND_BYTES)
     tune_for_serving()
     freeze_long_lived_objects()
@@ -168,7 +175,7 @@ async def measure() -> list[Row]:
         with tempfile.TemporaryDirectory(prefix="segmentstore-bench-") as directory:
             plain_directory = str(Path(directory) / "plain")
             Path(plain_directory).mkdir()
-            plain = plain_rate(plain_directory, content)
+            plain = plain_write_rate(plain_directory, content)
             drained = await drain_rate(str(Path(directory) / "tier2"), content, executor)
         cpu_seconds, puts, pause = await tiny_round(executor)
     return [
@@ -180,11 +187,98 @@ async def measure() -> list[Row]:
     ]
 
 
-def main() -> list[Row]:
-    rows = asyncio.run(measure())
+def tier2_drain() -> list[Row]:
+    rows = asyncio.run(measure_drain())
     print_rows(rows)
     return rows
 
 
-if __name__ == "__main__":
-    main()
+CONTENT_BYTES = 256 * MEBIBYTE
+SMALL_SEGMENTS = 2_000
+SMALL_READ_TARGET = 1_000.0
+
+
+def events(size: int) -> bytes:
+    """JSON events that compress about as well as real ones."""
+    random = Random(7)
+    lines = [
+        json.dumps(
+            {"user": random.getrandbits(40), "page": f"/shop/{random.randrange(500)}", "n": n}
+        )
+        for n in range(20_000)
+    ]
+    block = ("\n".join(lines) + "\n").encode()
+    return (block * (size // len(block) + 1))[:size]
+
+
+def plain_read_rate(directory: str, content: bytes) -> float:
+    """Uncompressed bytes per second of read, checksum, decompress."""
+    path = Path(directory) / "plain"
+    places: list[tuple[int, int, int]] = []
+    with path.open("wb") as file:
+        for start in range(0, len(content), MEBIBYTE):
+            stored = lz4.block.compress(content[start : start + MEBIBYTE], store_size=False)
+            places.append((file.tell(), len(stored), zlib.crc32(stored)))
+            file.write(stored)
+    descriptor = os.open(path, os.O_RDONLY)
+    begin = time.perf_counter()
+    for position, size, checksum in places:
+        stored = os.pread(descriptor, size, position)
+        if zlib.crc32(stored) != checksum:
+            raise ValueError(f"checksum at {position}")
+        lz4.block.decompress(stored, uncompressed_size=MEBIBYTE)
+    rate = len(content) / (time.perf_counter() - begin)
+    os.close(descriptor)
+    return rate
+
+
+async def cold_rates(
+    directory: str, content: bytes, executor: ThreadPoolExecutor
+) -> tuple[float, float]:
+    """Uncompressed bytes per second in order by 1 MB, and reads of small segments per second."""
+    store = FilesystemObjectStore(
+        directory, files=SystemFileSystem(), executor=executor, random=Random(1)
+    )
+    await store.start()
+    writer = await open_storage(store, executor)
+    view = memoryview(content)
+    runs = [view[at : at + (64 << 10)] for at in range(0, len(view), 64 << 10)]
+    small = [
+        (n, f"scope/small/{n}", 0, DataPiece(0, [os.urandom(1000)]))
+        for n in range(2, SMALL_SEGMENTS + 2)
+    ]
+    await writer.publish(publication([(1, "scope/big/0", 0, DataPiece(0, runs)), *small], 1))
+    reader = await open_storage(store, executor, epoch=2)
+    begin = time.perf_counter()
+    offset = 0
+    while offset < len(content):
+        found = await reader.read(SegmentId(1), offset, MEBIBYTE)
+        offset = found.offset + len(found.content)
+    in_order = len(content) / (time.perf_counter() - begin)
+    begin = time.perf_counter()
+    for n in range(2, SMALL_SEGMENTS + 2):
+        await reader.read(SegmentId(n), 500, 100)
+    small_reads = SMALL_SEGMENTS / (time.perf_counter() - begin)
+    await store.close()
+    return in_order, small_reads
+
+
+async def measure_cold_read() -> list[Row]:
+    content = events(CONTENT_BYTES)
+    with (
+        ThreadPoolExecutor(max_workers=6) as executor,
+        tempfile.TemporaryDirectory(prefix="segmentstore-bench-") as directory,
+    ):
+        plain = plain_read_rate(directory, content)
+        tier2_directory = str(Path(directory) / "tier2")
+        in_order, small_reads = await cold_rates(tier2_directory, content, executor)
+    return [
+        row("tier 2 cold read in order", in_order / MEBIBYTE, "MiB/s", plain / MEBIBYTE),
+        row("tier 2 cold reads of 1 KB segments", small_reads, "1/s", SMALL_READ_TARGET),
+    ]
+
+
+def tier2_cold_read() -> list[Row]:
+    rows = asyncio.run(measure_cold_read())
+    print_rows(rows)
+    return rows
