@@ -11,6 +11,7 @@ and `joint_damages` compares neighbours when all chunks of a segment are known.
 
 - Images that lie side by side in an object come in one request; memory is one request and one decoded block.
 - Damage is an answer and not an error: a task goes on to its end and says everything that it found.
+- An image that seems damaged is read once more, alone: a bit may have flipped on the way here.
 - A missing object is damage only if the manifest, read again, still names it (H8); otherwise it `moved`, and the driver
   that planned the task looks where its bytes are now.
 - In a block of which it is not recorded where events lie nothing is concluded; the walk goes on at the next block that
@@ -132,8 +133,14 @@ def _place_in_object(image: ScrubImage) -> tuple[object, ...]:
 
 
 async def _scrub_group(
-    store: ObjectStore, group: Sequence[ScrubImage], *, framing: bool, executor: Executor
+    store: ObjectStore,
+    group: Sequence[ScrubImage],
+    *,
+    framing: bool,
+    executor: Executor,
+    is_repeated: bool = False,
 ) -> list[ScrubbedImage]:
+    found: list[ScrubbedImage] = []
     first = group[0]
     start = first.entry.position
     end = group[-1].entry.position + group[-1].entry.size
@@ -146,18 +153,19 @@ async def _scrub_group(
         if len(group) == 1:
             sentence = f"{error} segment={first.segment_name!r} offset={first.entry.start_offset}"
             return [ScrubbedImage(first, (sentence,), None)]
-        found: list[ScrubbedImage] = []
         for image in group:
             found += await _scrub_group(store, [image], framing=framing, executor=executor)
         return found
-    return [
-        scrub_image(
-            image,
-            content[image.entry.position - start :][: image.entry.size],
-            framing=framing,
-        )
-        for image in group
-    ]
+    for image in group:
+        image_bytes = content[image.entry.position - start :][: image.entry.size]
+        scrubbed = scrub_image(image, image_bytes, framing=framing)
+        if scrubbed.damages and not is_repeated:
+            found += await _scrub_group(
+                store, [image], framing=framing, executor=executor, is_repeated=True
+            )
+        else:
+            found.append(scrubbed)
+    return found
 
 
 def scrub_image(image: ScrubImage, content: BufferView, *, framing: bool) -> ScrubbedImage:

@@ -36,13 +36,11 @@ from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.spark.jobs.job_execution import TaskRunner, waves
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.tier2_access import (
-    SegmentLayout,
     Tier2Location,
     is_volumes,
     open_containers,
     open_for_reading,
     open_for_uploads,
-    scan_layouts,
 )
 from tier2.container_objects import ObjectKind, ObjectNames
 from tier2.format.block import decode_block
@@ -52,6 +50,7 @@ from tier2.maintenance.compaction import join_blocks
 from tier2.publish.chunk_upload import NewChunk
 from tier2.read.chunk_images import Block, decoded_blocks, verify_image
 from tier2.sst.keyspace import LayoutEntry
+from tier2.store_reader import SegmentLayout
 
 REFUSALS_MAX = 1_000
 _WINDOW_ENTRIES_MAX = 2_000
@@ -329,7 +328,7 @@ def plan_windows(place: Tier2Location, settings: CompactSettings) -> list[Window
             windows: list[Window] = []
             async with open_for_reading(place, runner.executor) as store:
                 for reader in await open_containers(store, runner.executor, place=place.place):
-                    async with aclosing(scan_layouts(reader)) as layouts:
+                    async with aclosing(reader.scan_layouts()) as layouts:
                         async for layout in layouts:
                             if layout.record.name.startswith(settings.prefix):
                                 windows += windows_of(layout, settings)
@@ -391,14 +390,18 @@ def rewrite_window(place: Tier2Location, task: RewriteTask) -> RewrittenWindow:
 async def _rewrite(place: Tier2Location, task: RewriteTask, executor: Executor) -> RewrittenWindow:
     try:
         async with open_for_reading(place, executor) as store:
-            if len(task.entries) == 1 and await _is_zstd(store, task, task.entries[0]):
-                return RewrittenWindow(task)
-            images = [await _read_image(store, task, entry) for entry in task.entries]
-        chunks, in_zstd = joined(task, images)
+            try:
+                read = await _read_window(store, task)
+            except CorruptedDataError:
+                # A bit may have flipped on the way here.
+                read = await _read_window(store, task)
     except ObjectNotFoundError:
         return RewrittenWindow(task, why_not="its chunks are somewhere else by now")
     except CorruptedDataError as error:
         return RewrittenWindow(task, why_not=f"not copied, it is damaged: {error}")
+    if read is None:
+        return RewrittenWindow(task)
+    chunks, in_zstd = read
     if in_zstd and len(chunks) >= len(task.entries):
         return RewrittenWindow(task)
     buffers, new = encoded_object(task, chunks)
@@ -416,8 +419,15 @@ async def _is_zstd(store: ObjectStore, task: RewriteTask, entry: LayoutEntry) ->
     return parse_header(head, source=str(entry.identity)).compression is Compression.ZSTD
 
 
-async def _read_image(store: ObjectStore, task: RewriteTask, entry: LayoutEntry) -> bytes:
-    return await store.get_range(_object_key(task, entry), entry.position, entry.size)
+async def _read_window(store: ObjectStore, task: RewriteTask) -> tuple[list[NewChunk], bool] | None:
+    """As joined(); None if the header of the only chunk says that there is nothing to do."""
+    if len(task.entries) == 1 and await _is_zstd(store, task, task.entries[0]):
+        return None
+    images = [
+        await store.get_range(_object_key(task, entry), entry.position, entry.size)
+        for entry in task.entries
+    ]
+    return joined(task, images)
 
 
 def joined(task: RewriteTask, images: Sequence[bytes]) -> tuple[list[NewChunk], bool]:

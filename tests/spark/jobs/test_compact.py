@@ -19,6 +19,7 @@ from segmentstore.spark.jobs.swap_owners import ClaimingOwner
 from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.tier2_access import Tier2Location, open_for_reading
+from tests.spark.jobs.damaged_way import flip_once_on_the_way
 from tests.spark.jobs.failing_tasks import FailingTasks, KilledError
 from tests.spark.jobs.generated_store import CONTAINERS, LOG_ID, GeneratedStore
 from tier1.file_log.directory import LogIdentity, encode_identity
@@ -206,6 +207,14 @@ def test_a_damaged_chunk_is_never_copied(store: GeneratedStore, owner: ClaimingO
     summary = compacted(store, owner)
     assert any("it is damaged" in refusal for refusal in summary.refusals)
     assert path.read_bytes() == bytes(content)
+
+
+def test_a_bit_that_flips_on_the_way_keeps_nothing_from_being_copied(
+    store: GeneratedStore, owner: ClaimingOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flips = flip_once_on_the_way(monkeypatch)
+    assert compacted(store, owner).refusals == []
+    assert flips
 
 
 def test_a_dry_run_changes_nothing(store: GeneratedStore, owner: ClaimingOwner) -> None:

@@ -8,6 +8,7 @@ import pytest
 from segmentstore.spark.jobs.job_execution import LocalTaskRunner
 from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings, VerifySummary
 from segmentstore.spark.tier2_access import Tier2Location
+from tests.spark.jobs.damaged_way import flip_once_on_the_way
 from tests.spark.jobs.failing_tasks import BusyTasks, FailingTasks, KilledError
 from tests.spark.jobs.generated_store import START_MS, GeneratedStore, frame
 from tests.spark.jobs.other_chunks import swap_all
@@ -51,6 +52,14 @@ def test_a_flipped_bit_anywhere_in_a_chunk_is_found(store: GeneratedStore) -> No
         assert all(path.name in damage or "segment=" in damage for damage in summary.damages)
     path.write_bytes(sound)
     assert verified(store).sound
+
+
+def test_a_bit_that_flips_on_the_way_is_no_damage(
+    store: GeneratedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flips = flip_once_on_the_way(monkeypatch)
+    assert verified(store).sound
+    assert flips
 
 
 def test_h8_an_object_that_the_root_names_and_nobody_has_is_damage(store: GeneratedStore) -> None:
