@@ -4,7 +4,8 @@
   segment by its name.
 - Tasks of jobs: `open_for_reading` gives the objects of a location; `open_for_uploads` gives one to write to, where any
   process may write.
-- Drivers of jobs: `open_containers` gives every container, `scan_layouts` every segment of one with its layout.
+- Drivers of jobs: `open_containers` gives every container.
+- The Java reader: `locate_objects` says where the bytes of objects are.
 
 Invariants:
 
@@ -13,15 +14,13 @@ Invariants:
 - A missing manifest is not believed at once: the owner may be starting, and volumes are seen up to a second late.
   Opening tries again within a bound, and only at its edge is the location said to be empty.
 - A manifest is read once, and again when refresh() is called or an object of it turns out to be gone (H8).
-- `scan_layouts` gives segments in the order of their ids and entries in that of their offsets: the order in which they
-  lie in the SSTs. It costs O(segments + layout entries), a page at a time; no chunk is touched.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from segmentstore.codec.container_hash import container_of
@@ -37,11 +36,10 @@ from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
-from tier2.object_stores.filesystem import FilesystemObjectStore
-from tier2.object_stores.places import object_directory, open_place
+from tier2.object_stores import object_locations
+from tier2.object_stores.object_locations import ObjectLocation
+from tier2.object_stores.places import is_remote, object_directory, open_place
 from tier2.settings import StorageSettings
-from tier2.sst import keyspace
-from tier2.sst.keyspace import LayoutEntry, decode_record
 from tier2.store_reader import ContainerReader, StoreReader
 from tier2.volumes.volume_files import is_engine_directory
 
@@ -51,8 +49,6 @@ OPEN_PAUSE_SECONDS: Final = 0.4
 
 _MANIFESTS_PROBED_MAX: Final = 16
 """Containers asked for a manifest before the place is said to have none."""
-
-_LAYOUT_PAGE_ENTRIES = 2_048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +160,14 @@ async def open_for_reading(
     place: Tier2Location, executor: Executor | None
 ) -> AsyncIterator[ObjectStore]:
     """The objects of the place. Raises InvalidRequestError, StorageError."""
+    async with _open(place, executor, read_only=True) as store:
+        yield store
+
+
+@asynccontextmanager
+async def _open(
+    place: Tier2Location, executor: Executor | None, *, read_only: bool
+) -> AsyncIterator[ObjectStore]:
     async with open_place(
         place.place,
         files=SystemFileSystem(),
@@ -172,18 +176,14 @@ async def open_for_reading(
         random=system_random(),
         endpoint_url=place.endpoint,
         region=place.region,
+        read_only=read_only,
     ) as store:
         yield store
 
 
-def is_bucket(place: Tier2Location) -> bool:
-    """Whether it is reached over a network."""
-    return place.place.startswith("s3://")
-
-
 def is_volumes(place: Tier2Location) -> bool:
     """Whether only one process may write there: the owner of the directory."""
-    if is_bucket(place):
+    if is_remote(place.place):
         return False
     return is_engine_directory(object_directory(place.place), SystemFileSystem())
 
@@ -191,26 +191,36 @@ def is_volumes(place: Tier2Location) -> bool:
 @asynccontextmanager
 async def open_for_uploads(place: Tier2Location, executor: Executor) -> AsyncIterator[ObjectStore]:
     """A bucket or plain files. Raises InvalidRequestError for volumes, StorageError."""
-    if is_bucket(place):
-        # To readers and writers a bucket is the same thing.
-        async with open_for_reading(place, executor) as bucket:
-            yield bucket
-        return
     if is_volumes(place):
         raise InvalidRequestError(
             f"volumes are written by the process that holds them place={place.place}"
         )
-    store = FilesystemObjectStore(
-        object_directory(place.place),
-        files=SystemFileSystem(),
-        executor=executor,
-        random=system_random(),
-    )
-    await store.start()
-    try:
+    async with open_for_owner(place, executor) as store:
         yield store
-    finally:
-        await store.close()
+
+
+@asynccontextmanager
+async def open_for_owner(place: Tier2Location, executor: Executor) -> AsyncIterator[ObjectStore]:
+    """What who owns the containers writes to: nobody else may have volumes open.
+
+    Raises InvalidRequestError, StorageUnavailableError for volumes in use, StorageError.
+    """
+    async with _open(place, executor, read_only=False) as store:
+        yield store
+
+
+def locate_objects(place: Tier2Location, keys: Iterable[str]) -> Mapping[str, ObjectLocation]:
+    """Where the objects of these keys lie; those that are gone are left out. The place must not be open here.
+
+    Raises CorruptedDataError, OSError.
+    """
+    return object_locations.locate_objects(
+        place.place,
+        keys,
+        files=SystemFileSystem(),
+        endpoint_url=place.endpoint,
+        region=place.region,
+    )
 
 
 async def open_containers(
@@ -229,42 +239,3 @@ async def open_containers(
             # The owner may be starting, and volumes are seen a little late.
             await asyncio.sleep(OPEN_PAUSE_SECONDS)
     raise InvalidRequestError(f"there is no Tier 2 here: no container has a root place={place}")
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentLayout:
-    """A segment and where its bytes lie."""
-
-    container_id: int
-    record: SegmentRecord
-    entries: list[LayoutEntry] = field(default_factory=list)
-    """Neighbours, from the one that holds the start offset to the one that ends at the published length."""
-
-
-async def scan_layouts(reader: ContainerReader) -> AsyncGenerator[SegmentLayout, None]:
-    """All segments under the reader's present manifest. Hold it in `aclosing`.
-
-    Raises ObjectNotFoundError if the manifest moved on meanwhile (refresh the reader and begin again),
-    CorruptedDataError.
-    """
-    view = reader.view
-    start, end = keyspace.range_of(keyspace.SEGMENT)
-    following: bytes | None = start
-    layout: SegmentLayout | None = None
-    while following is not None:
-        page, following = await view.scan(following, end, limit=_LAYOUT_PAGE_ENTRIES)
-        for key, value in page:
-            if value is None:
-                continue
-            if keyspace.is_record_key(key):
-                if layout is not None:
-                    yield layout
-                record = decode_record(keyspace.segment_of(key), value)
-                layout = SegmentLayout(reader.container_id, record)
-            elif layout is None or keyspace.segment_of(key) != layout.record.segment_id:
-                # It waits for a merge to take it along with its removed record.
-                continue
-            elif keyspace.is_layout_key(key):
-                layout.entries.append(LayoutEntry.decode(keyspace.end_offset_of(key), value))
-    if layout is not None:
-        yield layout

@@ -37,7 +37,7 @@ async def open_place(
     read_only: bool = True,
 ) -> AsyncIterator[ObjectStore]:
     """The object store of a place. Raises InvalidRequestError, StorageError."""
-    if place.startswith("s3://"):
+    if is_remote(place):
         # Only those who use S3 need its client library.
         from tier2.object_stores.s3.s3_object_store import S3ObjectStore
         from tier2.object_stores.s3.settings import S3Settings, parse_s3_url
@@ -78,6 +78,11 @@ async def open_place(
         yield store
     finally:
         await store.close()
+
+
+def is_remote(place: str) -> bool:
+    """Whether every look at an object is a request to somewhere else."""
+    return place.startswith("s3://")
 
 
 def object_directory(place: str) -> str:

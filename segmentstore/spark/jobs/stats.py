@@ -33,12 +33,11 @@ from segmentstore.spark.jobs.stream_statistics import (
 )
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.tier2_access import (
-    SegmentLayout,
     Tier2Location,
     open_containers,
     open_for_reading,
-    scan_layouts,
 )
+from tier2.store_reader import SegmentLayout
 
 Progress = Callable[[int, int], None]
 """Called with chunks looked at so far and in all."""
@@ -149,7 +148,7 @@ class StatsJob:
                     readers = await open_containers(store, runner.executor, place=self._place.place)
                     self._summary.containers = len(readers)
                     for reader in readers:
-                        async with aclosing(scan_layouts(reader)) as layouts:
+                        async with aclosing(reader.scan_layouts()) as layouts:
                             found += [
                                 layout
                                 async for layout in layouts

@@ -30,14 +30,11 @@ from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
 from segmentstore.spark.jobs.compact import SwapOwner
 from segmentstore.spark.python_worker import LoopRunner
-from segmentstore.spark.tier2_access import Tier2Location, is_volumes, open_for_uploads
+from segmentstore.spark.tier2_access import Tier2Location, open_for_owner
 from tier1.file_log.log import FileDurableDataLog
-from tier2.object_stores.places import object_directory
-from tier2.object_stores.volumes import LateVolumes
 from tier2.settings import StorageSettings
 from tier2.store_reader import ContainerReader
 from tier2.tiered_storage import TieredStorage
-from tier2.volumes.settings import VolumeSettings
 
 _ATTEMPTS_MAX = 120
 _PAUSE_SECONDS = 0.5
@@ -212,25 +209,13 @@ class ClaimingOwner:
 
     @asynccontextmanager
     async def _open_store(self) -> AsyncIterator[ObjectStore]:
-        if not is_volumes(self._place):
-            async with open_for_uploads(self._place, self._runner.executor) as store:
-                yield store
-            return
-        volumes = LateVolumes(
-            object_directory(self._place.place),
-            files=SystemFileSystem(),
-            executor=self._runner.executor,
-            wall_clock=SystemWallClock(),
-            random=system_random(),
-            settings=VolumeSettings(),
-        )
-        try:
-            await volumes.start()
-        except StorageUnavailableError as error:
-            raise InvalidRequestError(
-                f"the volumes are in use; if the store runs, name it with --server: {error}"
-            ) from error
-        try:
-            yield volumes
-        finally:
-            await volumes.close()
+        async with AsyncExitStack() as opened:
+            try:
+                store = await opened.enter_async_context(
+                    open_for_owner(self._place, self._runner.executor)
+                )
+            except StorageUnavailableError as error:
+                raise InvalidRequestError(
+                    f"the volumes are in use; if the store runs, name it with --server: {error}"
+                ) from error
+            yield store

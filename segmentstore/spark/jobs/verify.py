@@ -38,7 +38,6 @@ from segmentstore.spark.tier2_access import (
     Tier2Location,
     open_containers,
     open_for_reading,
-    scan_layouts,
 )
 from tier2.offline.verify import VerifyReport, verify_container
 from tier2.sst.keyspace import LayoutEntry
@@ -278,7 +277,7 @@ class VerifyJob:
 
 
 async def _plan_container(reader: ContainerReader, plan: _Plan) -> None:
-    async with aclosing(scan_layouts(reader)) as layouts:
+    async with aclosing(reader.scan_layouts()) as layouts:
         async for layout in layouts:
             record, container = layout.record, layout.container_id
             if record.sealed:

@@ -1,15 +1,10 @@
-"""Ranges with the blocks that their reader needs, and where these lie: for the Java reader, which knows no layouts.
+"""Ranges with the blocks that their reader needs: for the Java reader, which knows no layouts.
 
 - `RangeResolver` looks the blocks of a range up, and leaves out those on both sides that lie outside of the bounds of
   time that Spark's filters gave (`_blocks_of_range`).
 - `ResolvedBlockCache` keeps what it found, for a process that is asked about the same stream again and again. Reading
   indexes and making values of their entries is most of what a plan costs, and between two looks at a stream its
   manifest has often not changed.
-- `locate_objects` says where the bytes of objects are, for a reader that knows nothing of object stores:
-
-    /PATH            a file: an object of its own, or a volume
-    http(s)://...    an object in a bucket, with the permission to read it
-    data:BASE64      an object so small that it lies in the index of the volumes
 
 Invariants:
 
@@ -23,25 +18,20 @@ Invariants:
 - A version of a manifest says what its container holds for ever, so what was found below one is true of that one: a
   manifest with another version, or another attempt's nonce, is asked anew.
 - So many blocks are kept at most; the ranges that were not asked for longest go first.
-- A location is where the object is now. Compaction may move it at any time, so a reader that finds nothing there, or
-  other bytes than the checksum wants, asks again.
-- Nothing is written, and no bytes of chunks are read but by `number_at_head`, where no index knows a number.
+- No bytes of chunks are read but by `number_at_head`, where no index knows a number.
 """
 
 import asyncio
-import base64
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Final
 
-from segmentstore.contracts.errors import ObjectNotFoundError, SegmentTruncatedError
+from segmentstore.contracts.errors import SegmentTruncatedError
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
-from segmentstore.runtime.files import FileSystem
 from segmentstore.spark.options import Content
 from segmentstore.spark.scan.block_reader import BlockPruning, time_before
 from segmentstore.spark.scan.data_loss import DataLossError
@@ -50,21 +40,12 @@ from segmentstore.spark.scan.range_reader import number_at_head
 from segmentstore.spark.tier2_access import (
     OPEN_ATTEMPTS,
     OPEN_PAUSE_SECONDS,
-    Tier2Location,
     Tier2Reader,
 )
 from tier2.manifest.manifest import Manifest
-from tier2.object_stores.filesystem import path_of_key
-from tier2.object_stores.places import object_directory
-from tier2.object_stores.volumes import OBJECT_PREFIX
 from tier2.store_reader import ContainerReader
-from tier2.volumes.index import blob_key, current_key, decode_blob_row, decode_object_row
-from tier2.volumes.index_database import LmdbIndex
-from tier2.volumes.volume_files import VolumeFiles, is_engine_directory
 
 _LOG = logging.getLogger(__name__)
-URL_SECONDS: Final = 12 * 3600
-"""How long a URL may be used; then its reader asks for another."""
 BLOCKS_MAX: Final = 1 << 16
 """Some 20 MB: those of 64 GB in blocks of 1 MB."""
 _SERVED_BYTES: Final = 4 << 20
@@ -86,14 +67,6 @@ class Found:
     """The range's, or the head of the segment if that lies behind it."""
     end: int
     """No event of the range is wanted that begins there or behind."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectLocation:
-    """Where the first byte of an object is."""
-
-    name: str
-    position: int = 0
 
 
 class ResolvedBlockCache:
@@ -372,80 +345,3 @@ def _location_of(block: StoredBlock) -> BlockLocation:
         lowest_time_ms=block.lowest_time_ms,
         highest_time_ms=block.highest_time_ms,
     )
-
-
-def is_remote(place: Tier2Location) -> bool:
-    """Whether every look at an object is a request to somewhere else."""
-    return place.place.startswith("s3://")
-
-
-def locate_objects(
-    place: Tier2Location, keys: Iterable[str], *, files: FileSystem
-) -> Mapping[str, ObjectLocation]:
-    """The objects of these keys; those that are gone are left out. The place must not be open in this process.
-
-    Raises CorruptedDataError, OSError.
-    """
-    if is_remote(place):
-        return _locations_in_bucket(place, keys)
-    directory = object_directory(place.place)
-    if is_engine_directory(directory, files):
-        return _locations_in_volumes(directory, keys, files)
-    return {key: ObjectLocation(path_of_key(f"{directory}/objects", key)) for key in keys}
-
-
-def _locations_in_volumes(
-    directory: str, keys: Iterable[str], files: FileSystem
-) -> Mapping[str, ObjectLocation]:
-    # Only names of files are asked for, so neither randomness nor the identity matters.
-    volumes = VolumeFiles(f"{directory}/volumes", files=files, random=Random(0), engine_id=b"")
-    found: dict[str, ObjectLocation] = {}
-    index = LmdbIndex(f"{directory}/index", read_only=True)
-    try:
-        for key in keys:
-            try:
-                found[key] = _location_in_index(index, volumes, key)
-            except ObjectNotFoundError:
-                continue
-    finally:
-        index.close()
-    return found
-
-
-def _location_in_index(index: LmdbIndex, volumes: VolumeFiles, key: str) -> ObjectLocation:
-    content = index.get(current_key((OBJECT_PREFIX + key).encode()))
-    if content is None:
-        raise ObjectNotFoundError(f"object does not exist key={key}")
-    row = decode_object_row(content)
-    if row.inline is not None:
-        return ObjectLocation("data:" + base64.b64encode(row.inline).decode())
-    blob = index.get(blob_key(row.record.content_hash))
-    if blob is None:
-        raise ObjectNotFoundError(f"object has no bytes key={key}")
-    place = decode_blob_row(blob)
-    return ObjectLocation(volumes.path(place.volume), place.blob_offset)
-
-
-def _locations_in_bucket(place: Tier2Location, keys: Iterable[str]) -> Mapping[str, ObjectLocation]:
-    # Only those who use S3 need its client library.
-    import botocore.session
-    from botocore.config import Config
-
-    from tier2.object_stores.s3.settings import parse_s3_url
-
-    bucket, prefix = parse_s3_url(place.place)
-    client = botocore.session.get_session().create_client(
-        "s3",
-        region_name=place.region,
-        endpoint_url=place.endpoint or None,
-        config=Config(
-            signature_version="s3v4",
-            s3={"addressing_style": "path" if place.endpoint else "auto"},
-        ),
-    )
-    found: dict[str, ObjectLocation] = {}
-    for key in keys:
-        address = {"Bucket": bucket, "Key": f"{prefix}/{key}" if prefix else key}
-        url = client.generate_presigned_url("get_object", Params=address, ExpiresIn=URL_SECONDS)
-        found[key] = ObjectLocation(str(url))
-    return found

@@ -51,14 +51,7 @@ from pyspark.sql.datasource import (
 )
 
 from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
-from segmentstore.runtime.files import SystemFileSystem
-from segmentstore.spark.jvm.block_locations import (
-    ObjectLocation,
-    RangeResolver,
-    ResolvedBlockCache,
-    is_remote,
-    locate_objects,
-)
+from segmentstore.spark.jvm.block_locations import RangeResolver, ResolvedBlockCache
 from segmentstore.spark.options import SourceOptions, parse_options
 from segmentstore.spark.python_worker import InlineExecutor, LoopRunner, freeze_imports
 from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
@@ -66,6 +59,9 @@ from segmentstore.spark.scan.scan_planner import bounds_of, plan_scan
 from segmentstore.spark.schema import spark_schema
 from segmentstore.spark.service_connection import connect_service
 from segmentstore.spark.streams.stream_source import StreamSource, open_stream_source, place_of
+from segmentstore.spark.tier2_access import locate_objects
+from tier2.object_stores.object_locations import ObjectLocation
+from tier2.object_stores.places import is_remote
 
 IDLE_SECONDS_MAX: Final = 600.0
 PLACED_OBJECTS_MAX: Final = 1000
@@ -155,7 +151,7 @@ async def _place(
         placed=placed,
     )
     place = place_of(options)
-    remote = place is not None and is_remote(place)
+    remote = place is not None and is_remote(place.place)
     objects_max = PLACED_REMOTE_OBJECTS_MAX if remote else PLACED_OBJECTS_MAX
     whole: list[SegmentRange] = []
     objects: set[str] = set()
@@ -188,7 +184,7 @@ def _exported(options: SourceOptions, ranges: Sequence[SegmentRange]) -> Fields:
     place = place_of(options)
     found: Mapping[str, ObjectLocation] = {}
     if place is not None and keys:
-        found = locate_objects(place, keys, files=SystemFileSystem())
+        found = locate_objects(place, keys)
     numbers: dict[str, int] = {SERVICE: 0}
     return {
         "ranges": [_exported_range(each, found, numbers) for each in ranges],

@@ -14,7 +14,6 @@ from segmentstore.spark.tier2_access import (
     Tier2Location,
     open_containers,
     open_for_reading,
-    scan_layouts,
 )
 from tests.integration.pravega_clients.store_process import StoreProcess
 from tests.integration.spark.sink_runs import make_stream, scale_to
@@ -77,7 +76,7 @@ class JobStore(StoreProcess):
         seen: dict[str, int] = {}
         async with open_for_reading(self.place, runner.executor) as store:
             for reader in await open_containers(store, runner.executor, place=self.place.place):
-                async with aclosing(scan_layouts(reader)) as layouts:
+                async with aclosing(reader.scan_layouts()) as layouts:
                     async for layout in layouts:
                         seen[layout.record.name] = layout.record.length
         return all(seen.get(name, 0) >= length for name, length in lengths.items())

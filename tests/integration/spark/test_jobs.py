@@ -28,7 +28,6 @@ from segmentstore.spark.tier2_access import (
     Tier2Location,
     open_containers,
     open_for_reading,
-    scan_layouts,
 )
 from tests.integration.spark.job_store import LINES, ROUNDS, JobStore, job_store, lines
 from tests.integration.spark.sink_runs import events_in
@@ -251,7 +250,7 @@ def damage(tier2: Path, prefix: str) -> None:
     async def stored_bytes(runner: LoopRunner) -> bytes:
         async with open_for_reading(Tier2Location(place=str(tier2)), runner.executor) as store:
             for reader in await open_containers(store, runner.executor, place=str(tier2)):
-                async with aclosing(scan_layouts(reader)) as layouts:
+                async with aclosing(reader.scan_layouts()) as layouts:
                     async for layout in layouts:
                         if layout.record.name.startswith(prefix) and layout.entries:
                             entry = layout.entries[0]
