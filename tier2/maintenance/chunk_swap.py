@@ -228,7 +228,7 @@ class ExternalSwaps:
         entries: list[LayoutEntry] = []
         stranger: str | None = None
         identities: dict[str, ObjectIdentity] = {}
-        for image in proposal.new[:_PROPOSED_IMAGES_MAX]:
+        for image in proposal.new:
             identity = identities.get(image.object_key)
             if identity is None:
                 identity = self._reserved.pop(image.object_key, None)
@@ -237,6 +237,8 @@ class ExternalSwaps:
                     continue
                 identities[image.object_key] = identity
                 uploaded.append((ObjectKind.CHUNKS, identity))
+            if len(entries) == _PROPOSED_IMAGES_MAX:
+                continue  # it is refused, and its keys are used up all the same
             entries.append(
                 LayoutEntry(
                     image.start_offset,

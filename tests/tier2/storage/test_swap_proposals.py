@@ -280,3 +280,21 @@ async def test_h9_a_block_may_not_join_blocks_of_different_times(
     new = await upload(owner, store, 0, [b"e" * 1800], [joined])
     with pytest.raises(SwapRefusedError, match="joins events of different times"):
         await owner.propose_swap(SwapProposal(SegmentId(1), await chunks(owner), [new]))
+
+
+async def test_h9_a_proposal_of_too_many_images_uses_up_the_keys_of_all(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    content = await trickle(owner, 6)
+    old = (await chunks(owner))[:4]
+    first = await upload(owner, store, 0, [content[:200], content[200:400]])
+    last = await upload(owner, store, 0, [content[:200], content[200:400]])
+    many = [*[first] * 4_096, last]
+    with pytest.raises(SwapRefusedError, match="4097 images of 1 to 4096"):
+        await owner.propose_swap(SwapProposal(SegmentId(1), old, many))
+    for image in (first, last):
+        with pytest.raises(SwapRefusedError, match="gave out no such object key"):
+            await owner.upload_reserved(image.object_key, b"again")
+    await settle(owner)
+    assert not {first.object_key, last.object_key} & await keys_of(store)
