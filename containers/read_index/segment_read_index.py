@@ -579,17 +579,14 @@ class SegmentReadIndex:
         """The longest cached stretch of [offset, end) that begins at `offset`; b"" if there is none."""
         views: list[memoryview] = []
         self._gather(offset, end, views)
-        return bytes(views[0]) if len(views) == 1 else b"".join(views)
+        return b"".join(views)
 
     def views(self, offset: int, length: int) -> list[memoryview]:
         """Views of staged or committed bytes that Tier 2 lacks; unchanged until the storage length passes them.
 
         Raises ServiceHaltError if any are missing: acknowledged bytes would be lost.
         """
-        entry = self.metadata.open_entry
         end = offset + length
-        if entry.offset <= offset and end <= entry.end and entry.block is not None:
-            return [entry.view(offset, end)]
         views: list[memoryview] = []
         reached = self._gather(offset, end, views)
         if reached != end:

@@ -43,6 +43,8 @@ from containers.writer.segment_aggregator import (
 )
 from segmentstore.contracts.identifiers import NO_SEGMENT, SegmentId, SequenceNumber
 
+_SPACE_FREEING_ITEMS = (DeleteOperation, TruncateOperation)
+
 
 class FlushKind(Enum):
     """What a round may publish, after Tier 2 said that it is full."""
@@ -109,7 +111,9 @@ class Backlog:
     def consume(self, item: LogItem, now: float) -> None:
         """Take the next item of the log to its aggregator. O(1), or O(sources) of a merge."""
         if isinstance(item, AppendRun):
-            self._add_run(item, now)
+            segment = self._source.segment(item.segment_id)
+            assert segment is not None, f"append to a segment without metadata {item.segment_id}"
+            self._add(segment, item, now)
         elif isinstance(item, MergeOperation):
             self._consume_merge(item, now)
         elif isinstance(item, MapSegmentOperation):
@@ -119,26 +123,12 @@ class Backlog:
             self._add(item.segment, item, now)
         # Checkpoints have nothing for Tier 2; being consumed acknowledges them.
 
-    def _add_run(self, run: AppendRun, now: float) -> None:
-        """As _add, for what there is most of: over many segments one run may be one append."""
-        segment_id = run.segment_id
-        segment = self._source.segment(segment_id)
-        assert segment is not None, f"append to a segment without metadata {segment_id}"
-        if run.last_sequence_number <= segment.published_sequence_number:
-            return
-        aggregator = self._aggregator(segment)
-        aggregator.add_run(run, now)
-        if aggregator.since < self._oldest:
-            self._oldest = aggregator.since
-        if aggregator.held_bytes > self._largest_bytes:
-            self._largest_bytes = aggregator.held_bytes
-
     def _add(self, segment: SegmentMetadata, item: PendingItem, now: float) -> None:
         if last_number(item) <= segment.published_sequence_number:
             return  # Replayed, and in Tier 2 since a former life (H32).
         aggregator = self._aggregator(segment)
         aggregator.add(item, now)
-        if isinstance(item, DeleteOperation | TruncateOperation):
+        if isinstance(item, _SPACE_FREEING_ITEMS):
             self.space_freeing_items += 1
         self._note_marks(aggregator)
 

@@ -143,23 +143,6 @@ class SegmentAggregator:
         self.tally.item_count += 1
         self._grow(byte_count(item))
 
-    def add_run(self, run: AppendRun, now: float) -> None:
-        """add() of committed appends."""
-        items = self.items
-        assert self.merged_into is None, f"item for a merged segment {self.segment!r}"
-        if not items:
-            self.since = now
-        else:
-            assert not isinstance(items[-1], DeleteOperation), (
-                f"item behind the deletion of {self.segment!r}"
-            )
-        items.append(run)
-        tally = self.tally
-        length = run.end - run.offset
-        tally.item_count += 1
-        tally.held_bytes += length
-        self.held_bytes += length
-
     def add_merge(self, operation: MergeOperation, source: "SegmentAggregator", now: float) -> None:
         """Take over the source's un-published items."""
         assert source.merged_into is None, f"merged twice {source.segment!r}"
