@@ -6,7 +6,7 @@ import hashlib
 import logging
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.runtime.files import SystemFileSystem
 from tests.tier2.volumes.engines import SMALL, SetClock, open_small
+from tier2.volumes import multipart
 from tier2.volumes.multipart import (
     UPLOAD_ID,
     MultipartUploads,
@@ -34,8 +35,16 @@ from tier2.volumes.multipart import (
     encode_upload_record,
     part_of_file_name,
 )
-from tier2.volumes.objects import Condition, Description, RetentionMode, UploadNotFoundError
+from tier2.volumes.objects import (
+    Condition,
+    Description,
+    RetentionMode,
+    UploadNotFoundError,
+    digest,
+)
 from tier2.volumes.opening import OpenEngine
+from tier2.volumes.volume_files import OpenVolume, write_record
+from tier2.volumes.volume_format import RecordHeader
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -118,6 +127,40 @@ async def test_all_are_led_to_the_bytes_of_an_upload_that_were_there_already(
     await again.engine.check()
     report = await again.engine.verify(deep=True)
     assert report.bytes_of_volumes < 2 * len(content)
+    await again.close()
+
+
+async def test_bytes_that_come_piece_by_piece_and_are_killed_on_their_way_leave_nothing(
+    opened: OpenEngine,
+    uploads: MultipartUploads,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content, killed = Random(1).randbytes(9000), tmp_path.with_name(tmp_path.name + "_killed")
+
+    def write_half(
+        target: OpenVolume, header: RecordHeader, front: bytes, blob: Iterator[bytes]
+    ) -> None:
+        write_record(target, header, front, [b"".join(blob)[:5000]])
+        shutil.copytree(tmp_path, killed)
+        raise OSError(errno.EIO, "as the test says")
+
+    await opened.engine.put(b"before", [b"x"])
+    monkeypatch.setattr(multipart, "write_record", write_half)
+    async with uploads.incoming() as incoming:
+        await incoming.append([content[:4000]])
+        await incoming.append([content[4000:]])
+        found = digest([content], SMALL.piece_bytes)
+        with pytest.raises(StorageError, match="as the test says"):
+            await uploads.put_incoming(b"key", incoming, found, Description)
+    assert temporary(tmp_path) == []
+    assert temporary(killed) != []
+    again = await open_small(str(killed))
+    assert temporary(killed) == []
+    assert [one.key for one in await again.engine.list(b"", limit=10)] == [b"before"]
+    await again.engine.put(b"key", [content])
+    await again.engine.compact()
+    await again.engine.check()
     await again.close()
 
 
