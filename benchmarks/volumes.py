@@ -24,7 +24,7 @@ from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
 from segmentstore.runtime.process import freeze_long_lived_objects, loop_factory, tune_for_serving
-from tier2.volumes.index_database import LmdbIndex
+from tier2.volumes.index_database import LmdbIndex, with_checksum
 from tier2.volumes.opening import OpenEngine, open_engine
 from tier2.volumes.settings import VolumeSettings
 
@@ -196,10 +196,11 @@ async def measure_large_rebuild(base: Path, executor: ThreadPoolExecutor) -> Row
 
 
 def rows_of(directory: Path) -> list[tuple[bytes, bytes]]:
+    """With their checksums, as a rebuild makes them."""
     index = LmdbIndex(str(directory / "index"), read_only=True)
     rows = index.scan(b"o", b"p", REBUILT_OBJECTS)
     index.close()
-    return list(rows)
+    return [(key, with_checksum(key, value)) for key, value in rows]
 
 
 def fill_lmdb(directory: Path, rows: list[tuple[bytes, bytes]]) -> float:

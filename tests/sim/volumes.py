@@ -60,13 +60,14 @@ class _IndexOfProcess:
     def get(self, key: bytes) -> bytes | None:
         return self._living().get(key)
 
+    def get_certain(self, key: bytes) -> bytes | None:
+        return self._living().get_certain(key)
+
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return self._living().get_many(keys)
 
-    def scan(
-        self, first: bytes, before: bytes, limit: int, *, reverse: bool = False
-    ) -> Sequence[Row]:
-        return self._living().scan(first, before, limit, reverse=reverse)
+    def scan(self, first: bytes, before: bytes, limit: int) -> Sequence[Row]:
+        return self._living().scan(first, before, limit)
 
     def apply(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         self._living().apply(changes)
@@ -82,9 +83,6 @@ class _IndexOfProcess:
 
     def sync(self) -> None:
         self._living().sync()
-
-    def bytes_on_disk(self) -> int:
-        return self._living().bytes_on_disk()
 
     def close(self) -> None:
         """Nothing to release."""

@@ -355,7 +355,7 @@ class Compactor:
         summary.bytes_removed += candidate.size
 
     def _remove_if_dead(self, number: int) -> bool:
-        content = self._index.get(volume_key(number))
+        content = self._index.get_certain(volume_key(number))
         if content is not None and decode_volume_row(content).live_bytes:
             return False
         self._volumes.remove(number)
@@ -530,7 +530,7 @@ class CompactionPicker:
     def _look(self) -> list[_VolumeFacts]:
         found: list[_VolumeFacts] = []
         for number in self._volumes.numbers():
-            content = self._index.get(volume_key(number))
+            content = self._index.get_certain(volume_key(number))
             row = _ROW_OF_UNKNOWN_VOLUME if content is None else decode_volume_row(content)
             if number in self._distrusted:
                 row = replace(row, sequence_lowest=0, sequence_highest=SEQUENCE_MAX)

@@ -359,7 +359,7 @@ class GroupCommit:
         following = first + len(sealed.records)
         self._write(sealed.buffers, sealed.length, sealed.unique_bytes, following)
         row_key = volume_key(number)
-        stored = self._index.get(row_key)
+        stored = self._index.get_certain(row_key)
         row = NEW_VOLUME_ROW if stored is None else decode_volume_row(stored)
         changes = sealed.rows
         changes[row_key] = encode_volume_row(

@@ -329,6 +329,23 @@ class IndexChanges:
         content = self.get(row_key)
         return None if content is None else (row_key, decode_object_row(content))
 
+    def require_absent(self, key: bytes, version_id: str | None = None) -> None:
+        """Before anything is decided on a key, or a version of it, that was not found: no damage hides it.
+
+        Raises CorruptedDataError.
+        """
+        self._require_not_hidden(current_key(key))
+        if version_id is not None:
+            number = self._require_not_hidden(version_id_key(key, version_id))
+            if number is not None:
+                self._require_not_hidden(version_key(key, decode_sequence(number)))
+
+    def _require_not_hidden(self, row_key: bytes) -> bytes | None:
+        for changed in (self._trial, self._rows):
+            if row_key in changed:
+                return changed[row_key]
+        return self._index.get_certain(row_key)
+
     def earlier_versions(
         self, key: bytes, limit: int = _VERSIONS_READ_MAX
     ) -> list[tuple[bytes, ObjectRow]]:
@@ -466,7 +483,11 @@ class IndexChanges:
             return self._trial_volumes[number]
         if number in self._volumes:
             return self._volumes[number]
-        content = self.get(volume_key(number))
+        row_key = volume_key(number)
+        content = self.get(row_key)
+        if content is None and row_key not in self._rows:
+            # Without its row, what is live in a volume would count as dead.
+            content = self._seen[row_key] = self._index.get_certain(row_key)
         return None if content is None else decode_volume_row(content)
 
     def note_written(self, number: int, *, end: int, lowest: int, highest: int) -> None:

@@ -36,7 +36,7 @@ from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.engine_failure import EngineFailure
 from tier2.volumes.group_commit import DiskReserve, GroupCommit
 from tier2.volumes.index import NEXT_SEQUENCE
-from tier2.volumes.index_database import BufferedIndex, IndexDatabase, LmdbIndex
+from tier2.volumes.index_database import BufferedIndex, IndexDatabase, LmdbIndex, OutdatedIndexError
 from tier2.volumes.multipart import MultipartUploads, UploadFiles
 from tier2.volumes.rebuild import Rebuild
 from tier2.volumes.recovery import ReplaySummary, TailReplay
@@ -276,7 +276,7 @@ async def open_engine_for_reading(
             f"{directory}/volumes", files=files, random=random, engine_id=engine_id
         )
         database = open_index(f"{directory}/index")
-        if database.get(NEXT_SEQUENCE) is None and volumes.numbers():
+        if database.get_certain(NEXT_SEQUENCE) is None and volumes.numbers():
             # Objects would seem to be missing that are only not indexed yet.
             database.close()
             raise StorageUnavailableError(
@@ -386,13 +386,18 @@ def _open_index(
         return _make_index_anew(directory, mark, open_index, volumes, "its rebuild was cut off")
     try:
         index = open_index(directory)
-        if index.get(NEXT_SEQUENCE) is not None or not numbers:
+        if index.get_certain(NEXT_SEQUENCE) is not None or not numbers:
             return index, TailReplay(index=index, volumes=volumes).run()
         why = "it was not there"
         is_new = not index.scan(b"", b"\xff", 1)
     except ForeignVolumeError:
         _close_index(index)
         raise
+    except OutdatedIndexError as error:
+        # Its rows can be read, but not be trusted; its space is needed for the new one.
+        mark.put()
+        _empty_directory(directory, files)
+        return _make_index_anew(directory, mark, open_index, volumes, str(error))
     except CorruptedDataError as error:
         why, is_new = f"it is damaged: {error}", False
     except BaseException:

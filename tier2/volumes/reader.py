@@ -13,6 +13,7 @@ Invariants:
   agree are taken again if it changed between them.
 - Every byte that is handed out was checked, unless the caller has checksums of its own and says so.
 - Of a key no more versions are read than are asked for. A key may have a million of them.
+- That an object is not there is answered only if no damage of the index can hide it.
 """
 
 import asyncio
@@ -98,6 +99,8 @@ class ObjectReader:
         recent = self._index.recent(current_key(wanted.key))
         if recent is None:
             return None
+        if recent[0] is None:
+            raise _not_found(wanted.key)
         row = self._row(wanted, recent[0])
         answer = _answer_at_hand(row, wanted)
         return row if answer is None else answer
@@ -166,7 +169,7 @@ class ObjectReader:
             row = self._row(wanted, content)
             if not row.has_blob_row:
                 return OpenObject(row.record, row.inline or b"", None, 0)
-            found = self._index.get(blob_key(row.record.content_hash))
+            found = self._index.get_certain(blob_key(row.record.content_hash))
             if found is None:
                 continue
             blob = decode_blob_row(found)
@@ -196,12 +199,16 @@ class ObjectReader:
         if wanted.version_id is None:
             if isinstance(content, Exception):
                 raise content
+            if content is None:
+                content = self._index.get_certain(current_key(wanted.key))
             row = None if content is None else decode_object_row(content)
         else:
             key, version_id = wanted.key, wanted.version_id
             row = self._settled(key, lambda: IndexChanges(self._index).version(key, version_id))
+            if row is None:
+                IndexChanges(self._index).require_absent(key, version_id)
         if row is None or (row.record.delete_marker and wanted.version_id is None):
-            raise ObjectNotFoundError(f"object does not exist key={wanted.key!r}")
+            raise _not_found(wanted.key)
         return row
 
     def _settled(
@@ -227,7 +234,7 @@ class ObjectReader:
 
     def _read_blob(self, record: IndexRecord, start: int, end: int) -> bytes:
         """Raises CorruptedDataError if the blob has moved between look-up and read."""
-        found = self._index.get(blob_key(record.content_hash))
+        found = self._index.get_certain(blob_key(record.content_hash))
         if found is None:
             raise CorruptedDataError(f"an object has no bytes hash={record.content_hash.hex()}")
         blob = decode_blob_row(found)
@@ -281,7 +288,7 @@ class ObjectReader:
             earlier = self._index.scan(
                 first or versions_first(key), versions_end(key), versions_max
             )
-            before, content = content, self._index.get(current_key(key))
+            before, content = content, self._index.get_certain(current_key(key))
             if content == before:
                 with_current = first is None and content is not None
                 rows = [content] if first is None and content is not None else []
@@ -294,8 +301,12 @@ class ObjectReader:
         """Where the versions behind that one begin; None if it is gone: the current one is the first then."""
         if content is not None and decode_object_row(content).record.version_id == version_id:
             return versions_first(key)
-        number = self._index.get(version_id_key(key, version_id))
+        number = self._index.get_certain(version_id_key(key, version_id))
         return None if number is None else version_key(key, decode_sequence(number)) + b"\0"
+
+
+def _not_found(key: bytes) -> ObjectNotFoundError:
+    return ObjectNotFoundError(f"object does not exist key={key!r}")
 
 
 class OpenObject:

@@ -7,9 +7,10 @@
     `b` rows:                     those that nothing names go, the others are live
     volumes' rows, next number:   one batch
 
-Plain records are taken by the block (`RecordBlocks`): the row of one is the record's own bytes behind four numbers,
-which are written over what stands there before them in memory; nothing of it is taken apart, or copied. Their rows go
-into the index by the ten thousand, in key order (`PlainRows`). All other records are read by the scan, one by one.
+Plain records are taken by the block (`RecordBlocks`): the row of one is the record's own bytes behind a checksum and
+four numbers, which are written over what stands there before them in memory; nothing of it is taken apart, or copied.
+Their rows go into the index by the ten thousand, in key order (`PlainRows`). All other records are read by the scan,
+one by one.
 
 Invariants:
 
@@ -30,6 +31,7 @@ from typing import TypeAlias
 
 from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.native import native_module
 from tier2.volumes.index import (
     BLOB,
@@ -59,7 +61,15 @@ from tier2.volumes.index import (
     version_key,
     volume_key,
 )
-from tier2.volumes.index_database import IndexDatabase, NewRow, Row
+from tier2.volumes.index_database import (
+    CHECKSUM_LAYOUT,
+    FORMAT,
+    IndexDatabase,
+    NewRow,
+    Row,
+    checksum_of,
+    value_of,
+)
 from tier2.volumes.recovery import (
     BatchTail,
     ReplaySummary,
@@ -528,6 +538,7 @@ def walk_in_python(
         OBJECT_LAYOUT.pack_into,
     )
     front_bytes, before_row = RECORD_FRONT.size, OBJECT_LAYOUT.size
+    write_checksum, before_checksum = CHECKSUM_LAYOUT.pack_into, before_row + CHECKSUM_LAYOUT.size
     position = row_bytes = others = groups = 0
     lowest, highest = SEQUENCE_MAX, 0
     size = len(content)
@@ -561,7 +572,9 @@ def walk_in_python(
             key = CURRENT + content[body:front]
             row = front - before_row
             write_row(content, row, volume, start + position, end - position, length)
-            rows.append((key, content[row:end]))
+            begin = front - before_checksum
+            write_checksum(content, begin, checksum_of(key, content[row:end]))
+            rows.append((key, content[begin:end]))
             row_bytes += end - position
             if sequence < lowest:
                 lowest = sequence
@@ -581,7 +594,10 @@ def walk_in_python(
 def native_walk() -> Walk | None:
     """The same natively, where it was built and is not switched off."""
     module = native_module("tier2.volumes.native.record_walk")
-    found: Walk | None = None if module is None else module.walk
+    # What an older version was built into may lie there still, and makes rows without checksums.
+    if module is None or getattr(module, "ROW_FORMAT", 0) != FORMAT:
+        return None
+    found: Walk = module.walk
     return found
 
 
@@ -665,10 +681,11 @@ class PlainRows:
 
     def _store(self, rows: list[NewRow]) -> None:
         newer: list[tuple[bytes, bytes | None]] = []
-        for key, row in self._index.add(rows):
+        for present in self._index.add(rows):
+            key, row = present[0], value_of(present)
             stored = self._index.get(key)
             assert stored is not None, f"a row is there and is not {key=!r}"
-            lost = row
+            lost: BufferView = row
             if plain_row_sequence(row) > plain_row_sequence(stored):
                 newer.append((key, bytes(row)))
                 lost = stored
@@ -682,9 +699,9 @@ class PlainRows:
             key = one[0]
             before = newest.get(key)
             if before is not None:
-                if plain_row_sequence(before[1]) >= plain_row_sequence(one[1]):
+                if plain_row_sequence(value_of(before)) >= plain_row_sequence(value_of(one)):
                     one, before = before, one
-                self._superseded(*plain_row_volume_and_length(before[1]))
+                self._superseded(*plain_row_volume_and_length(value_of(before)))
             newest[key] = one
         return list(newest.values())
 

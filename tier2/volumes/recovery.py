@@ -110,7 +110,7 @@ class TailReplay:
     def run(self) -> ReplaySummary:
         """Raises CorruptedDataError for a damaged index or a volume that is not ours, OSError."""
         summary = self._summary
-        stored = self._index.get(NEXT_SEQUENCE)
+        stored = self._index.get_certain(NEXT_SEQUENCE)
         summary.sequence_next = indexed = 1 if stored is None else decode_sequence(stored)
         numbers = self._volumes.numbers()
         found: list[_TailRecord] = []

@@ -10,6 +10,8 @@ Invariants:
 
 - A mutation that is refused leaves nothing behind: no record, no change, no number. The functions that refuse
   (`require_...`) change nothing; what they let pass may be done.
+- What is decided because a key or version is not there (a condition, a deletion) is decided only if no damage of the
+  index can hide it.
 - A version of any id, also of the empty one, is there once: a put of an id that exists takes its place.
 - What is under retention or legal hold is neither removed nor replaced.
 - A put shares bytes only if this batch writes them, or if they were found sound where the index has them
@@ -241,6 +243,8 @@ class WriteBatch:
         changes, key, record = self.changes, put.key, put.draft
         current = changes.current(key)
         if put.condition is not ALWAYS:
+            if current is None:
+                changes.require_absent(key)
             require_condition(put.condition, key, current)
         replaced = None
         if current is not None:
@@ -330,6 +334,8 @@ class WriteBatch:
     def _delete(self, delete: Delete) -> IndexRecord | None:
         changes, key = self.changes, delete.key
         current = changes.current(key)
+        if current is None:
+            changes.require_absent(key, delete.version_id)
         require_condition(delete.condition, key, current)
         if delete.marker_id is not None:
             return self._mark_deleted(delete, delete.marker_id)
@@ -338,6 +344,7 @@ class WriteBatch:
         else:
             found = changes.version(key, delete.version_id)
         if found is None:
+            changes.require_absent(key, delete.version_id)
             return None
         row_key, row = found
         require_unlocked(key, row.record, self._now_ms, bypass_governance=delete.bypass_governance)
@@ -380,6 +387,8 @@ class WriteBatch:
             found = None if current is None else (current_key(key), current)
         else:
             found = changes.version(key, change.version_id)
+        if found is None:
+            changes.require_absent(key, change.version_id)
         if found is None or found[1].record.delete_marker:
             raise ObjectNotFoundError(f"object does not exist key={key!r}")
         row_key, row = found

@@ -156,7 +156,8 @@ async def test_an_index_file_that_was_cut_short_is_made_anew(tmp_path: Path, sha
 
     live("fill")
     path = tmp_path / "index" / "data.mdb"
-    os.truncate(path, int(path.stat().st_size * share))
+    # Behind its last page there are zeros, which are not needed.
+    os.truncate(path, int(len(path.read_bytes().rstrip(b"\0")) * share))
     assert "damaged" in live("read")
     assert live("read").strip() == ""
 

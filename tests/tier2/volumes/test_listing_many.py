@@ -13,11 +13,9 @@ from tier2.volumes.index_database import MemoryIndex, Row
 class CountingIndex(MemoryIndex):
     scans = 0
 
-    def scan(
-        self, first: bytes, before: bytes, limit: int, *, reverse: bool = False
-    ) -> Sequence[Row]:
+    def scan(self, first: bytes, before: bytes, limit: int) -> Sequence[Row]:
         self.scans += 1
-        return super().scan(first, before, limit, reverse=reverse)
+        return super().scan(first, before, limit)
 
 
 @pytest.fixture

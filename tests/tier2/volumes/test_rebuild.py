@@ -16,7 +16,7 @@ from tests.tier2.volumes.engines import Model, SetClock, open_small, require
 from tests.tier2.volumes.index_database_suite import LONG
 from tier2.volumes import rebuild
 from tier2.volumes.index import ObjectRow, decode_object_row, encode_object_row, plain_row_sequence
-from tier2.volumes.index_database import LmdbIndex, MemoryIndex, Row
+from tier2.volumes.index_database import LmdbIndex, MemoryIndex, Row, value_of, with_checksum
 from tier2.volumes.objects import IndexRecord, RetentionMode
 from tier2.volumes.opening import IncompleteIndexMark, OpenEngine, open_engine_for_reading
 from tier2.volumes.rebuild import PlainRows, RecordBlocks, native_walk, walk_in_python
@@ -131,7 +131,10 @@ def by_blocks(path: Path, content: bytes) -> tuple[list[Row], list[DamagedStretc
         block = blocks.take()
         if block is not None:
             in_blocks += len(block.plain) + len(block.others)
-            rows += [(key[1:], bytes(row)[8:]) for key, row in block.plain]
+            for row in block.plain:
+                key, value = row[0], bytes(value_of(row))
+                assert bytes(row[1]) == with_checksum(key, value)
+                rows.append((key[1:], value[8:]))
             rows += puts_among(block.others)
             continue
         one = next(items, None)
@@ -220,7 +223,7 @@ def test_h69_of_many_rows_of_a_key_the_highest_number_stays(tmp_path: Path) -> N
     total = 0
     for sequence in random.sample(range(1, 4000), 900):
         key = b"o" + random.choice((b"%d" % random.randrange(90), random.choice(LONG)))
-        row = laid_in(plain, row_of(sequence))
+        row = laid_in(plain, key, row_of(sequence))
         newest[key] = max(newest.get(key, 0), sequence)
         total += 300
         plain.take([(key, row)], len(row))
@@ -240,8 +243,9 @@ def test_rows_that_come_in_order_are_stored_before_their_memory_is_full(*, shuff
     if shuffled:
         Random(5).shuffle(numbers)
     for number in numbers:
-        row = laid_in(plain, row_of(number))
-        plain.take([(b"o%04d" % number, row)], len(row))
+        key = b"o%04d" % number
+        row = laid_in(plain, key, row_of(number))
+        plain.take([(key, row)], len(row))
     stored = len(index.scan(b"o", b"p", 1000))
     assert stored == 0 if shuffled else stored > 300
     plain.store()
@@ -249,7 +253,8 @@ def test_rows_that_come_in_order_are_stored_before_their_memory_is_full(*, shuff
     assert rows == [(b"o%04d" % number, row_of(number)) for number in range(400)]
 
 
-def laid_in(plain: PlainRows, row: bytes) -> memoryview:
+def laid_in(plain: PlainRows, key: bytes, value: bytes) -> memoryview:
+    row = with_checksum(key, value)
     memory = plain.memory_for(len(row))
     memory[:] = row
     return memory

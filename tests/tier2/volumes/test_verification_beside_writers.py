@@ -22,13 +22,11 @@ class PausingIndex(MemoryIndex):
         self.looking = threading.Event()
         self.go_on = threading.Event()
 
-    def scan(
-        self, first: bytes, before: bytes, limit: int, *, reverse: bool = False
-    ) -> Sequence[Row]:
+    def scan(self, first: bytes, before: bytes, limit: int) -> Sequence[Row]:
         if first == CURRENT:
             self.looking.set()
             assert self.go_on.wait(10)
-        return super().scan(first, before, limit, reverse=reverse)
+        return super().scan(first, before, limit)
 
 
 async def test_a_volume_that_grows_while_it_is_verified_is_not_damaged(tmp_path: Path) -> None:

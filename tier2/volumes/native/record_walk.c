@@ -23,6 +23,9 @@
 #define CHECKED_FROM 8
 #define FRONT_BYTES 82
 #define ROW_NUMBERS_BYTES 24
+#define ROW_CHECKSUM_BYTES 4
+#define ROW_BYTES_BEFORE (ROW_CHECKSUM_BYTES + ROW_NUMBERS_BYTES) /* a record's header has room for them */
+#define ROW_FORMAT 2 /* of index_database.py: rows with their checksums in front */
 #define PLAIN_PUT 1
 #define INLINE_ONLY 0x01200000u
 #define RECORDS_AT_ONCE 256
@@ -164,14 +167,14 @@ static PyObject *piece_of(PyTypeObject *type, Stretch *stretch, size_t first, si
     return (PyObject *)piece;
 }
 
-/* The row of a record in its place: its key is read before the numbers are written over it. */
+/* The row of a record in its place: its key is read before checksum and numbers are written over it. */
 static int add_row(
     PyTypeObject *type, Stretch *stretch, const Place *at, uint64_t start, uint32_t volume, PyObject *rows
 ) {
     uint8_t *bytes = stretch->buffer.buf, *numbers = bytes + at->front - ROW_NUMBERS_BYTES;
     size_t key_length = at->front - at->key;
     PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)key_length + 1);
-    PyObject *piece = piece_of(type, stretch, at->front - ROW_NUMBERS_BYTES, at->end);
+    PyObject *piece = piece_of(type, stretch, at->front - ROW_BYTES_BEFORE, at->end);
     PyObject *row = key && piece ? PyTuple_Pack(2, key, piece) : NULL;
     int failed = -1;
     if (row) {
@@ -184,6 +187,9 @@ static int add_row(
         write_number(numbers + 4, start + at->header, 8);
         write_number(numbers + 12, at->end - at->header, 8);
         write_number(numbers + 20, at->index_record_length, 4);
+        uint32_t crc = crc32_of((const uint8_t *)to, key_length + 1, 0);
+        crc = crc32_of(numbers, at->end - at->front + ROW_NUMBERS_BYTES, crc);
+        write_number(numbers - ROW_CHECKSUM_BYTES, crc, 4);
         failed = PyList_Append(rows, row);
     }
     Py_XDECREF(row);
@@ -283,7 +289,9 @@ static int prepare(PyObject *module) {
     crc32_prepare();
     types->stretch = (PyTypeObject *)PyType_FromSpec(&stretch_spec);
     types->piece = (PyTypeObject *)PyType_FromSpec(&piece_spec);
-    return types->stretch && types->piece ? 0 : -1;
+    if (!types->stretch || !types->piece)
+        return -1;
+    return PyModule_AddIntConstant(module, "ROW_FORMAT", ROW_FORMAT);
 }
 
 static void release(void *module) {

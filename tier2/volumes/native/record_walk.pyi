@@ -1,5 +1,7 @@
 from collections.abc import Callable
 
+ROW_FORMAT: int
+
 def walk(
     content: memoryview,
     start: int,
