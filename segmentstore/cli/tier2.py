@@ -66,7 +66,9 @@ def verify(place: str, deep: bool, quiet: bool, output: str) -> int:
 
     With --deep every chunk is read too, and every record of the volumes below, if there are any. Volumes that hold no
     segments (those of `segmentstore s3`) are verified by themselves. Nothing is repaired:
-    that is for the store itself, which may still have the bytes (see the settings of its scrubber). Orphans (objects
+    that is for the store itself, which may still have the bytes (see the settings of its scrubber). But volumes that no
+    service has open are opened as it would open them: after a kill their index is brought up to date, or made anew
+    if it is damaged, and a torn write that was never answered is cut off. Orphans (objects
     that no manifest names, left by a crash) are shown and are no damage: the owner sweeps them.
     """
     foreign: NoSegmentsError | None = None

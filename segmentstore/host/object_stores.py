@@ -72,6 +72,7 @@ class Tier2Stores:
     ) -> None:
         self._stores: list[ObjectStore]
         self._metrics: Callable[[], Mapping[str, float]] = dict
+        self._complaints: Callable[[], Sequence[str]] = list
         if place == "memory":
             self._stores = [MemoryObjectStore()] * len(lanes)
         elif place.startswith(S3_SCHEME):
@@ -90,8 +91,11 @@ class Tier2Stores:
                     readers=readers.lane(),
                     wall_clock=wall_clock,
                     random=random,
-                    settings=VolumeSettings(),
+                    settings=VolumeSettings(
+                        scrub_bytes_per_second=settings.tier2.volume_scrub_bytes_max
+                    ),
                 )
+                self._metrics, self._complaints = volumes.metrics, volumes.complaints
                 self._stores = [LazyObjectStore(volumes)] * len(lanes)
             else:
                 self._stores = [
@@ -105,8 +109,12 @@ class Tier2Stores:
         return self._stores[container_id]
 
     def metrics(self) -> Mapping[str, float]:
-        """Numbers for `/metrics` that belong to no single container: the requests to a bucket, and what they cost."""
+        """Numbers for `/metrics` of no single container: of a bucket its requests, of volumes their scrubs."""
         return self._metrics()
+
+    def complaints(self) -> Sequence[str]:
+        """What `/health` says of them: damage that was found in volumes."""
+        return self._complaints()
 
     async def close(self) -> None:
         for store in self._stores:

@@ -52,7 +52,7 @@ class Servers:
         store: SegmentStore,
         reads: StoreReads,
         registry: ContainerRegistry,
-        container_complaints: Callable[[], Sequence[str]],
+        complaints: Callable[[], Sequence[str]],
         wall_clock: WallClock,
         random: Random,
         process_metrics: Callable[[], Mapping[str, float]],
@@ -65,7 +65,7 @@ class Servers:
         self._swap_owner = swap_owner
         self._backup_owners = backup_owners
         self._registry = registry
-        self._container_complaints = container_complaints
+        self._complaints = complaints
         self._http = self._http_server(store, reads, wall_clock, random)
         self._wire: WireServer | None = None
         self._controller: ControllerSupervisor | None = None
@@ -183,7 +183,7 @@ class Servers:
             containers=self._registry.health(),
             containers_expected=self._registry.container_count,
             complaints=[
-                *self._container_complaints(),
+                *self._complaints(),
                 *self._registry.complaints(),
                 *complaints,
             ],

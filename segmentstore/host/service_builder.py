@@ -162,7 +162,7 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             store=store,
             reads=StoreReads(registry=registry),
             registry=registry,
-            container_complaints=assignments.complaints,
+            complaints=lambda: [*assignments.complaints(), *object_stores.complaints()],
             wall_clock=wall_clock,
             random=random,
             process_metrics=lambda: {**object_stores.metrics(), **containers.metrics()},

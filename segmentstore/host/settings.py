@@ -186,6 +186,12 @@ class Tier2Settings:
         minimum=0,
         maximum=16 * GIB,
     )
+    volume_scrub_bytes_max: int = count(
+        MIB,
+        "Bytes per second of the volumes that are read again, once a week, and compared with their index; 0: never.",
+        minimum=0,
+        maximum=16 * GIB,
+    )
     worker_thread_count: int = count(
         4,
         "Threads that compress, hash and write chunks, shared by all containers in turn.",

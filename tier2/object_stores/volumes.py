@@ -9,7 +9,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import replace
@@ -37,18 +37,20 @@ _Result = TypeVar("_Result")
 
 _NEVER_SECONDS = 1e9
 _LISTING_PAGE_OBJECTS = 1000
+_COMPLAINTS_MAX = 10
 
 OBJECT_PREFIX = "tier2/"
 """What the keys of a segment store begin with inside the engine."""
 
 
 def only_reading(settings: VolumeSettings) -> VolumeSettings:
-    """For who holds the volumes in order to read: leaves no reserves behind, and moves nothing."""
+    """For a process that holds the volumes in order to read: it leaves no reserves behind, and moves nothing."""
     return replace(
         settings,
         reserve_bytes=0,
         compaction_reserve_bytes=0,
         compaction_interval_seconds=_NEVER_SECONDS,
+        scrub_bytes_per_second=0,
     )
 
 
@@ -144,7 +146,10 @@ class LateVolumes:
         read_only: bool = False,
         open_index: Callable[[str], IndexDatabase] = LmdbIndex,
     ) -> None:
-        """`read_only`: if another process has the volumes, read beside it; otherwise hold them, and change nothing.
+        """`read_only`: if another process has the volumes, read beside it; otherwise hold them, and change no object.
+
+        To hold them is a start all the same: after a kill it brings the index up to the volumes, or makes it anew if it
+        is damaged, and cuts off a write batch that is not there whole and was never answered.
 
         `open_index` opens the index in the directory that it is given; `read_only` beside another process takes LMDB.
         """
@@ -165,6 +170,24 @@ class LateVolumes:
     def is_open(self) -> bool:
         """Whether this process has the volumes."""
         return self._open is not None
+
+    def complaints(self) -> Sequence[str]:
+        """What the scrubber found, for `/health`; the log has all of it."""
+        scrubber = None if self._open is None else self._open.engine.scrubber
+        found = [] if scrubber is None else scrubber.findings
+        return [f"the volumes of Tier 2 are damaged: {one}" for one in found[:_COMPLAINTS_MAX]]
+
+    def metrics(self) -> Mapping[str, float]:
+        """Numbers for `/metrics`."""
+        scrubber = None if self._open is None else self._open.engine.scrubber
+        if scrubber is None:
+            return {}
+        return {
+            "tier2_volumes_scrubbed_bytes_total": scrubber.scrubbed_bytes,
+            "tier2_volumes_scrub_passes_total": scrubber.passes,
+            "tier2_volumes_scrub_damages_total": scrubber.damages,
+            "tier2_volumes_last_scrubbed_seconds": scrubber.last_pass_ms / 1000,
+        }
 
     async def start(self) -> int:
         """Raises StorageError; may be called again then."""

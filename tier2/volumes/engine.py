@@ -56,6 +56,7 @@ from tier2.volumes.objects import (
     digest_piece,
 )
 from tier2.volumes.reader import ObjectReader, OpenObject, ReadQueue, ReadRequest
+from tier2.volumes.scrub import VolumeScrubber
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.verification import Verification, VerificationReport
 from tier2.volumes.volume_files import VolumeFiles, storage_error_of
@@ -81,6 +82,7 @@ class VolumeEngine:
         volumes: VolumeFiles,
         queue: WriteQueue,
         compactor: Compactor | None,
+        scrubber: VolumeScrubber | None = None,
         executor: Executor | None,
         readers: Executor | None,
         wall_clock: WallClock,
@@ -95,6 +97,8 @@ class VolumeEngine:
         self._failure = failure
         self._queue = queue
         self._compactor = compactor
+        self.scrubber = scrubber
+        """Compares volumes and index, where this process writes them."""
         self._executor = executor
         self._wall_clock = wall_clock
         self._settings = settings
@@ -391,6 +395,8 @@ class VolumeEngine:
 
     async def close(self) -> None:
         """Finish what is in queue, close the volume and the index."""
+        if self.scrubber is not None:
+            await self.scrubber.close()
         if self._compactor is not None:
             await self._compactor.close()
         try:

@@ -40,6 +40,7 @@ from tier2.volumes.index_database import BufferedIndex, IndexDatabase, LmdbIndex
 from tier2.volumes.multipart import MultipartUploads, UploadFiles
 from tier2.volumes.rebuild import Rebuild
 from tier2.volumes.recovery import ReplaySummary, TailReplay
+from tier2.volumes.scrub import VolumeScrubber
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.volume_files import (
     DamagedHeaderError,
@@ -207,11 +208,21 @@ async def open_engine(
         settings=settings,
         alarm=alarm,
     )
+    scrubber = VolumeScrubber(
+        f"{directory}/scrub",
+        files=files,
+        index=index,
+        volumes=volumes,
+        executor=readers or executor,
+        wall_clock=wall_clock,
+        settings=settings,
+    )
     engine = VolumeEngine(
         index=index,
         volumes=volumes,
         queue=queue,
         compactor=compactor,
+        scrubber=scrubber,
         executor=executor,
         readers=readers or executor,
         wall_clock=wall_clock,
@@ -247,6 +258,7 @@ async def open_engine(
     )
     queue.start()
     compactor.start()
+    scrubber.start()
     settling.start()
     # What earlier lives left may be worth a look.
     alarm.set(urgent=False)

@@ -46,6 +46,12 @@ class VolumeSettings:
     """From a change to the look whether there is something to compact, and between two such looks."""
     compaction_batch_bytes: int = 64 << 20
     """So much is copied before it is synced, verified and published."""
+    scrub_bytes_per_second: int = 1 << 20
+    """Of volumes and index, read again to prove them: at most so many. 0: never."""
+    scrub_pass_seconds: float = 7 * 24 * 3600.0
+    """From the end of one pass over everything to the next."""
+    scrub_delay_seconds: float = 600.0
+    """From the start to the first piece."""
     multipart_memory_bytes_max: int = 32 << 20
     """A completed upload up to this size joins the queue like a put; a larger one is streamed to its own volume."""
     multipart_uploads_max: int = 10_000

@@ -7,7 +7,7 @@
     sums:            references, live bytes of each volume
 
 Memory: a row for each volume, and with `deep` a hash for each version that volumes have and the index has not, up to a
-million: those are deleted, and not compacted yet. That every blob is named as often as it says is proved by sums over
+bound: those are deleted, and not compacted yet. That every blob is named as often as it says is proved by sums over
 all rows of the hashes times the names, on both sides.
 
 Beside a writer: what looks wrong is looked at again, and forgotten if its row has changed; sums are compared only if
@@ -15,7 +15,7 @@ nothing was committed meanwhile. Blocking; runs in an executor.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -37,6 +37,7 @@ from tier2.volumes.index import (
     decode_volume_row,
     version_id_key,
     version_key,
+    volume_key,
 )
 from tier2.volumes.index_database import IndexDatabase, Row
 from tier2.volumes.volume_files import DamagedStretch, ScannedRecord, VolumeFiles, VolumeScan
@@ -48,7 +49,7 @@ from tier2.volumes.volume_format import (
     decode_record_header,
 )
 
-_PAGE_ROWS = 2000
+_PAGE_ROWS = 256
 _PROBLEMS_MAX = 1000
 _ABSENT_VERSIONS_MAX = 1_000_000
 
@@ -90,10 +91,22 @@ class _AbsentVersion:
 class Verification:
     """One pass."""
 
-    def __init__(self, *, index: IndexDatabase, volumes: VolumeFiles) -> None:
+    def __init__(
+        self,
+        *,
+        index: IndexDatabase,
+        volumes: VolumeFiles,
+        absent_versions_max: int = _ABSENT_VERSIONS_MAX,
+        first_volume: int = 0,
+    ) -> None:
+        """`first_volume`: the volumes before it are looked at last."""
         self._index = index
         self._volumes = volumes
-        self._report = VerificationReport()
+        self._absent_versions_max = absent_versions_max
+        self._first_volume = first_volume
+        self.volume = first_volume
+        """The one that is looked at, or was the last one."""
+        self.report = VerificationReport()
         self._secrets: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
         self._live: dict[int, int] = {}
@@ -108,26 +121,36 @@ class Verification:
 
     def run(self, deep: bool) -> VerificationReport:
         """Raises CorruptedDataError if the index cannot be read, OSError."""
+        for _ in self.steps(deep):
+            pass
+        return self.report
+
+    def steps(self, deep: bool) -> Generator[int, None, None]:
+        """The same, a record or a row at a time: about how many bytes were read for it."""
         before = self._index.get(NEXT_SEQUENCE), self._volume_rows()
-        for number in self._volumes.numbers():
-            self._look_at_volume(number, deep=deep)
+        numbers = self._volumes.numbers()
+        numbers.sort(key=lambda number: (number < self._first_volume, number))
+        for number in numbers:
+            self.volume = number
+            yield from self._look_at_volume(number, deep=deep)
         if deep:
-            self._look_for_absent_versions()
+            yield from self._look_for_absent_versions()
         for kind in (CURRENT, VERSION):
             for row_key, content in _rows_of(self._index, kind):
-                self._look_at_object(row_key, content)
-        self._look_at_version_ids()
+                yield self._look_at_object(row_key, content)
+        yield from self._look_at_version_ids()
         for row_key, content in _rows_of(self._index, BLOB):
             self._look_at_blob(row_key, content)
+            yield len(content)
         if before == (self._index.get(NEXT_SEQUENCE), self._volume_rows()):
             self._compare_sums(before[1])
-        return self._report
 
     # --- volumes ---------------------------------------------------------------------------------
 
-    def _look_at_volume(self, number: int, *, deep: bool) -> None:
-        report = self._report
-        row = self._volume_rows().get(number)
+    def _look_at_volume(self, number: int, *, deep: bool) -> Iterator[int]:
+        report = self.report
+        content = self._index.get_certain(volume_key(number))
+        row = None if content is None else decode_volume_row(content)
         try:
             header = self._volumes.header(number)
             size = self._volumes.size(number)
@@ -143,30 +166,38 @@ class Verification:
         if header is None:
             return
         self._secrets[number] = header.secret
-        if row is None or not row[1]:
+        if row is None or not row.live_bytes:
             report.unreferenced_volumes.append(number)
         if not deep:
             return
         # What is behind may be half written at this moment: all of a volume of which the index says nothing yet.
-        end = 0 if row is None else min(size, row[0])
+        end = 0 if row is None else min(size, row.indexed_to)
         try:
             file = self._volumes.open(number)
         except FileNotFoundError:
             return
         try:
             for one in VolumeScan(file, secret=header.secret, size=end, offset=0):
-                if isinstance(one, DamagedStretch):
+                if not isinstance(one, DamagedStretch):
+                    report.records += 1
+                elif self._is_there(number, one.offset + one.length):
                     self._problem(
                         f"volume {number}: no good record in {one.length} bytes at {one.offset}: {one.why}"
                     )
-                else:
-                    report.records += 1
                 record = one.record if isinstance(one, DamagedStretch) else one
                 if record is not None:
                     self._look_for_version(number, record)
+                yield one.length if isinstance(one, DamagedStretch) else one.header.total_length
         finally:
             file.close()
         self._ends[number] = end
+
+    def _is_there(self, number: int, end: int) -> bool:
+        """Whether a volume still goes so far: compaction removes volumes, and shortens them on a full disk."""
+        try:
+            return self._volumes.size(number) >= end
+        except FileNotFoundError:
+            return False
 
     def _look_for_version(self, number: int, one: ScannedRecord) -> None:
         """Whether the index knows of a record in a volume."""
@@ -175,7 +206,7 @@ class Verification:
         version_id, sequence = one.record.version_id, one.header.sequence
         found = IndexChanges(self._index).version(one.key, version_id)
         if found is None:
-            if len(self._absent) + len(self._removed) < _ABSENT_VERSIONS_MAX:
+            if len(self._absent) + len(self._removed) < self._absent_versions_max:
                 self._note_absent(number, one)
             return
         has = found[1].record.sequence
@@ -199,7 +230,7 @@ class Verification:
         if known is None or known.sequence <= sequence:
             self._absent[name] = _AbsentVersion(number, sequence, one.key, one.record.version_id)
 
-    def _look_for_absent_versions(self) -> None:
+    def _look_for_absent_versions(self) -> Iterator[int]:
         """Those that no tombstone took: the index has lost them. Tombstones of a moment ago are looked for as well."""
         lost = {name: one for name, one in self._absent.items() if not self._is_removed(name)}
         lost = {name: one for name, one in lost.items() if self._is_absent(one)}
@@ -207,18 +238,18 @@ class Verification:
             # A tombstone is in its volume before its row goes, so what is there now has it.
             for number in self._volumes.numbers():
                 with suppress(FileNotFoundError, CorruptedDataError):
-                    self._read_tombstones(number, self._ends.get(number, 0))
+                    yield from self._read_tombstones(number, self._ends.get(number, 0))
         present = set(self._volumes.numbers())
         for name, one in lost.items():
             if one.volume in present and not self._is_removed(name) and self._is_absent(one):
                 self._problem(
                     f"version {one.version_id!r} of {one.key!r} is in volume {one.volume}, and not in the index"
                 )
-        self._report.records_compared = (
-            len(self._absent) + len(self._removed) < _ABSENT_VERSIONS_MAX
+        self.report.records_compared = (
+            len(self._absent) + len(self._removed) < self._absent_versions_max
         )
 
-    def _read_tombstones(self, number: int, start: int) -> None:
+    def _read_tombstones(self, number: int, start: int) -> Iterator[int]:
         header = self._volumes.header(number)
         if header is None:
             return
@@ -231,6 +262,7 @@ class Verification:
                 if isinstance(one, ScannedRecord) and one.header.is_deleted:
                     name = _digest_of_version(one)
                     self._removed[name] = max(one.header.sequence, self._removed.get(name, 0))
+                yield one.length if isinstance(one, DamagedStretch) else one.header.total_length
         finally:
             file.close()
 
@@ -251,8 +283,10 @@ class Verification:
 
     # --- objects ---------------------------------------------------------------------------------
 
-    def _look_at_object(self, row_key: bytes, content: bytes) -> None:
-        self._report.objects += 1
+    def _look_at_object(self, row_key: bytes, content: bytes) -> int:
+        """About how many bytes were read for it."""
+        self.report.objects += 1
+        read = len(content)
         try:
             row = decode_object_row(content)
             key = row_key[1:]
@@ -265,10 +299,12 @@ class Verification:
                 self._named += int.from_bytes(row.record.content_hash, "big")
                 if self._index.get(blob_key(row.record.content_hash)) is None:
                     raise CorruptedDataError("its bytes have no row")
+            read += row.record_length
             self._look_at_record(key, row)
         except (CorruptedDataError, FileNotFoundError) as error:
             if self._index.get(row_key) == content:
                 self._problem(f"object {row_key!r}: {error}")
+        return read
 
     def _look_at_record(self, key: bytes, row: ObjectRow) -> None:
         if row.volume not in self._secrets:
@@ -287,7 +323,7 @@ class Verification:
         if record != row.record:
             raise CorruptedDataError("its record says something else than the index")
 
-    def _look_at_version_ids(self) -> None:
+    def _look_at_version_ids(self) -> Iterator[int]:
         for row_key, content in _rows_of(self._index, VERSION_ID):
             key, version_id = row_key[1:].split(b"\0", 1)
             found = self._index.get(version_key(key, decode_sequence(content)))
@@ -295,6 +331,7 @@ class Verification:
                 found is None or decode_object_row(found).record.version_id != version_id.decode()
             ) and self._index.get(row_key) == content:
                 self._problem(f"version id {row_key!r} finds another version, or none")
+            yield len(row_key)
         for row_key, content in _rows_of(self._index, VERSION):
             key = row_key[1 : row_key.index(b"\0")]
             record = decode_object_row(content).record
@@ -303,9 +340,10 @@ class Verification:
                 and self._index.get(row_key) == content
             ):
                 self._problem(f"version {row_key!r} is not found by its id")
+            yield len(content)
 
     def _look_at_blob(self, row_key: bytes, content: bytes) -> None:
-        self._report.blobs += 1
+        self.report.blobs += 1
         try:
             row: BlobRow = decode_blob_row(content)
             self._live[row.volume] = self._live.get(row.volume, 0) + row.size
@@ -321,8 +359,8 @@ class Verification:
                 self._problem(f"bytes {row_key[1:].hex()}: {error}")
 
     def _compare_sums(self, volumes: dict[int, tuple[int, int]]) -> None:
-        self._report.sums_compared = True
-        self._report.live_bytes = sum(self._live.values())
+        self.report.sums_compared = True
+        self.report.live_bytes = sum(self._live.values())
         if self._named != self._references:
             self._problem("references of bytes are miscounted")
         for number in sorted({*volumes, *self._live}):
@@ -333,8 +371,8 @@ class Verification:
                 )
 
     def _problem(self, what: str) -> None:
-        if len(self._report.problems) < _PROBLEMS_MAX:
-            self._report.problems.append(what)
+        if len(self.report.problems) < _PROBLEMS_MAX:
+            self.report.problems.append(what)
 
 
 def _digest_of_version(one: ScannedRecord) -> bytes:

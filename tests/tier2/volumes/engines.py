@@ -26,6 +26,7 @@ SMALL = VolumeSettings(
     compaction_interval_seconds=1e9,
     compaction_batch_bytes=8000,
     multipart_memory_bytes_max=3000,
+    scrub_bytes_per_second=0,
 )
 
 
