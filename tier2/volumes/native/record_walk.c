@@ -35,6 +35,7 @@ typedef struct {
     uint32_t index_record_length;
     uint32_t group_left;
     uint64_t sequence;
+    uint8_t row[ROW_BYTES_BEFORE]; /* the checksum and the numbers of its row */
 } Place;
 
 typedef enum { GOES_ON, MEETS_OTHER, ENDS } State;
@@ -61,9 +62,24 @@ static inline void write_number(uint8_t *data, uint64_t number, int bytes) {
         data[i] = (uint8_t)number;
 }
 
+/* What stands in a row before the record, whose bytes are in the processor's memory at this moment. */
+static inline void number_row(const uint8_t *content, Place *at, uint64_t start, uint32_t volume) {
+    uint8_t *numbers = at->row + ROW_CHECKSUM_BYTES;
+    write_number(numbers, volume, 4);
+    write_number(numbers + 4, start + at->header, 8);
+    write_number(numbers + 12, at->end - at->header, 8);
+    write_number(numbers + 20, at->index_record_length, 4);
+    uint32_t crc = crc32_of((const uint8_t *)"o", 1, 0);
+    crc = crc32_of(content + at->key, at->front - at->key, crc);
+    crc = crc32_of(numbers, ROW_NUMBERS_BYTES, crc);
+    crc = crc32_of(content + at->front, at->end - at->front, crc);
+    write_number(at->row, crc, ROW_CHECKSUM_BYTES);
+}
+
 /* Looks at records from `*position` on, until there are enough places, or there is one to leave to somebody else. */
 static State look(
-    const uint8_t *content, size_t size, uint32_t seed, size_t *position, Place *places, int *count, Other *other
+    const uint8_t *content, size_t size, uint64_t start, uint32_t volume, uint32_t seed, size_t *position, Place *places,
+    int *count, Other *other
 ) {
     *count = 0;
     while (*count < RECORDS_AT_ONCE) {
@@ -96,7 +112,9 @@ static State look(
         }
         if (number_at(fields + 8, 4) != crc32_of(content + key, end - key, seed))
             return ENDS;
-        places[(*count)++] = (Place){header, key, front, end, (uint32_t)length, group_left, sequence};
+        Place *place = &places[(*count)++];
+        *place = (Place){header, key, front, end, (uint32_t)length, group_left, sequence, {0}};
+        number_row(content, place, start, volume);
         *position = end + padding;
     }
     return GOES_ON;
@@ -168,10 +186,8 @@ static PyObject *piece_of(PyTypeObject *type, Stretch *stretch, size_t first, si
 }
 
 /* The row of a record in its place: its key is read before checksum and numbers are written over it. */
-static int add_row(
-    PyTypeObject *type, Stretch *stretch, const Place *at, uint64_t start, uint32_t volume, PyObject *rows
-) {
-    uint8_t *bytes = stretch->buffer.buf, *numbers = bytes + at->front - ROW_NUMBERS_BYTES;
+static int add_row(PyTypeObject *type, Stretch *stretch, const Place *at, PyObject *rows) {
+    uint8_t *bytes = stretch->buffer.buf;
     size_t key_length = at->front - at->key;
     PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)key_length + 1);
     PyObject *piece = piece_of(type, stretch, at->front - ROW_BYTES_BEFORE, at->end);
@@ -183,13 +199,7 @@ static int add_row(
         char *to = PyBytes_AS_STRING(key);
         to[0] = 'o';
         memcpy(to + 1, bytes + at->key, key_length);
-        write_number(numbers, volume, 4);
-        write_number(numbers + 4, start + at->header, 8);
-        write_number(numbers + 12, at->end - at->header, 8);
-        write_number(numbers + 20, at->index_record_length, 4);
-        uint32_t crc = crc32_of((const uint8_t *)to, key_length + 1, 0);
-        crc = crc32_of(numbers, at->end - at->front + ROW_NUMBERS_BYTES, crc);
-        write_number(numbers - ROW_CHECKSUM_BYTES, crc, 4);
+        memcpy(bytes + at->front - ROW_BYTES_BEFORE, at->row, ROW_BYTES_BEFORE);
         failed = PyList_Append(rows, row);
     }
     Py_XDECREF(row);
@@ -219,11 +229,11 @@ static PyObject *walk_over(
         Other other = {0, 0};
         int count;
         Py_BEGIN_ALLOW_THREADS
-        state = look(bytes, size, seed, &position, places, &count, &other);
+        state = look(bytes, size, start, volume, seed, &position, places, &count, &other);
         Py_END_ALLOW_THREADS
         for (int i = 0; i < count; i++) {
             const Place *at = &places[i];
-            if (add_row(type, stretch, at, start, volume, rows) < 0)
+            if (add_row(type, stretch, at, rows) < 0)
                 return NULL;
             sums.rows++;
             sums.bytes += at->end - at->header;
