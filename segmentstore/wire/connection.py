@@ -39,7 +39,7 @@ from segmentstore.codec.wire_protocol.reads import ReadSegment
 from segmentstore.contracts.segments import Segment, SegmentReads
 from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.runtime.task_set import TaskSet
-from segmentstore.wire.reads import ConnectionReads, read_request
+from segmentstore.wire.reads import ConnectionReads
 from segmentstore.wire.received_appends import read_whole_append
 from segmentstore.wire.replies import SendBuffer
 from segmentstore.wire.requests import ConnectionRequests, TokenVerifier
@@ -53,7 +53,6 @@ _LOGGER = logging.getLogger(__name__)
 
 _APPEND_BLOCK: Final = AppendBlock.type
 _APPEND_BLOCK_END: Final = AppendBlockEnd.type
-_READ_SEGMENT: Final = ReadSegment.type
 _TAIL_BYTES = 8 << 10
 """Free room below this is not worth a system call: what is received moves to the front first."""
 
@@ -293,8 +292,7 @@ class WireConnection(asyncio.BufferedProtocol):
         return taken
 
     def _take_payload(self, kind: int, payload: bytes) -> None:
-        command = read_request(payload) if kind == _READ_SEGMENT else None
-        self._take_command(command or decode_command(kind, payload))
+        self._take_command(decode_command(kind, payload))
 
     def _take_command(self, command: Command) -> None:
         match command:

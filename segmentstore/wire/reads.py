@@ -8,13 +8,6 @@
 - A client that does not take what it asked for makes its own reads wait, and nothing else.
 - What Tier 2 has of a container that stays down is read too; where only the container could answer it is refused.
 - Every answer carries the offset that was asked for: clients find their request by it.
-
-A client that catches up sends thousands of ReadSegment frames a second, and the general codec takes longer than the
-look into the cache, so read_request() reads such a frame without going through the fields of a command. Whatever does
-not fit is left to the codec (None), which says what is wrong. The bytes are those of `codec/wire_protocol/reads.py`:
-
-    ReadSegment     text segment, int64 offset, int32 suggested length, text token, int64 request id
-    text            uint16 length, modified UTF-8
 """
 
 import asyncio
@@ -26,7 +19,7 @@ from contextlib import aclosing
 from typing import Final
 
 from segmentstore.codec.wire_protocol.command import FRAME_HEADER_BYTES
-from segmentstore.codec.wire_protocol.fields import decode_text, encode_text
+from segmentstore.codec.wire_protocol.fields import encode_text
 from segmentstore.codec.wire_protocol.reads import ReadSegment, SegmentRead
 from segmentstore.codec.wire_protocol.refusals import ILLEGAL_ARGUMENT, ErrorMessage
 from segmentstore.contracts.errors import (
@@ -49,26 +42,9 @@ from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
 
 _READ_BYTES_MIN: Final = 8
-_TEXT_LENGTH: Final = struct.Struct(">H")
-_PLACE_AND_TOKEN_LENGTH: Final = struct.Struct(">qiH")
 _REQUEST_ID: Final = struct.Struct(">q")
 _SEGMENT_READ_HEAD: Final = struct.Struct(">iiH")
 _SEGMENT_READ_FIELDS: Final = struct.Struct(">q??i")
-
-
-def read_request(payload: bytes) -> ReadSegment | None:
-    """The command in the payload of a ReadSegment. Raises ProtocolError if its name or its token is no text."""
-    try:
-        (name_bytes,) = _TEXT_LENGTH.unpack_from(payload)
-        name_end = _TEXT_LENGTH.size + name_bytes
-        offset, length, token_bytes = _PLACE_AND_TOKEN_LENGTH.unpack_from(payload, name_end)
-        token_at = name_end + _PLACE_AND_TOKEN_LENGTH.size
-        token_end = token_at + token_bytes
-        (request_id,) = _REQUEST_ID.unpack_from(payload, token_end)
-    except struct.error:
-        return None
-    name = decode_text(payload[_TEXT_LENGTH.size : name_end])
-    return ReadSegment(name, offset, length, decode_text(payload[token_at:token_end]), request_id)
 
 
 class WaitingRead:
