@@ -22,11 +22,10 @@ Invariants:
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from segmentstore.client.errors import (
     ClientError,
@@ -51,17 +50,21 @@ from segmentstore.runtime.task_set import TaskSet
 _REMEMBERED_KEYS_MAX: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteTarget:
-    """What a writer writes to."""
+class WriteTarget(Protocol):
+    """What a writer writes to: a stream, or a transaction."""
 
-    name: str
-    """For messages."""
-    ranges: Callable[[], Awaitable[Sequence[SegmentRange]]]
-    """The segments at the beginning."""
-    segment_name: Callable[[int], str]
-    successors: Callable[[int, SegmentStoreError], Awaitable[Sequence[Successor]]]
-    """What follows an ended segment; nothing if the target is sealed. May raise why nothing can follow."""
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    async def ranges(self) -> Sequence[SegmentRange]:
+        """The segments at the beginning."""
+
+    def segment_name(self, segment_id: int) -> str:
+        """Qualified."""
+
+    async def successors(self, segment_id: int, error: SegmentStoreError) -> Sequence[Successor]:
+        """What follows an ended segment; nothing if the target is sealed. May raise why nothing can follow."""
 
 
 class EventWriter:
@@ -130,6 +133,18 @@ class EventWriter:
         if not self._window.has_room(length):
             await self._window.room(length)
         self._accept(PendingEvent(frame_event(event), position=self._position(key)))
+
+    async def write_block(self, block: bytes, *, events: int, position: float) -> None:
+        """As `write`, for whole events that were framed before and belong to one segment: that of the position.
+
+        Several events may have `event_bytes_max` together; a single event may have any length.
+        """
+        if len(block) > self._settings.event_bytes_max:
+            assert events == 1, f"a block is too large bytes={len(block)} events={events}"
+            await self._write_large(block, position)
+            return
+        await self._window.room(len(block))
+        self._accept(PendingEvent(block, events=events, position=position))
 
     async def write_and_wait(self, event: bytes, *, key: str | None = None) -> None:
         """As `write`, and wait until the event is stored. Other tasks' events travel along in the same blocks."""

@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from segmentstore.client.byte_segment import ByteSegment, SegmentInfo
-from segmentstore.client.controller import ControllerClient, StreamName, TransactionState
+from segmentstore.client.controller import (
+    BegunTransaction,
+    ControllerClient,
+    StreamName,
+    TransactionState,
+)
 from segmentstore.client.errors import (
     DeadlineExceededError,
     NotFoundError,
     TransactionClosedError,
 )
-from segmentstore.client.event_writer import EventWriter, WriteTarget
+from segmentstore.client.event_writer import EventWriter
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream_config import StreamConfig
 from segmentstore.client.stream_reader import StreamReader
@@ -129,12 +134,7 @@ class Stream:
     def writer(self) -> EventWriter:
         """Writes events; hold it in `async with`."""
         return EventWriter(
-            target=WriteTarget(
-                name=str(self.name),
-                ranges=self.segments,
-                segment_name=self._segment_name,
-                successors=self._successors,
-            ),
+            target=_StreamTarget(self.name, self._controller),
             calls=self._calls.with_own_connections(),
         )
 
@@ -172,8 +172,8 @@ class Stream:
         if state is not TransactionState.OPEN:
             raise TransactionClosedError(transaction_id, state.value)
         epoch = transaction_epoch_of(number)
-        ranges: Sequence[SegmentRange] = await self._controller.epoch_segments(self.name, epoch)
-        return self._transaction(lease_seconds, (number, ranges))
+        ranges = await self._controller.epoch_segments(self.name, epoch)
+        return self._transaction(lease_seconds, BegunTransaction(number, ranges))
 
     async def transaction_state(self, transaction_id: str) -> TransactionState:
         """Where a transaction is in its life."""
@@ -202,7 +202,7 @@ class Stream:
     def _transaction(
         self,
         lease_seconds: float | None,
-        resumed: tuple[int, Sequence[SegmentRange]] | None,
+        resumed: BegunTransaction | None,
     ) -> Transaction:
         default = self._calls.settings.transaction_lease_seconds
         return Transaction(
@@ -213,21 +213,33 @@ class Stream:
             calls=self._calls.with_own_connections(),
         )
 
-    def _segment_name(self, segment_id: int) -> str:
-        return segment_name(self.name.scope, self.name.stream, segment_id)
-
-    async def _successors(
-        self,
-        segment_id: int,
-        error: SegmentStoreError,  # noqa: ARG002  # the signature of WriteTarget.successors
-    ) -> Sequence[Successor]:
-        return await self._controller.successors(self.name, segment_id)
-
     def _check_cut(self, cut: StreamCut) -> None:
         if cut.stream != str(self.name):
             raise InvalidRequestError(
                 f"cut is of another stream cut={cut.stream} stream={self.name}"
             )
+
+
+class _StreamTarget:
+    """A stream as a writer sees it."""
+
+    def __init__(self, stream: StreamName, controller: ControllerClient) -> None:
+        self.name = str(stream)
+        self._stream = stream
+        self._controller = controller
+
+    async def ranges(self) -> Sequence[SegmentRange]:
+        return await self._controller.current_segments(self._stream)
+
+    def segment_name(self, segment_id: int) -> str:
+        return segment_name(self._stream.scope, self._stream.stream, segment_id)
+
+    async def successors(
+        self,
+        segment_id: int,
+        error: SegmentStoreError,  # noqa: ARG002  # the signature of WriteTarget.successors
+    ) -> Sequence[Successor]:
+        return await self._controller.successors(self._stream, segment_id)
 
 
 def _transaction_number(transaction_id: str) -> int:

@@ -31,16 +31,19 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from segmentstore.client.controller import ControllerClient, StreamName, TransactionState
+from segmentstore.client.controller import (
+    BegunTransaction,
+    ControllerClient,
+    StreamName,
+    TransactionState,
+)
 from segmentstore.client.errors import (
-    ClientError,
     DeadlineExceededError,
     NotFoundError,
     ServiceUnavailableError,
     TransactionClosedError,
 )
-from segmentstore.client.event_writer import AppendWindow, EventWriter, WriteTarget
-from segmentstore.client.segment_appender import PendingEvent, SegmentAppender, append_large_event
+from segmentstore.client.event_writer import EventWriter
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream_segments import KeySpace, SegmentRange, Successor
 from segmentstore.codec.stream_names import segment_name, transaction_segment
@@ -51,6 +54,44 @@ from segmentstore.runtime.task_set import TaskSet
 _COMMIT_POLL_SECONDS_FIRST = 0.004
 
 
+class _TransactionTarget:
+    """The segments of one transaction, which end with it: nothing follows them."""
+
+    def __init__(self, stream: StreamName, *, controller: ControllerClient) -> None:
+        self.name = str(stream)
+        self.transaction_id = 0
+        self._stream = stream
+        self._controller = controller
+        self._ranges: Sequence[SegmentRange] = ()
+
+    @property
+    def id(self) -> str:
+        """32 hex digits."""
+        return f"{self.transaction_id:032x}"
+
+    def began(self, begun: BegunTransaction) -> None:
+        """It has an id and segments now."""
+        self.transaction_id, self._ranges = begun.transaction_id, begun.ranges
+
+    async def state(self) -> TransactionState:
+        """What the controller says."""
+        return await self._controller.transaction_state(self._stream, self.transaction_id)
+
+    async def ranges(self) -> Sequence[SegmentRange]:
+        return self._ranges
+
+    def segment_name(self, segment_id: int) -> str:
+        parent = segment_name(self._stream.scope, self._stream.stream, segment_id)
+        return transaction_segment(parent, self.transaction_id)
+
+    async def successors(
+        self,
+        segment_id: int,  # noqa: ARG002  # the signature of WriteTarget.successors
+        error: SegmentStoreError,
+    ) -> Sequence[Successor]:
+        raise TransactionClosedError(self.id, (await self.state()).value) from error
+
+
 class Transaction:
     """Made by `stream.transaction()` or `stream.resume_transaction(id)`; hold it in `async with`."""
 
@@ -59,39 +100,34 @@ class Transaction:
         *,
         stream: StreamName,
         lease_seconds: float,
-        resumed: tuple[int, Sequence[SegmentRange]] | None,
+        resumed: BegunTransaction | None,
         controller: ControllerClient,
         calls: SegmentCalls,
     ) -> None:
-        """`calls` are the transaction's own: it closes their connections. `resumed` is its id and its segments."""
+        """`calls` are the transaction's own: it closes their connections. `resumed` was begun elsewhere."""
         self._stream = stream
         self._lease_seconds = lease_seconds
         self._controller = controller
         self._settings = calls.settings
-        self._id, self._ranges = resumed if resumed is not None else (0, ())
+        self._target = _TransactionTarget(stream, controller=controller)
+        if resumed is not None:
+            self._target.began(resumed)
         self._is_resumed = resumed is not None
         self._is_ended = False
         self._failure: SegmentStoreError | None = None
         self._tasks = TaskSet(on_failure=self._lease_failed)
-        self._writer = EventWriter(
-            target=WriteTarget(
-                name=str(stream),
-                ranges=self._begun_ranges,
-                segment_name=self._segment_name,
-                successors=self._no_successors,
-            ),
-            calls=calls,
-        )
+        self._writer = EventWriter(target=self._target, calls=calls)
 
     @property
     def id(self) -> str:
         """32 hex digits, to resume it elsewhere."""
-        return f"{self._id:032x}"
+        return self._target.id
 
     async def __aenter__(self) -> Self:
         if not self._is_resumed:
-            begun = await self._controller.begin_transaction(self._stream, self._lease_seconds)
-            self._id, self._ranges = begun.transaction_id, begun.ranges
+            self._target.began(
+                await self._controller.begin_transaction(self._stream, self._lease_seconds)
+            )
         await self._writer.open()
         self._tasks.start(self._extend_lease(), name=f"lease of transaction {self.id}")
         return self
@@ -129,7 +165,7 @@ class Transaction:
         """
         self._check_open()
         await self._writer.flush()
-        await self._controller.commit_transaction(self._stream, self._id)
+        await self._controller.commit_transaction(self._stream, self._target.transaction_id)
         self._is_ended = True
         await self.detach()
         await self._wait_until(TransactionState.COMMITTED)
@@ -137,13 +173,13 @@ class Transaction:
     async def abort(self) -> None:
         """Throw away what was written."""
         self._check_open()
-        await self._controller.abort_transaction(self._stream, self._id)
+        await self._controller.abort_transaction(self._stream, self._target.transaction_id)
         self._is_ended = True
         await self.detach()
 
     async def state(self) -> TransactionState:
         """What the controller says."""
-        return await self._controller.transaction_state(self._stream, self._id)
+        return await self._target.state()
 
     async def detach(self) -> None:
         """Leave the transaction as it is: open until its lease ends, for somebody else to resume."""
@@ -161,7 +197,7 @@ class Transaction:
     async def _abort_quietly(self) -> None:
         """The body's error matters more than an abort that fails: the lease ends the transaction as well."""
         try:
-            await self._controller.abort_transaction(self._stream, self._id)
+            await self._controller.abort_transaction(self._stream, self._target.transaction_id)
         except SegmentStoreError:
             return
 
@@ -182,7 +218,9 @@ class Transaction:
     async def _extend_lease(self) -> None:
         while True:
             await asyncio.sleep(self._lease_seconds / 3)
-            await self._controller.extend_lease(self._stream, self._id, self._lease_seconds)
+            await self._controller.extend_lease(
+                self._stream, self._target.transaction_id, self._lease_seconds
+            )
 
     def _lease_failed(self, error: BaseException) -> None:
         if isinstance(error, NotFoundError):
@@ -191,21 +229,6 @@ class Transaction:
             self._failure = error
         else:
             self._failure = TransactionClosedError(self.id, f"lease was not extended: {error!r}")
-
-    async def _begun_ranges(self) -> Sequence[SegmentRange]:
-        return self._ranges
-
-    def _segment_name(self, segment_id: int) -> str:
-        parent = segment_name(self._stream.scope, self._stream.stream, segment_id)
-        return transaction_segment(parent, self._id)
-
-    async def _no_successors(
-        self,
-        segment_id: int,  # noqa: ARG002  # the signature of WriteTarget.successors
-        error: SegmentStoreError,
-    ) -> Sequence[Successor]:
-        """A transaction's segments end only with the transaction."""
-        raise TransactionClosedError(self.id, (await self.state()).value) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +257,8 @@ class StagedTransactions:
         begun = await self._controller.begin_stage(self._stream, lease_seconds)
         return Stage(
             stream=self._stream,
-            transaction_id=begun.transaction_id,
-            ranges=begun.ranges,
+            begun=begun,
+            controller=self._controller,
             calls=self._calls.with_own_connections(),
         )
 
@@ -304,33 +327,22 @@ class Stage:
         self,
         *,
         stream: StreamName,
-        transaction_id: int,
-        ranges: Sequence[SegmentRange],
+        begun: BegunTransaction,
+        controller: ControllerClient,
         calls: SegmentCalls,
     ) -> None:
         """`calls` are the stage's own: it closes their connections."""
-        KeySpace(ranges).check()
-        self.id = f"{transaction_id:032x}"
-        self.ranges: Sequence[SegmentRange] = sorted(ranges, key=lambda each: each.low)
+        KeySpace(begun.ranges).check()
+        target = _TransactionTarget(stream, controller=controller)
+        target.began(begun)
+        self.id = target.id
+        self.ranges: Sequence[SegmentRange] = sorted(begun.ranges, key=lambda each: each.low)
         """The segments of the stage and their parts of the key space, in ascending order."""
-        self._calls = calls
-        self._window = AppendWindow(calls.settings)
-        self._tasks = TaskSet(on_failure=self._crashed)
-        self._appenders = {
-            each.segment_id: SegmentAppender(
-                segment=transaction_segment(
-                    segment_name(stream.scope, stream.stream, each.segment_id), transaction_id
-                ),
-                writer_id=calls.random.randbytes(16),
-                calls=calls,
-                owner=self,
-            )
-            for each in self.ranges
-        }
+        self._positions = {each.segment_id: each.low for each in self.ranges}
+        self._writer = EventWriter(target=target, calls=calls)
 
     async def __aenter__(self) -> Self:
-        for appender in self._appenders.values():
-            self._tasks.start(appender.run(), name=f"append to {appender.segment}")
+        await self._writer.open()
         return self
 
     async def __aexit__(
@@ -339,14 +351,7 @@ class Stage:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            if error is None:
-                await self.flush()
-        finally:
-            self._fail(ClientError(f"stage is closed id={self.id}"))
-            async with AsyncExitStack() as stack:
-                stack.push_async_callback(self._calls.close)
-                stack.push_async_callback(self._tasks.close)
+        await self._writer.__aexit__(kind, error, traceback)
 
     async def write(self, segment_id: int, block: bytes, *, events: int) -> None:
         """Let whole framed events in behind all others of the segment; waits only for room.
@@ -354,46 +359,13 @@ class Stage:
         Several events may have `event_bytes_max` together, and should have as much as a block; a single event may have
         any length. Raises the stage's failure.
         """
-        if len(block) > self._calls.settings.event_bytes_max:
-            assert events == 1, f"a block is too large bytes={len(block)} events={events}"
-            # Everything before it has to be stored, because a large event takes another way.
-            appender = self._appenders[segment_id]
-            await self._window.stored(lambda: [appender])
-            await append_large_event(self._calls, appender.segment, block)
-            return
-        await self._window.room(len(block))
-        self._window.admit(len(block))
-        self._appenders[segment_id].append(PendingEvent(block, events=events))
+        position = self._positions[segment_id]
+        await self._writer.write_block(block, events=events, position=position)
 
     async def flush(self) -> None:
         """Wait until everything written so far is stored, though not readable yet. Raises the stage's failure."""
-        await self._window.stored(self._appenders.values)
-
-    def released(self, events: int, length: int) -> None:
-        """An appender's acknowledgement."""
-        self._window.release(events, length)
-
-    def failed(self, error: SegmentStoreError) -> None:
-        """An appender gave up."""
-        self._fail(error)
-
-    async def segment_ended(
-        self,
-        appender: SegmentAppender,  # noqa: ARG002  # the signature of AppenderOwner.segment_ended
-        error: SegmentStoreError,
-    ) -> None:
-        """A stage's segments end only with the stage."""
-        closed = TransactionClosedError(self.id, "ended")
-        closed.__cause__ = error
-        self._fail(closed)
+        await self._writer.flush()
 
     def check(self) -> None:
         """O(unacknowledged)."""
-        for appender in self._appenders.values():
-            appender.check()
-
-    def _fail(self, error: SegmentStoreError) -> None:
-        self._window.fail(error, self._appenders.values())
-
-    def _crashed(self, error: BaseException) -> None:
-        self._fail(ClientError(f"stage failed id={self.id}: {error!r}"))
+        self._writer.check()

@@ -1,7 +1,6 @@
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -15,7 +14,7 @@ from segmentstore.client.errors import (
     StreamSealedError,
     WriterFullError,
 )
-from segmentstore.client.event_writer import EventWriter, WriteTarget
+from segmentstore.client.event_writer import EventWriter
 from segmentstore.client.segment_calls import FixedLocator, SegmentCalls
 from segmentstore.client.settings import ClientSettings
 from segmentstore.client.stream_segments import SegmentRange, Successor
@@ -58,17 +57,7 @@ class Stream:
             random=Random(1),
         )
 
-        async def ranges() -> Sequence[SegmentRange]:
-            return self.ranges
-
-        async def successors(segment_id: int, _: SegmentStoreError) -> Sequence[Successor]:
-            await asyncio.sleep(0)
-            return self.following.get(segment_id, ())
-
-        target = WriteTarget(
-            name="scope/stream", ranges=ranges, segment_name=self.name, successors=successors
-        )
-        return EventWriter(target=target, calls=calls)
+        return EventWriter(target=Target(self), calls=calls)
 
     def replace(self, sealed: Sequence[int], bounds: Sequence[float]) -> None:
         """One scale: `sealed` segments, neighbours, are replaced by the ranges between `bounds`."""
@@ -90,6 +79,29 @@ class Stream:
         """Everything, segments in the order of their ids: predecessors come first."""
         ids = sorted({each.segment_id for each in self.ranges} | set(self.following))
         return [event for segment in ids for event in self.store.events(self.name(segment))]
+
+
+class Target:
+    """A stream as its writers see it."""
+
+    name = "scope/stream"
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    async def ranges(self) -> Sequence[SegmentRange]:
+        return self._stream.ranges
+
+    def segment_name(self, segment_id: int) -> str:
+        return self._stream.name(segment_id)
+
+    async def successors(
+        self,
+        segment_id: int,
+        error: SegmentStoreError,  # the signature of WriteTarget
+    ) -> Sequence[Successor]:
+        await asyncio.sleep(0)
+        return self._stream.following.get(segment_id, ())
 
 
 class LostAcknowledgements:
@@ -536,12 +548,15 @@ async def test_a_writer_that_is_closed_follows_no_segment(store: FakeStore) -> N
     answer = stream.following.pop(0)
     asked, closed = asyncio.Event(), asyncio.Event()
 
-    async def slowly(_: int, __: SegmentStoreError) -> Sequence[Successor]:
-        asked.set()
-        await closed.wait()
-        return answer
+    class SlowTarget(Target):
+        async def successors(
+            self, segment_id: int, error: SegmentStoreError
+        ) -> Sequence[Successor]:
+            asked.set()
+            await closed.wait()
+            return answer
 
-    writer._target = replace(writer._target, successors=slowly)
+    writer._target = SlowTarget(stream)
     large = asyncio.create_task(writer.write(bytes(9 << 20), key="k"))
     await asked.wait()
     await writer.close()

@@ -6,17 +6,21 @@ from random import Random
 import pytest
 
 from segmentstore.client.connection import ConnectionPool
-from segmentstore.client.controller import StreamName
+from segmentstore.client.controller import BegunTransaction, ControllerClient, StreamName
+from segmentstore.client.controller_channel import ControllerChannel
 from segmentstore.client.errors import ClientError, TransactionClosedError
 from segmentstore.client.segment_calls import FixedLocator, SegmentCalls
 from segmentstore.client.settings import ClientSettings
+from segmentstore.client.stream_config import StreamConfig
 from segmentstore.client.stream_segments import SegmentRange
 from segmentstore.client.transaction import Stage
 from segmentstore.codec.event_frame import frame_event
 from segmentstore.codec.stream_names import segment_name, transaction_segment
 from segmentstore.codec.wire_protocol.appends import AppendBlockEnd
+from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
 
+NOT_LISTENING = "127.0.0.1:1"
 TRANSACTION = (3 << 96) | 17
 RANGES = [SegmentRange(1, 0.5, 1.0), SegmentRange(0, 0.0, 0.5)]
 
@@ -25,12 +29,18 @@ def name_of(segment_id: int) -> str:
     return transaction_segment(segment_name("s", "a", segment_id), TRANSACTION)
 
 
-def stage_in(store: FakeStore, settings: ClientSettings | None = None) -> Stage:
+def stage_in(
+    store: FakeStore,
+    settings: ClientSettings | None = None,
+    *,
+    controller: ControllerClient | None = None,
+) -> Stage:
+    """Without a controller it must not be asked."""
     settings = settings or ClientSettings(retry_seconds_max=0.02)
     return Stage(
         stream=StreamName("s", "a"),
-        transaction_id=TRANSACTION,
-        ranges=RANGES,
+        begun=BegunTransaction(TRANSACTION, RANGES),
+        controller=controller or controller_at(NOT_LISTENING),
         calls=SegmentCalls(
             locator=FixedLocator(store.endpoint),
             pool=ConnectionPool(settings),
@@ -38,6 +48,11 @@ def stage_in(store: FakeStore, settings: ClientSettings | None = None) -> Stage:
             random=Random(1),
         ),
     )
+
+
+def controller_at(address: str) -> ControllerClient:
+    settings = ClientSettings(request_seconds=5.0)
+    return ControllerClient(ControllerChannel(address, settings=settings, random=Random(2)))
 
 
 def block_of(start: int, count: int) -> bytes:
@@ -102,9 +117,14 @@ async def test_a_single_event_may_have_any_length(fake: FakeStore) -> None:
 
 async def test_a_stage_that_was_ended_by_others_says_so(fake: FakeStore) -> None:
     fake.seal(name_of(0))
-    with pytest.raises(TransactionClosedError):
-        async with stage_in(fake) as stage:
-            await stage.write(0, block_of(0, 5), events=5)
+    async with FakeController(fake).serving() as serving:
+        controller = controller_at(serving.address.removeprefix("tcp://"))
+        await controller.create_scope("s")
+        await controller.create_stream(StreamName("s", "a"), StreamConfig())
+        with pytest.raises(TransactionClosedError, match="state=unknown"):
+            async with stage_in(fake, controller=controller) as stage:
+                await stage.write(0, block_of(0, 5), events=5)
+        await controller.close()
 
 
 async def test_a_closed_stage_takes_nothing(fake: FakeStore) -> None:
@@ -121,8 +141,8 @@ async def test_ranges_that_leave_a_gap_are_refused(fake: FakeStore) -> None:
     with pytest.raises(ClientError):
         Stage(
             stream=StreamName("s", "a"),
-            transaction_id=TRANSACTION,
-            ranges=RANGES[:1],
+            begun=BegunTransaction(TRANSACTION, RANGES[:1]),
+            controller=controller_at(NOT_LISTENING),
             calls=SegmentCalls(
                 locator=FixedLocator(fake.endpoint),
                 pool=ConnectionPool(ClientSettings()),
