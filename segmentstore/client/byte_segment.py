@@ -13,10 +13,9 @@ Invariants:
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
+from functools import partial
 
-from segmentstore.client.connection import WireConnection
 from segmentstore.client.errors import (
-    ClientError,
     ConnectionLostError,
     DeadlineExceededError,
     PlaceUnknownError,
@@ -24,15 +23,14 @@ from segmentstore.client.errors import (
     error_from_reply,
     outcome_unknown,
 )
+from segmentstore.client.segment_appender import set_up_append
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.codec.wire_protocol.appends import (
     AppendBlockEnd,
-    AppendSetup,
     ConditionalBlockEnd,
     ConditionalCheckFailed,
     DataAppended,
     InvalidEventNumber,
-    SetupAppend,
 )
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.reads import (
@@ -184,24 +182,19 @@ class ByteSegment:
 
     async def _append(self, content: bytes, number: int, offset: int | None) -> int | None:
         """The new length; None if the offset did not match."""
-        backoff = self._calls.settings.backoff(self._calls.random)
-        try:
-            async with asyncio.timeout(self._calls.settings.request_seconds):
-                while True:
-                    try:
-                        return await self._attempt(content, number, offset)
-                    except (ConnectionLostError, ServiceUnavailableError):
-                        self._calls.locator.forget(self.name)
-                    await asyncio.sleep(backoff.next_seconds())
-        except TimeoutError as error:
-            raise DeadlineExceededError(
-                f"append is not acknowledged in time segment={self.name!r}"
-            ) from error
+        return await self._calls.retried(
+            self.name,
+            partial(self._attempt, content, number, offset),
+            seconds=self._calls.settings.request_seconds,
+        )
 
     async def _attempt(self, content: bytes, number: int, offset: int | None) -> int | None:
         was_sent = self._sent_number >= number
         try:
-            connection, last_number = await self._set_up()
+            connection = await self._calls.connection(self.name)
+            last_number = await set_up_append(
+                connection, self.name, self._writer_id, sent_number=self._sent_number
+            )
         except (ConnectionLostError, ServiceUnavailableError):
             raise
         except SegmentStoreError as error:
@@ -231,18 +224,6 @@ class ByteSegment:
         if not isinstance(reply, DataAppended):
             raise error_from_reply(reply)
         return reply.segment_length
-
-    async def _set_up(self) -> tuple[WireConnection, int]:
-        """A connection that takes appends, and the number of the last one that is stored."""
-        connection = await self._calls.connection(self.name)
-        setup = await connection.request(
-            lambda request_id: SetupAppend(request_id, self._writer_id, self.name, "")
-        )
-        if not isinstance(setup, AppendSetup):
-            raise error_from_reply(setup)
-        if setup.last_event_number > self._sent_number:
-            raise ClientError(f"another writer has the same id segment={self.name!r}")
-        return connection, setup.last_event_number
 
     async def _end_of_stored(self, content: bytes, offset: int | None) -> int:
         """Where bytes end whose acknowledgement was lost."""

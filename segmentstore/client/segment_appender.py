@@ -28,7 +28,7 @@ merged in as a whole. Invariants:
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -273,12 +273,7 @@ class SegmentAppender:
 
     def _resume(self, session: "_AppendSession", last_number: int) -> None:
         """Go on behind what is stored. Raises ClientError if that is more than was ever sent."""
-        if last_number > self._sent_number:
-            # Taking somebody else's events for ours would acknowledge events that are nowhere.
-            raise ClientError(
-                f"another writer has the same id segment={self.segment!r} "
-                f"stored={last_number} sent={self._sent_number}"
-            )
+        _check_stored(self.segment, stored=last_number, sent=self._sent_number)
         self._take_back()
         self._session = session
         stored: list[PendingEvent] = []
@@ -447,6 +442,31 @@ class _AppendSession:
             self.ended.set_result(error)
 
 
+async def set_up_append(
+    connection: WireConnection, segment: str, writer_id: bytes, *, sent_number: int
+) -> int:
+    """Have the connection take appends; the number of the writer's last event that is stored, if it has any.
+
+    For appends with one answer each. `sent_number`: the highest that was ever sent. Raises the refusal,
+    ConnectionLostError, and ClientError if another writer has the same id.
+    """
+    reply = await connection.request(
+        lambda request_id: SetupAppend(request_id, writer_id, segment, "")
+    )
+    if not isinstance(reply, AppendSetup):
+        raise error_from_reply(reply)
+    _check_stored(segment, stored=reply.last_event_number, sent=sent_number)
+    return reply.last_event_number
+
+
+def _check_stored(segment: str, *, stored: int, sent: int) -> None:
+    if stored > sent:
+        # Taking another writer's events for ours would acknowledge events that are nowhere.
+        raise ClientError(
+            f"another writer has the same id segment={segment!r} stored={stored} sent={sent}"
+        )
+
+
 async def append_large_event(calls: SegmentCalls, segment: str, content: bytes) -> None:
     """Append framed bytes of any length as one event.
 
@@ -454,7 +474,11 @@ async def append_large_event(calls: SegmentCalls, segment: str, content: bytes) 
     OutcomeUnknownError, and whatever SegmentCalls raises.
     """
     for _ in range(_LARGE_EVENT_ATTEMPTS_MAX):
-        transient = await _collect_repeatedly(calls, segment, content)
+        transient = await calls.retried(
+            segment,
+            partial(_collect_pieces, calls, segment, content),
+            seconds=calls.settings.append_seconds,
+        )
         if await _merge_transient(calls, segment, transient):
             return
     raise ServiceUnavailableError(
@@ -462,34 +486,8 @@ async def append_large_event(calls: SegmentCalls, segment: str, content: bytes) 
     )
 
 
-async def _collect_repeatedly(calls: SegmentCalls, segment: str, content: bytes) -> str:
-    backoff = calls.settings.backoff(calls.random)
-    attempts = 1
-    while True:
-        try:
-            async with asyncio.timeout(calls.settings.append_seconds):
-                return await _collect_pieces(calls, segment, content)
-        except TimeoutError as error:
-            raise DeadlineExceededError(
-                f"large event is not stored in time segment={segment!r}"
-            ) from error
-        except (ConnectionLostError, ServiceUnavailableError):
-            if attempts == _LARGE_EVENT_ATTEMPTS_MAX:
-                raise
-        except SegmentNotFoundError as error:
-            if error.name == segment:
-                raise
-            # A server may drop a transient segment with the connection that made it.
-            if attempts == _LARGE_EVENT_ATTEMPTS_MAX:
-                raise ServiceUnavailableError(
-                    f"what is collected of a large event goes again and again segment={segment!r}"
-                ) from error
-        attempts += 1
-        calls.locator.forget(segment)
-        await asyncio.sleep(backoff.next_seconds())
-
-
 async def _collect_pieces(calls: SegmentCalls, segment: str, content: bytes) -> str:
+    """The transient segment that has them all. Raises ServiceUnavailableError if the server dropped it meanwhile."""
     writer_id = calls.random.randbytes(16)
     created = await calls.ask(
         segment,
@@ -498,25 +496,24 @@ async def _collect_pieces(calls: SegmentCalls, segment: str, content: bytes) -> 
     )
     connection = await calls.connection(segment)
     transient = created.segment
-
-    await _ask_connection(
-        connection,
-        lambda request_id: SetupAppend(request_id, writer_id, transient, ""),
-        AppendSetup,
-    )
-    for number, start in enumerate(range(0, len(content), _LARGE_EVENT_PIECE_BYTES), start=1):
-        piece = content[start : start + _LARGE_EVENT_PIECE_BYTES]
-        append = partial(ConditionalBlockEnd, writer_id, number, start, piece)
-        await _ask_connection(connection, append, DataAppended)
+    try:
+        await set_up_append(connection, transient, writer_id, sent_number=0)
+        starts = range(0, len(content), _LARGE_EVENT_PIECE_BYTES)
+        for number, start in enumerate(starts, start=1):
+            piece = content[start : start + _LARGE_EVENT_PIECE_BYTES]
+            reply = await connection.request(
+                partial(ConditionalBlockEnd, writer_id, number, start, piece)
+            )
+            if not isinstance(reply, DataAppended):
+                raise error_from_reply(reply)
+    except SegmentNotFoundError as error:
+        if error.name != transient:
+            raise
+        # A server may drop a transient segment with the connection that made it.
+        raise ServiceUnavailableError(
+            f"what is collected of a large event is gone segment={segment!r}"
+        ) from error
     return transient
-
-
-async def _ask_connection(
-    connection: WireConnection, command: Callable[[int], Command], answer: type[Command]
-) -> None:
-    reply = await connection.request(command)  # bounded by the deadline around _collect_pieces
-    if not isinstance(reply, answer):
-        raise error_from_reply(reply)
 
 
 async def _merge_transient(calls: SegmentCalls, segment: str, transient: str) -> bool:

@@ -1,7 +1,8 @@
 """One request about one segment: find its server, ask, try again where that is safe, give up in time.
 
-`SegmentCalls` asks; a `SegmentLocator` says which segment store serves the segment. `DelegationTokens` is a locator
-that also gets tokens from the controller, one for each stream, by which segment stores know what this client may do.
+`SegmentCalls` asks, and repeats what takes several requests (`retried`); a `SegmentLocator` says which segment store
+serves the segment. `DelegationTokens` is a locator that also gets tokens from the controller, one for each stream, by
+which segment stores know what this client may do.
 
 Invariants:
 
@@ -18,7 +19,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from random import Random
 from typing import Final, Protocol, TypeVar
@@ -44,6 +45,7 @@ _SEGMENT_FIELDS: Final = ("segment", "target", "parent_segment")
 
 
 Reply = TypeVar("Reply", bound=Command)
+Result = TypeVar("Result")
 
 
 class SegmentLocator(Protocol):
@@ -98,26 +100,41 @@ class SegmentCalls:
 
         Raises the refusal as an error, DeadlineExceededError, and OutcomeUnknownError if not `repeatable`.
         """
-        backoff = self.settings.backoff(self.random)
         connection: WireConnection | None = None
         limit = self.settings.request_seconds if seconds is None else seconds
+
+        async def attempt() -> Reply:
+            nonlocal connection
+            connection = await self.connection(segment)
+            return await self._attempt(connection, segment, command, answer, repeatable=repeatable)
+
         try:
-            async with asyncio.timeout(limit):
+            return await self.retried(segment, attempt, seconds=limit)
+        except DeadlineExceededError:
+            if connection is not None and connection.silent_seconds >= limit:
+                # Not one answer to any request: the server may be gone without a goodbye.
+                connection.abort()
+            raise
+
+    async def retried(
+        self, segment: str, attempt: Callable[[], Awaitable[Result]], *, seconds: float
+    ) -> Result:
+        """What the attempt gives, made again while its connection breaks or the server cannot serve now.
+
+        Raises DeadlineExceededError, and what else the attempt raises.
+        """
+        backoff = self.settings.backoff(self.random)
+        try:
+            async with asyncio.timeout(seconds):
                 while True:
                     try:
-                        connection = await self.connection(segment)
-                        return await self._attempt(
-                            connection, segment, command, answer, repeatable=repeatable
-                        )
+                        return await attempt()
                     except (ConnectionLostError, ServiceUnavailableError):
                         self.locator.forget(segment)
                     await asyncio.sleep(backoff.next_seconds())
         except TimeoutError as error:
-            if connection is not None and connection.silent_seconds >= limit:
-                # Not one answer to anybody: the server may be gone without a goodbye.
-                connection.abort()
             raise DeadlineExceededError(
-                f"no answer in time segment={segment!r} seconds={limit:g}"
+                f"no answer in time segment={segment!r} seconds={seconds:g}"
             ) from error
 
     async def connection(self, segment: str) -> WireConnection:
