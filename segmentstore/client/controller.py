@@ -7,7 +7,7 @@ stages, reader groups, key-value tables.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import Self, TypeVar
 from uuid import NAMESPACE_URL, uuid5
 
 from google.protobuf.message import Message
@@ -31,6 +31,7 @@ from segmentstore.codec.controller_api import OWN_SERVICE, SERVICE
 from segmentstore.codec.controller_api import controller_pb2 as messages
 from segmentstore.codec.controller_api import staged_commits_pb2 as stage_messages
 from segmentstore.codec.stream_names import transaction_halves, transaction_id_of
+from segmentstore.contracts.errors import InvalidRequestError
 
 _RETENTION_LIMIT_MAX = (1 << 63) - 1
 _NO_TRANSACTION_TIMESTAMP = -(1 << 63)
@@ -48,13 +49,21 @@ Page = TypeVar(
 
 @dataclass(frozen=True, slots=True)
 class StreamName:
-    """A stream and its scope."""
+    """A stream and its scope; also a reader group, or a table, in theirs."""
 
     scope: str
     stream: str
 
     def __str__(self) -> str:
         return f"{self.scope}/{self.stream}"
+
+    @classmethod
+    def parse(cls, text: str, *, what: str = "stream") -> Self:
+        """What `str()` wrote. Raises InvalidRequestError, which says `what` it should be the name of."""
+        scope, slash, stream = text.partition("/")
+        if not slash or not scope or not stream or "/" in stream:
+            raise InvalidRequestError(f"a {what} is named scope/name given={text!r}")
+        return cls(scope, stream)
 
     def message(self) -> messages.StreamInfo:
         return messages.StreamInfo(scope=self.scope, stream=self.stream)

@@ -19,7 +19,6 @@ Invariants:
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -30,12 +29,11 @@ from typing import Self
 from segmentstore.client.controller import ControllerClient, StreamName
 from segmentstore.client.errors import NotFoundError, ReaderOfflineError
 from segmentstore.client.event import Event
-from segmentstore.client.reader_group_state import GroupState, GroupTable, SegmentKey, StreamState
+from segmentstore.client.reader_group_state import GroupState, GroupTable, StreamState
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream import Stream
 from segmentstore.client.stream_reader import SegmentFetcher, SegmentReader
-from segmentstore.client.stream_segments import StreamCut
-from segmentstore.codec.event_frame import EVENT_HEADER_BYTES
+from segmentstore.client.stream_segments import SegmentKey, StreamCut
 from segmentstore.codec.stream_names import check_user_name, segment_name
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 from segmentstore.runtime.task_set import TaskSet
@@ -83,11 +81,6 @@ class GroupReader:
         self._state_lock = asyncio.Lock()
         self._positions: dict[SegmentKey, int] = {}
         """Acknowledged, of the segments that are read here."""
-        self._events: deque[tuple[bytes, int]] = deque()
-        self._current: SegmentKey = ("", 0)
-        """Whose events those are."""
-        self._ended: SegmentKey | None = None
-        """Read to its end, which the group does not know yet."""
         self._handed_out: tuple[SegmentKey, int] | None = None
         """The event that the user works on, and the offset behind it."""
         self._beats: dict[str, tuple[int, int, float]] = {}
@@ -131,26 +124,13 @@ class GroupReader:
     async def __anext__(self) -> Event:
         self._fetcher.check_open()
         self._acknowledge()
-        while not self._events:
-            if self._ended is not None:
-                # Kept until it is done: the caller may have cancelled the wait in the middle of it.
-                await self._finish(self._ended)
-                self._ended = None
-            try:
-                batch = await self._fetcher.next()
-            except _GroupFinishedError:
-                raise StopAsyncIteration from None
-            key = (batch.source.stream, batch.source.segment_id)
-            if batch.events is None:
-                self._ended = key
-            else:
-                self._current = key
-                self._events.extend(batch.events)
-        data, next_offset = self._events.popleft()
-        self._handed_out = (self._current, next_offset)
-        stream, segment_id = self._current
-        offset = next_offset - len(data) - EVENT_HEADER_BYTES
-        return Event(data, stream, segment_id, offset, next_offset)
+        while (found := await self._fetcher.next()) is not None:
+            key = (found.stream, found.segment_id)
+            if isinstance(found, Event):
+                self._handed_out = (key, found.next_offset)
+                return found
+            await self._finish(key)
+        raise StopAsyncIteration
 
     async def checkpoint(self) -> None:
         """Acknowledge every event handed out so far and store it: none of them is ever read again by the group."""
@@ -181,7 +161,7 @@ class GroupReader:
             surplus = self._surplus(state)
             if surplus is not None:
                 # Before it is given away, so that no event of it comes out here any more.
-                await self._stop(surplus)
+                await self._fetcher.stop(surplus)
 
             def change(state: GroupState) -> None:
                 state.advance(self.reader_id, self._positions)
@@ -198,8 +178,7 @@ class GroupReader:
 
     async def _finish(self, key: SegmentKey) -> None:
         stream, segment_id = key
-        scope, _, name = stream.partition("/")
-        successors = await self._controller.successors(StreamName(scope, name), segment_id)
+        successors = await self._controller.successors(StreamName.parse(stream), segment_id)
         async with self._state_lock:
 
             def change(state: GroupState) -> None:
@@ -236,32 +215,27 @@ class GroupReader:
         ours = state.readers[self.reader_id].segments
         for key in list(self._positions):
             if key not in ours:
-                await self._stop(key)
+                await self._fetcher.stop(key)
                 del self._positions[key]
         for key in ours:
             if key not in self._fetcher.active:
                 self._start(key, max(state.position(key), self._positions.get(key, 0)))
         if state.is_finished:
-            self._fetcher.fail(_GroupFinishedError())
+            self._fetcher.finish()
 
     def _start(self, key: SegmentKey, offset: int) -> None:
         stream, segment_id = key
-        scope, _, name = stream.partition("/")
+        name = StreamName.parse(stream)
         self._positions[key] = offset
         self._fetcher.start(
             SegmentReader(
                 stream=stream,
                 segment_id=segment_id,
-                segment=segment_name(scope, name, segment_id),
+                segment=segment_name(name.scope, name.stream, segment_id),
                 offset=offset,
                 calls=self._calls,
             )
         )
-
-    async def _stop(self, key: SegmentKey) -> None:
-        if key == self._current:
-            self._events.clear()
-        await self._fetcher.stop(*key)
 
     def _surplus(self, state: GroupState) -> SegmentKey | None:
         """A segment to give away, none of whose events is being worked on."""
@@ -270,7 +244,7 @@ class GroupReader:
         busy = self._handed_out[0] if self._handed_out is not None else None
         candidates = [key for key in self._positions if key != busy]
         # One whose events are not in hand costs nothing to give away.
-        return min(candidates, key=lambda key: (key == self._current, key), default=None)
+        return min(candidates, key=lambda key: (key == self._fetcher.current, key), default=None)
 
     def _dead_readers(self, state: GroupState) -> list[tuple[str, int]]:
         now = asyncio.get_running_loop().time()
@@ -318,7 +292,7 @@ class ReaderGroup:
         name, whose segments it names).
         """
         check_user_name(self.name, what="reader group")
-        names = [_stream_name(self.scope, each) for each in streams]
+        names = [self._stream_name(each) for each in streams]
         cuts = {} if isinstance(start, StartAt) else _cuts_by_stream(start, names)
         states = {
             str(name): StreamState(await self._start(name, start, cuts.get(str(name))))
@@ -368,7 +342,7 @@ class ReaderGroup:
                     f"group reads several streams; name one of {sorted(cuts)}"
                 )
             return next(iter(cuts.values()))
-        name = str(_stream_name(self.scope, stream))
+        name = str(self._stream_name(stream))
         if name not in cuts:
             raise InvalidRequestError(f"group does not read the stream stream={name!r}")
         return cuts[name]
@@ -394,6 +368,9 @@ class ReaderGroup:
         stream = Stream(name, controller=self._controller, calls=self._calls)
         return dict((await (stream.tail() if start is StartAt.TAIL else stream.head())).offsets)
 
+    def _stream_name(self, text: str) -> StreamName:
+        return StreamName.parse(text if "/" in text else f"{self.scope}/{text}")
+
 
 def _cuts_by_stream(
     cuts: Sequence[StreamCut], names: Sequence[StreamName]
@@ -407,12 +384,3 @@ def _cuts_by_stream(
             raise InvalidRequestError(f"two cuts are of one stream stream={cut.stream!r}")
         found[cut.stream] = {each: max(0, at) for each, at in cut.offsets.items()}
     return found
-
-
-def _stream_name(scope: str, text: str) -> StreamName:
-    first, slash, second = text.partition("/")
-    return StreamName(first, second) if slash else StreamName(scope, text)
-
-
-class _GroupFinishedError(Exception):
-    """Every stream of the group is sealed and read to its end."""

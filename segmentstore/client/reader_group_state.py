@@ -38,7 +38,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from segmentstore.client.errors import (
     AlreadyExistsError,
@@ -48,7 +48,7 @@ from segmentstore.client.errors import (
     TableConditionError,
 )
 from segmentstore.client.segment_calls import SegmentCalls
-from segmentstore.client.stream_segments import ReadingOrder, StreamCut, Successor
+from segmentstore.client.stream_segments import ReadingOrder, SegmentKey, StreamCut, Successor
 from segmentstore.codec.stream_names import table_segment
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.segments import SegmentCreated, SegmentDeleted
@@ -71,10 +71,6 @@ FORMAT: Final = 1
 _ID_FORMAT: Final = 2
 STATE_KEY: Final = b"asyncio-reader-group-state"
 _ID_BITS = 128
-
-
-SegmentKey: TypeAlias = tuple[str, int]
-"""`scope/stream` and segment id."""
 
 
 @dataclass(slots=True)

@@ -106,8 +106,7 @@ class Store:
 
     def stream(self, name: str) -> Stream:
         """`scope/stream`. Raises InvalidRequestError."""
-        scope, stream = _two_parts(name, "stream")
-        return Stream(StreamName(scope, stream), controller=self._controller, calls=self._calls)
+        return Stream(StreamName.parse(name), controller=self._controller, calls=self._calls)
 
     def segment(self, name: str) -> ByteSegment:
         """One segment by its qualified name, `scope/stream/0.#epoch.0`."""
@@ -115,13 +114,15 @@ class Store:
 
     def reader_group(self, name: str) -> ReaderGroup:
         """`scope/group`. Raises InvalidRequestError."""
-        scope, group = _two_parts(name, "reader group")
-        return ReaderGroup(scope, group, controller=self._controller, calls=self._calls)
+        group = StreamName.parse(name, what="reader group")
+        return ReaderGroup(
+            group.scope, group.stream, controller=self._controller, calls=self._calls
+        )
 
     def table(self, name: str) -> Table:
         """`scope/table`. Raises InvalidRequestError."""
-        scope, table = _two_parts(name, "table")
-        return Table(scope, table, controller=self._controller, calls=self._calls)
+        table = StreamName.parse(name, what="table")
+        return Table(table.scope, table.stream, controller=self._controller, calls=self._calls)
 
 
 def connect(
@@ -198,10 +199,3 @@ def _endpoint(address: str) -> Endpoint:
         raise InvalidRequestError(
             f"an address looks like tcp://127.0.0.1:9090 given={address!r}"
         ) from error
-
-
-def _two_parts(name: str, what: str) -> tuple[str, str]:
-    first, slash, second = name.partition("/")
-    if not slash or not first or not second or "/" in second:
-        raise InvalidRequestError(f"a {what} is named scope/name given={name!r}")
-    return first, second

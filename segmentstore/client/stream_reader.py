@@ -1,8 +1,8 @@
 """Reads a whole stream with one consumer: no group, no state outside this process.
 
 A `SegmentReader` reads the events of one segment from an offset on, a batch at a time, waiting at the tail. A
-`SegmentFetcher` reads several segments at once into one bounded queue. `StreamReader` takes batches from it, hands out
-events, and decides which segments may be read.
+`SegmentFetcher` reads several segments at once into one bounded queue and gives their events. `StreamReader` decides
+which segments may be read.
 
 Invariants:
 
@@ -15,7 +15,9 @@ Invariants:
   successors to read, and a segment behind the cut is not begun.
 - Each segment has one batch on its way or waiting for room; `pieces_ahead_max` more wait in the queue. A slow user
   therefore stops the reading, not the memory.
-- After `stop` no event of that segment comes out any more, also none that was in the queue already.
+- After `stop` no event of that segment comes out any more, also none that was in the queue already, and not its end.
+- The end of a segment is given again and again until the segment is stopped: who was cancelled while it dealt with the
+  end meets it again.
 - A segment whose reading fails ends the queue: its error is raised by this and every later `next`. So does closing:
   whoever reads behind the end of an `async with` hears so, and not that the stream has ended.
 - The events of a segment come in order, each once, whatever breaks: a read is repeated from where the last one ended.
@@ -34,7 +36,7 @@ from segmentstore.client.controller import ControllerClient, StreamName
 from segmentstore.client.errors import ClientError, DeadlineExceededError
 from segmentstore.client.event import Event, EventParser
 from segmentstore.client.segment_calls import SegmentCalls
-from segmentstore.client.stream_segments import ReadingOrder, StreamCut
+from segmentstore.client.stream_segments import ReadingOrder, SegmentKey, StreamCut
 from segmentstore.codec.event_frame import EVENT_HEADER_BYTES
 from segmentstore.codec.stream_names import segment_name
 from segmentstore.codec.wire_protocol.reads import ReadSegment, SegmentRead
@@ -71,14 +73,9 @@ class StreamReader:
         self._stop_at = stop_at
         self._controller = controller
         self._calls = calls
-        self._feeds = SegmentFetcher(pieces_ahead_max=calls.settings.pieces_ahead_max)
+        self._fetcher = SegmentFetcher(pieces_ahead_max=calls.settings.pieces_ahead_max)
         self._order = ReadingOrder()
         self._positions: dict[int, int] = {}
-        self._events: deque[tuple[bytes, int]] = deque()
-        self._segment_id = 0
-        """Whose events those are."""
-        self._ended: int | None = None
-        """Read to its end, and not followed yet."""
 
     async def __aenter__(self) -> Self:
         start = self._start
@@ -101,34 +98,25 @@ class StreamReader:
     ) -> None:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._calls.close)
-            stack.push_async_callback(self._feeds.close)
+            stack.push_async_callback(self._fetcher.close)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
-        self._feeds.check_open()
-        while not self._events:
-            if not self._feeds.active and self._ended is None:
-                raise StopAsyncIteration
-            if self._ended is not None:
-                # Kept until it is done: the caller may have cancelled the wait in the middle of it.
-                await self._finish(self._ended)
-                self._ended = None
-                continue
-            batch = await self._feeds.next()
-            self._segment_id = batch.source.segment_id
-            if batch.events is None:
-                self._ended = self._segment_id
-            else:
-                self._events.extend(batch.events)
-        data, next_offset = self._events.popleft()
-        offset = self._positions[self._segment_id]
-        self._positions[self._segment_id] = next_offset
-        # The head may have been truncated away in between, so the event need not begin where the last one ended.
-        begin = next_offset - len(data) - EVENT_HEADER_BYTES
-        assert begin >= offset, f"events overlap {begin} < {offset}"
-        return Event(data, str(self._stream), self._segment_id, begin, next_offset)
+        while not self._fetcher.is_idle:
+            found = await self._fetcher.next()
+            if isinstance(found, Event):
+                # The head may have been truncated away in between, so it need not begin where the last one ended.
+                offset = self._positions[found.segment_id]
+                assert found.offset >= offset, f"events overlap {found.offset} < {offset}"
+                self._positions[found.segment_id] = found.next_offset
+                return found
+            if found is None:
+                break
+            await self._follow(found.segment_id)
+        self._fetcher.check_open()
+        raise StopAsyncIteration
 
     def cut(self) -> StreamCut:
         """The position behind the last event handed out."""
@@ -139,7 +127,7 @@ class StreamReader:
         end = self._end_of(segment_id)
         if end is not None and offset >= end:
             return
-        self._feeds.start(
+        self._fetcher.start(
             SegmentReader(
                 stream=str(self._stream),
                 segment_id=segment_id,
@@ -179,16 +167,16 @@ class StreamReader:
                     queue.append(following)
         return found & strangers
 
-    async def _finish(self, segment_id: int) -> None:
-        if self._end_of(segment_id) is not None:
-            await self._feeds.stop(str(self._stream), segment_id)
-            return
-        successors = await self._controller.successors(self._stream, segment_id)
-        await self._feeds.stop(str(self._stream), segment_id)
-        for following in self._order.finish(segment_id, successors, self._positions):
-            self._read(following, 0)
-        for left in self._order.settle(self._positions):
-            del self._positions[left]
+    async def _follow(self, segment_id: int) -> None:
+        """Go on behind the end of a segment."""
+        if self._end_of(segment_id) is None:
+            successors = await self._controller.successors(self._stream, segment_id)
+            # From here to the stop without an await: what follows is begun once, or the end is met again.
+            for following in self._order.finish(segment_id, successors, self._positions):
+                self._read(following, 0)
+            for left in self._order.settle(self._positions):
+                del self._positions[left]
+        await self._fetcher.stop((str(self._stream), segment_id))
 
 
 class SegmentReader:
@@ -253,8 +241,16 @@ class SegmentReader:
         return self._end is not None and offset >= self._end
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """Every event of the segment was given."""
+
+    stream: str
+    segment_id: int
+
+
 @dataclass(slots=True)
-class EventBatch:
+class _Batch:
     """Some events of a segment, or its end."""
 
     source: SegmentReader
@@ -262,53 +258,92 @@ class EventBatch:
 
 
 class SegmentFetcher:
-    """`start` and `stop` segments; `next` gives what arrived."""
+    """`start` and `stop` segments; `next` gives their events as they arrive."""
 
     def __init__(self, *, pieces_ahead_max: int) -> None:
-        self._queue: asyncio.Queue[EventBatch | BaseException] = asyncio.Queue(pieces_ahead_max)
-        self._feeds: dict[tuple[str, int], SegmentReader] = {}
-        self._owned: dict[tuple[str, int], TaskSet] = {}
+        self._queue: asyncio.Queue[_Batch | BaseException | None] = asyncio.Queue(pieces_ahead_max)
+        self._sources: dict[SegmentKey, SegmentReader] = {}
+        self._owned: dict[SegmentKey, TaskSet] = {}
+        self._events: deque[tuple[bytes, int]] = deque()
+        self._current: SegmentKey = ("", 0)
+        self._has_ended = False
+        """The current segment, and it was not stopped yet."""
         self._is_closed = False
 
     @property
-    def active(self) -> Sequence[tuple[str, int]]:
-        """Stream and segment id of what is being read, in the order of their start."""
-        return list(self._feeds)
+    def active(self) -> Sequence[SegmentKey]:
+        """What is being read, in the order of the start."""
+        return list(self._sources)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being read, so that nothing will come."""
+        return not self._sources
+
+    @property
+    def current(self) -> SegmentKey:
+        """Of the event that was given last, or will be given next."""
+        return self._current
 
     def start(self, source: SegmentReader) -> None:
         """Begin to read. Raises ClientError behind close()."""
         self.check_open()
         key = (source.stream, source.segment_id)
-        assert key not in self._feeds, f"segment is read already {key}"
-        self._feeds[key] = source
+        assert key not in self._sources, f"segment is read already {key}"
+        self._sources[key] = source
         tasks = self._owned[key] = TaskSet(on_failure=self.fail)
         tasks.start(self._pump(source), name=f"read {source.stream}/{source.segment_id}")
 
-    async def stop(self, stream: str, segment_id: int) -> None:
+    async def stop(self, key: SegmentKey) -> None:
         """Read no more of the segment."""
-        key = (stream, segment_id)
-        self._feeds.pop(key, None)
+        self._sources.pop(key, None)
+        if key == self._current:
+            self._events.clear()
+            self._has_ended = False
         tasks = self._owned.pop(key, None)
         if tasks is not None:
             await tasks.close()
 
-    async def next(self) -> EventBatch:
-        """The batch that arrived first; of an ended segment the last one has no events. Raises a source's error."""
-        while True:
+    async def next(self) -> Event | SegmentEnd | None:
+        """The event that arrived first, or the end of its segment; None behind finish().
+
+        Raises the error of a segment whose reading failed, ClientError behind close().
+        """
+        self.check_open()
+        while not self._events:
+            if self._has_ended:
+                return SegmentEnd(*self._current)
             batch = await self._queue.get()
-            if isinstance(batch, BaseException):
-                self.fail(batch)
+            if batch is None or isinstance(batch, BaseException):
+                self._end_with(batch)
+                if batch is None:
+                    return None
                 raise batch
             key = (batch.source.stream, batch.source.segment_id)
-            if self._feeds.get(key) is batch.source:
-                return batch
+            if self._sources.get(key) is batch.source:
+                self._current = key
+                if batch.events is None:
+                    self._has_ended = True
+                else:
+                    self._events.extend(batch.events)
+        data, next_offset = self._events.popleft()
+        begin = next_offset - len(data) - EVENT_HEADER_BYTES
+        return Event(data, *self._current, begin, next_offset)
+
+    def finish(self) -> None:
+        """Nothing more is to be read: every later `next` gives None."""
+        self._end_with(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Every later `next` raises the error."""
+        self._end_with(error)
 
     async def close(self) -> None:
         """Read nothing any more, also if this is cancelled. Closing twice is fine."""
         if not self._is_closed:
             self._is_closed = True
             self.fail(_closed())
-        self._feeds.clear()
+        self._sources.clear()
         owned, self._owned = self._owned, {}
         async with AsyncExitStack() as stack:
             for tasks in owned.values():
@@ -322,16 +357,15 @@ class SegmentFetcher:
     async def _pump(self, source: SegmentReader) -> None:
         while True:
             events = await source.next_events()
-            await self._queue.put(EventBatch(source, events))
+            await self._queue.put(_Batch(source, events))
             if events is None:
                 return
 
-    def fail(self, error: BaseException) -> None:
-        """End the line with an error."""
-        # The line may be full; the error must not wait behind what nobody will take.
+    def _end_with(self, end: BaseException | None) -> None:
+        # The queue may be full; the end must not wait behind batches that will not be taken.
         while self._queue.full():
             self._queue.get_nowait()
-        self._queue.put_nowait(error)
+        self._queue.put_nowait(end)
 
 
 def _closed() -> ClientError:

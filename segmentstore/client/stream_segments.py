@@ -2,11 +2,14 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, TypeAlias
 
 from segmentstore.client.errors import ClientError
 from segmentstore.codec.routing_hash import range_index
 from segmentstore.contracts.errors import InvalidRequestError
+
+SegmentKey: TypeAlias = tuple[str, int]
+"""`scope/stream` and segment id."""
 
 
 @dataclass(frozen=True, slots=True)
