@@ -24,6 +24,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
+from functools import lru_cache
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -47,7 +48,8 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.runtime.task_set import TaskSet
 
-_REMEMBERED_KEYS_MAX: Final = 10_000
+_key_position: Final = lru_cache(maxsize=10_000)(event_position)
+"""Hashing a key takes longer than all the rest of a write."""
 
 
 class WriteTarget(Protocol):
@@ -86,7 +88,6 @@ class EventWriter:
         self._tasks = TaskSet(on_failure=self._crashed)
         self._key_space = KeySpace([SegmentRange(0, 0.0, 1.0)])
         self._appenders: dict[int, SegmentAppender] = {}
-        self._positions: dict[str, float] = {}
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -115,7 +116,7 @@ class EventWriter:
 
     async def close(self) -> None:
         """Stop at once: what is not acknowledged by now may or may not be stored. Closing twice is fine."""
-        self._fail(ClientError(f"writer is closed name={self._target.name!r}"))
+        self.failed(ClientError(f"writer is closed name={self._target.name!r}"))
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._calls.close)
             stack.push_async_callback(self._tasks.close)
@@ -126,20 +127,14 @@ class EventWriter:
         Waits only for room. Events without a key are spread at random. An event larger than `event_bytes_max` is
         stored when this returns. Raises the writer's failure.
         """
-        if len(event) > self._settings.event_bytes_max:
-            await self._write_large(frame_event(event), self._position(key))
-            return
-        length = len(event) + EVENT_HEADER_BYTES
-        if not self._window.has_room(length):
-            await self._window.room(length)
-        self._accept(PendingEvent(frame_event(event), position=self._position(key)))
+        await self.write_block(frame_event(event), events=1, position=self._position(key))
 
     async def write_block(self, block: bytes, *, events: int, position: float) -> None:
         """As `write`, for whole events that were framed before and belong to one segment: that of the position.
 
         Several events may have `event_bytes_max` together; a single event may have any length.
         """
-        if len(block) > self._settings.event_bytes_max:
+        if len(block) > self._settings.event_bytes_max + EVENT_HEADER_BYTES:
             assert events == 1, f"a block is too large bytes={len(block)} events={events}"
             await self._write_large(block, position)
             return
@@ -182,8 +177,8 @@ class EventWriter:
         self._window.release(events, length)
 
     def failed(self, error: SegmentStoreError) -> None:
-        """An appender gave up."""
-        self._fail(error)
+        """An appender gave up, or the writer as a whole."""
+        self._window.fail(error, self._appenders.values())
 
     async def segment_ended(self, appender: SegmentAppender, error: SegmentStoreError) -> None:
         """Move on to the successors."""
@@ -192,7 +187,7 @@ class EventWriter:
             for segment_id in found:
                 await self._follow(segment_id, error)
         except SegmentStoreError as failure:
-            self._fail(failure)
+            self.failed(failure)
 
     def check(self) -> None:
         """O(unacknowledged)."""
@@ -211,12 +206,7 @@ class EventWriter:
     def _position(self, key: str | None) -> float:
         if key is None:
             return self._calls.random.random()
-        position = self._positions.get(key)
-        if position is None:
-            if len(self._positions) >= _REMEMBERED_KEYS_MAX:
-                self._positions.clear()
-            position = self._positions[key] = event_position(key)
-        return position
+        return _key_position(key)
 
     def _appender(self, segment_id: int) -> SegmentAppender:
         appender = self._appenders.get(segment_id)
@@ -276,11 +266,8 @@ class EventWriter:
     def _appender_of(self, position: float) -> SegmentAppender:
         return self._appenders[self._key_space.segment_of(position)]
 
-    def _fail(self, error: SegmentStoreError) -> None:
-        self._window.fail(error, self._appenders.values())
-
     def _crashed(self, error: BaseException) -> None:
-        self._fail(ClientError(f"writer failed name={self._target.name!r}: {error!r}"))
+        self.failed(ClientError(f"writer failed name={self._target.name!r}: {error!r}"))
 
 
 class AppendWindow:
@@ -348,7 +335,8 @@ class AppendWindow:
     async def stored(self, appenders: Callable[[], Iterable[SegmentAppender]]) -> None:
         """Wait until everything that these appenders hold now is stored, by them or by those it goes to from them.
 
-        Raises the failure. What is let in later is not waited for, so nobody who writes on and on holds this up.
+        Raises the failure. What is let in later is not waited for, so a task that writes without a pause does not hold
+        this up.
         """
         while self._failure is None:
             held = [(each, each.last_number) for each in appenders() if each.unacknowledged]
