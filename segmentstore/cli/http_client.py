@@ -37,7 +37,7 @@ class ServerError(SegmentStoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentInfo:
+class SegmentStatus:
     """A segment as the server describes it; offsets and lengths in bytes."""
 
     name: str
@@ -89,11 +89,11 @@ class HttpClient:
         if self._session is not None:
             await self._session.close()
 
-    async def create(self, name: str) -> SegmentInfo:
+    async def create(self, name: str) -> SegmentStatus:
         """Raises ServerError of kind CONFLICT if it exists."""
         return _info(await self._json("PUT", self._verb(name, "create")))
 
-    async def ensure(self, name: str) -> SegmentInfo:
+    async def ensure(self, name: str) -> SegmentStatus:
         """The segment, created if it does not exist."""
         try:
             return await self.create(name)
@@ -116,7 +116,7 @@ class HttpClient:
             _raise_for(response, content)
             return Piece(int(response.headers["Segment-Offset"]), content)
 
-    async def follow(self, info: SegmentInfo, offset: int) -> AsyncGenerator[Piece, None]:
+    async def follow(self, info: SegmentStatus, offset: int) -> AsyncGenerator[Piece, None]:
         """Pieces from `offset` on, waiting for more at the end, until the segment is sealed and read.
 
         Ends with an error of kind NOT_FOUND if the segment is deleted. Hold it in `aclosing`.
@@ -139,7 +139,7 @@ class HttpClient:
             if closed:
                 return
 
-    async def info(self, name: str) -> SegmentInfo:
+    async def info(self, name: str) -> SegmentStatus:
         return _info(await self._json("GET", self._verb(name, "info")))
 
     async def seal(self, name: str) -> int:
@@ -167,7 +167,7 @@ class HttpClient:
 
     async def list_page(
         self, prefix: str, after: str, limit: int
-    ) -> tuple[list[SegmentInfo], str | None]:
+    ) -> tuple[list[SegmentStatus], str | None]:
         """Segments behind `after`, and where the next page begins; it may be empty and not be the last one."""
         query = {"prefix": prefix, "after": after, "limit": str(limit)}
         answer = await self._json("GET", "/v1/segments", query=query)
@@ -176,7 +176,7 @@ class HttpClient:
 
     async def list_all(
         self, prefix: str = "", page: int = 1000
-    ) -> AsyncGenerator[SegmentInfo, None]:
+    ) -> AsyncGenerator[SegmentStatus, None]:
         """Every segment in name order, page by page. Hold it in `aclosing`."""
         after: str | None = ""
         while after is not None:
@@ -272,11 +272,11 @@ def _raise_for(response: aiohttp.ClientResponse, content: bytes) -> None:
     raise ServerError(message, kind, response.status)
 
 
-def _info(answer: Mapping[str, object]) -> SegmentInfo:
+def _info(answer: Mapping[str, object]) -> SegmentStatus:
     values = cast(
         "dict[str, Any]", answer
     )  # JSON of our own server; a missing field is a KeyError here
-    return SegmentInfo(
+    return SegmentStatus(
         name=values["name"],
         segment_id=values["segment_id"],
         container=values["container"],

@@ -91,7 +91,7 @@ def run(arguments: list[str]) -> int:
         click.echo(f"error: {error}", err=True)
         return exit_code_of(error)
     except SystemExit:
-        # Only one thing makes click exit here: whoever reads our output has seen enough, as `head` has.
+        # Only one thing makes click exit here: the reader of our output has seen enough, as `head` has.
         return ExitCode.OK
     except OSError as error:
         click.echo(f"error: {error}", err=True)

@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import click
 
-from segmentstore.cli.http_client import HttpClient, SegmentInfo
+from segmentstore.cli.http_client import HttpClient, SegmentStatus
 from segmentstore.cli.options import BYTES, server_option, with_client
 from segmentstore.cli.output import (
     flush_bytes,
@@ -35,7 +35,7 @@ def segment() -> None:
 def create(name: str, exists_ok: bool, server: str, output: str) -> None:
     """Create an empty segment."""
 
-    async def work(client: HttpClient) -> SegmentInfo:
+    async def work(client: HttpClient) -> SegmentStatus:
         return await (client.ensure(name) if exists_ok else client.create(name))
 
     print_record(asdict(with_client(server, work)), output)
@@ -143,7 +143,7 @@ def info(name: str, server: str, output: str) -> None:
 def list_segments(prefix: str, limit: int | None, server: str, output: str) -> None:
     """List segments in name order, those whose name starts with PREFIX."""
 
-    async def work(client: HttpClient) -> list[SegmentInfo]:
+    async def work(client: HttpClient) -> list[SegmentStatus]:
         found = []
         async with aclosing(client.list_all(prefix)) as segments:
             async for each in segments:
@@ -173,7 +173,7 @@ def seal(name: str, server: str, output: str) -> None:
 def truncate(name: str, offset: int, server: str, output: str) -> None:
     """Drop the bytes below OFFSET; offsets of the rest stay as they are."""
 
-    async def work(client: HttpClient) -> SegmentInfo:
+    async def work(client: HttpClient) -> SegmentStatus:
         await client.truncate(name, offset)
         return await client.info(name)
 

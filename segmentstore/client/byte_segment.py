@@ -199,7 +199,7 @@ class ByteSegment:
             raise
         except SegmentStoreError as error:
             if was_sent:
-                # Nobody can tell any more what became of the attempt before.
+                # No server can tell any more what became of the attempt before.
                 raise outcome_unknown(error) from error
             raise
         if last_number >= number:

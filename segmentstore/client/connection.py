@@ -40,7 +40,7 @@ Sign: TypeAlias = Callable[[Command], Command]
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ServerAddress:
     """Where a segment store listens."""
 
     host: str
@@ -51,7 +51,7 @@ class Endpoint:
 
 
 class ReplySink(Protocol):
-    """Whoever waits for the answers of one request id."""
+    """What takes the answers of one request id."""
 
     def received(self, reply: Command) -> None:
         """An answer arrived. Must not raise."""
@@ -83,7 +83,7 @@ class _OneReply:
 class WireConnection(asyncio.Protocol):
     """Made by `open_connection`; `close()` ends it."""
 
-    def __init__(self, endpoint: Endpoint, sign: Sign | None = None) -> None:
+    def __init__(self, endpoint: ServerAddress, sign: Sign | None = None) -> None:
         self.endpoint = endpoint
         self._sign = sign
         self._splitter = FrameSplitter()
@@ -191,7 +191,7 @@ class WireConnection(asyncio.Protocol):
             sink.received(command)
 
     def _end(self, error: ConnectionLostError) -> None:
-        # Whoever was to be greeted may have left; then nobody is to be told.
+        # The caller that waits for the greeting may have left.
         fail_unless_done(self._hello, error)
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():
@@ -199,7 +199,7 @@ class WireConnection(asyncio.Protocol):
 
 
 async def open_connection(
-    endpoint: Endpoint, *, tls: Tls | None = None, sign: Sign | None = None
+    endpoint: ServerAddress, *, tls: Tls | None = None, sign: Sign | None = None
 ) -> WireConnection:
     """A greeted connection. `sign` gives commands their tokens. Raises ConnectionLostError."""
     loop = asyncio.get_running_loop()
@@ -232,15 +232,15 @@ class ConnectionPool:
         self._settings = settings
         self._tls = tls
         self._sign = sign
-        self._connections: dict[Endpoint, WireConnection] = {}
-        self._locks = KeyedLocks[Endpoint]()
+        self._connections: dict[ServerAddress, WireConnection] = {}
+        self._locks = KeyedLocks[ServerAddress]()
         self._is_closed = False
 
-    def another(self) -> "ConnectionPool":
+    def new_pool(self) -> "ConnectionPool":
         """One of the same kind, without connections."""
         return ConnectionPool(self._settings, tls=self._tls, sign=self._sign)
 
-    async def connection(self, endpoint: Endpoint) -> WireConnection:
+    async def connection(self, endpoint: ServerAddress) -> WireConnection:
         """An open connection. Raises ConnectionLostError."""
         connection = self._connections.get(endpoint)
         if connection is not None and connection.is_open:
@@ -265,7 +265,7 @@ class ConnectionPool:
                 raise
             return connection
 
-    def _check_open(self, endpoint: Endpoint) -> None:
+    def _check_open(self, endpoint: ServerAddress) -> None:
         if self._is_closed:
             raise ConnectionLostError(f"the client is closed endpoint={endpoint}")
 

@@ -12,7 +12,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from google.protobuf.message import Message
 
-from segmentstore.client.connection import Endpoint
+from segmentstore.client.connection import ServerAddress
 from segmentstore.client.controller_channel import (
     Answer,
     ControllerChannel,
@@ -317,12 +317,12 @@ class ControllerClient:
         )
         return [Successor(_range_of(each.segment), tuple(each.value)) for each in answer.segments]
 
-    async def segment_endpoint(self, scope: str, stream: str, segment_id: int) -> Endpoint:
+    async def segment_endpoint(self, scope: str, stream: str, segment_id: int) -> ServerAddress:
         """The segment store that serves the segment."""
         name = StreamName(scope, stream)
         request = messages.SegmentId(streamInfo=name.message(), segmentId=segment_id)
         answer = await self._ask("getURI", name, request, messages.NodeUri)
-        return Endpoint(answer.endpoint, answer.port)
+        return ServerAddress(answer.endpoint, answer.port)
 
     # Transactions
 

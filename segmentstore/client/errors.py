@@ -7,7 +7,7 @@ Every class is a SegmentStoreError, so `error.kind` says what to do without look
 | ConnectionLostError, ServiceUnavailableError | UNAVAILABLE | retry: it had no effect, or may be repeated |
 | WrongHostError, TokenExpiredError | UNAVAILABLE | the same, for two reasons that have a name |
 | OutcomeUnknownError | UNAVAILABLE | the request may have been carried out; look before repeating it |
-| PlaceUnknownError | UNAVAILABLE | bytes are stored, and nobody can say where |
+| PlaceUnknownError | UNAVAILABLE | bytes are stored, and no server can say where |
 | DeadlineExceededError | UNAVAILABLE | the setting's time is over; outcome unknown |
 | NotFoundError | NOT_FOUND | no scope, stream, group or table of that name |
 | AlreadyExistsError, NotEmptyError, StreamSealedError, StateConflictError | CONFLICT | the state forbids it |
@@ -153,7 +153,7 @@ class WriterFullError(ClientError):
 
 
 class ReaderOfflineError(ClientError):
-    """The group took this reader for dead, or somebody put it offline; its segments are with others."""
+    """The group took this reader for dead, or another client put it offline; its segments are with others."""
 
     kind = ErrorKind.CONFLICT
 

@@ -12,8 +12,8 @@ Invariants:
 - A reader lives while its process runs the loop: a task of its own shows its beat. Others watch the beat by their own
   clocks, so no two machines need to agree on the time.
 - A reader that was taken for dead finds out with its next change of the state, and raises ReaderOfflineError.
-- What the state gives to a reader is read there: whoever is cancelled or fails between stopping a segment and giving it
-  away leaves it to the next change, which begins it again behind what is acknowledged here.
+- What the state gives to a reader is read there: a call that is cancelled or fails between stopping a segment and
+  giving it away leaves it to the next change, which begins it again behind what is acknowledged here.
 - A reader that does not come to its `async with`, and one that leaves it, ends its tasks, connections and membership,
   whatever is cancelled meanwhile.
 """
@@ -95,7 +95,7 @@ class GroupReader:
                 await self._follow(state)
             await self._synchronise()
         except BaseException as error:
-            # Nobody else will: without an entry there is no exit.
+            # Python calls no exit without an entry.
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
         self._tasks.start(self._keep_in_step(), name=f"reader {self.reader_id}")

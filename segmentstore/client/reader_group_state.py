@@ -99,7 +99,7 @@ class GroupState:
 
     @property
     def readable(self) -> Sequence[SegmentKey]:
-        """Segments that are to be read now, by anybody."""
+        """Segments that are to be read now, by one of the readers."""
         return [
             (name, segment_id)
             for name, stream in self.streams.items()
@@ -109,7 +109,7 @@ class GroupState:
 
     @property
     def unassigned(self) -> Sequence[SegmentKey]:
-        """Readable segments that nobody reads."""
+        """Readable segments that no reader has."""
         taken = {key for reader in self.readers.values() for key in reader.segments}
         return [key for key in self.readable if key not in taken]
 
@@ -260,7 +260,7 @@ class GroupTable:
 
     async def create(self, state: GroupState) -> None:
         """Raises AlreadyExistsError, also for a group that a client of another kind made under this name."""
-        # It may exist: from a lost answer, or somebody else's. The entry decides.
+        # It may exist: from a lost answer, or made by another client. The entry decides.
         with suppress(SegmentExistsError):
             await self._calls.ask(
                 self._segment,

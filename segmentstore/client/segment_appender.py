@@ -11,7 +11,7 @@ Invariants of `SegmentAppender`:
   no time is spent waiting for more. With `blocks_in_flight_max` blocks under way events gather meanwhile.
 - What was sent and not acknowledged (`_in_flight`) may be stored. Only the server can say that it is not: by the number
   that a set-up tells, or by refusing an append, because acknowledgements come before a refusal. Until then it is sent
-  again to this segment alone, never to another, and whoever waits hears OutcomeUnknownError.
+  again to this segment alone, never to another, and callers that wait hear OutcomeUnknownError.
 - A sealed segment keeps what it acknowledged; once it is certain that it has none of the rest, the owner takes that, in
   order, to the successors (H75).
 
@@ -373,7 +373,7 @@ class SegmentAppender:
 
 
 def _fail_event(event: PendingEvent, error: SegmentStoreError) -> None:
-    # The failure is told by flush and by every call; a future nobody awaits need not tell it again.
+    # The failure is told by flush and by every call; a future that is not awaited need not tell it again.
     if event.acknowledged is not None:
         fail_unless_done(event.acknowledged, error)
 

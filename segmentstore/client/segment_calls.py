@@ -24,7 +24,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final, Protocol, TypeVar
 
-from segmentstore.client.connection import ConnectionPool, Endpoint, WireConnection
+from segmentstore.client.connection import ConnectionPool, ServerAddress, WireConnection
 from segmentstore.client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -51,7 +51,7 @@ Result = TypeVar("Result")
 class SegmentLocator(Protocol):
     """Where to send requests for a segment."""
 
-    async def endpoint(self, segment: str) -> Endpoint:
+    async def endpoint(self, segment: str) -> ServerAddress:
         """Raises ClientError, InvalidRequestError for a name that is no stream's segment."""
 
     def forget(self, segment: str) -> None:
@@ -78,7 +78,7 @@ class SegmentCalls:
         """The same with a pool of its own, for a component that closes it."""
         return SegmentCalls(
             locator=self.locator,
-            pool=self.pool.another(),
+            pool=self.pool.new_pool(),
             settings=self.settings,
             random=self.random,
         )
@@ -170,18 +170,18 @@ class SegmentCalls:
 
 
 class EndpointSource(Protocol):
-    """Whoever knows the endpoint of a stream's segment: the controller."""
+    """Knows the endpoint of a stream's segment: the controller."""
 
-    async def segment_endpoint(self, scope: str, stream: str, segment_id: int) -> Endpoint: ...
+    async def segment_endpoint(self, scope: str, stream: str, segment_id: int) -> ServerAddress: ...
 
 
 class FixedLocator:
     """One segment store for everything, whatever the names are."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: ServerAddress) -> None:
         self._endpoint = endpoint
 
-    async def endpoint(self, segment: str) -> Endpoint:  # noqa: ARG002  # the door's signature
+    async def endpoint(self, segment: str) -> ServerAddress:  # noqa: ARG002  # the door's signature
         return self._endpoint
 
     def forget(self, segment: str) -> None:
@@ -193,9 +193,9 @@ class RememberingLocator:
 
     def __init__(self, source: EndpointSource) -> None:
         self._source = source
-        self._endpoints: dict[str, Endpoint] = {}
+        self._endpoints: dict[str, ServerAddress] = {}
 
-    async def endpoint(self, segment: str) -> Endpoint:
+    async def endpoint(self, segment: str) -> ServerAddress:
         found = self._endpoints.get(segment)
         if found is not None:
             return found
@@ -216,7 +216,7 @@ class RememberingLocator:
 
 
 class TokenSource(Protocol):
-    """Whoever gives out tokens: the controller."""
+    """Gives out tokens: the controller."""
 
     async def delegation_token(self, scope: str, stream: str) -> str: ...
 
@@ -229,7 +229,7 @@ class DelegationTokens:
         self._locator = locator
         self._tokens: dict[tuple[str, str], str] = {}
 
-    async def endpoint(self, segment: str) -> Endpoint:
+    async def endpoint(self, segment: str) -> ServerAddress:
         """As SegmentLocator says."""
         stream = _stream_of(segment)
         if stream is not None and stream not in self._tokens:

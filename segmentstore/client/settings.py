@@ -73,7 +73,7 @@ class Tls:
     """For addresses that begin with `tls://`; the controller and the segment stores are held to the same."""
 
     authority: bytes | None = None
-    """Certificates in PEM of whoever vouches for the servers; the system's if left out."""
+    """Certificates in PEM of the authorities that the servers' certificates come from; the system's if left out."""
     server_name: str | None = None
     """The name in the servers' certificates, if it is not the host's."""
     context: ssl.SSLContext | None = None

@@ -18,7 +18,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from segmentstore.client.byte_segment import ByteSegment
-from segmentstore.client.connection import ConnectionPool, Endpoint, Sign
+from segmentstore.client.connection import ConnectionPool, ServerAddress, Sign
 from segmentstore.client.controller import ControllerClient, StreamName
 from segmentstore.client.controller_channel import ControllerChannel
 from segmentstore.client.reader_group import ReaderGroup
@@ -189,12 +189,12 @@ def _tls(address: str, tls: Tls | None) -> Tls | None:
     return None
 
 
-def _endpoint(address: str) -> Endpoint:
+def _endpoint(address: str) -> ServerAddress:
     try:
         parts = urlsplit(address if "//" in address else f"tcp://{address}")
         if parts.scheme not in ("tcp", "tls") or not parts.hostname or not parts.port:
             raise ValueError
-        return Endpoint(parts.hostname, parts.port)
+        return ServerAddress(parts.hostname, parts.port)
     except ValueError as error:
         raise InvalidRequestError(
             f"an address looks like tcp://127.0.0.1:9090 given={address!r}"

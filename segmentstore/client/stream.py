@@ -112,7 +112,7 @@ class Stream:
         settings = self._calls.settings
         try:
             async with asyncio.timeout(settings.request_seconds):
-                # The controller can only be asked; it tells nobody.
+                # The controller sends no notice of the end: it has to be asked.
                 while not await self._controller.is_scale_finished(  # noqa: ASYNC110
                     self.name, epoch
                 ):
@@ -182,7 +182,7 @@ class Stream:
         )
 
     async def begin_transaction(self, *, lease_seconds: float) -> str:
-        """Begin a transaction that nobody keeps alive; its id. It ends with its lease unless it is resumed."""
+        """Begin a transaction whose lease nothing extends; its id. It ends with its lease unless it is resumed."""
         begun = await self._controller.begin_transaction(self.name, lease_seconds)
         return f"{begun.transaction_id:032x}"
 
@@ -191,7 +191,7 @@ class Stream:
         await self._controller.commit_transaction(self.name, _transaction_number(transaction_id))
 
     async def abort_transaction(self, transaction_id: str) -> None:
-        """Abort somebody's transaction. Raises NotFoundError."""
+        """Abort a transaction that was begun elsewhere. Raises NotFoundError."""
         await self._controller.abort_transaction(self.name, _transaction_number(transaction_id))
 
     async def completed_transactions(self) -> Mapping[str, TransactionState]:

@@ -47,7 +47,7 @@ class ScalingPolicy:
 
     @classmethod
     def fixed(cls, segments: int) -> Self:
-        """So many segments until somebody scales the stream."""
+        """So many segments until a client scales the stream."""
         return cls(segments_min=segments)
 
     @classmethod
@@ -75,7 +75,7 @@ class RetentionPolicy:
 
     @classmethod
     def forever(cls) -> Self:
-        """Nothing is dropped unless somebody truncates the stream."""
+        """Nothing is dropped unless a client truncates the stream."""
         return cls()
 
     @classmethod

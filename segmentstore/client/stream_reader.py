@@ -19,7 +19,7 @@ Invariants:
 - The end of a segment is given again and again until the segment is stopped: who was cancelled while it dealt with the
   end meets it again.
 - A segment whose reading fails ends the queue: its error is raised by this and every later `next`. So does closing:
-  whoever reads behind the end of an `async with` hears so, and not that the stream has ended.
+  a caller that reads behind the end of an `async with` hears so, and not that the stream has ended.
 - The events of a segment come in order, each once, whatever breaks: a read is repeated from where the last one ended.
 - Where the head was truncated away, reading goes on at the new head; a segment that is gone altogether has ended.
 """

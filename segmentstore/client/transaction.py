@@ -16,7 +16,7 @@ Invariants of a transaction:
 
 Invariants of stages:
 
-- What a version committed is in the stream once, whoever calls commit how often, from however many processes, for as
+- What a version committed is in the stream once, however often and from however many processes commit is called, for as
   long as the stream lives (or, `forgettable`, as long as finished transactions are remembered).
 - All stages are committed or none. A stage that is not committed is thrown away when its lease ends; its lease is never
   extended.
@@ -182,7 +182,7 @@ class Transaction:
         return await self._target.state()
 
     async def detach(self) -> None:
-        """Leave the transaction as it is: open until its lease ends, for somebody else to resume."""
+        """Leave the transaction as it is: open until its lease ends, for another process to resume."""
         self._is_ended = True
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._writer.close)

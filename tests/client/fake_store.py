@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from segmentstore.client.connection import Endpoint
+from segmentstore.client.connection import ServerAddress
 from segmentstore.codec.wire_protocol import appends, reads, refusals, segments, tables
 from segmentstore.codec.wire_protocol import command as session
 from segmentstore.codec.wire_protocol.command import Command
@@ -52,7 +52,7 @@ class FakeStore:
         self.on_request: Callable[[Command], Command | str | None] = lambda _: None
         """An answer of the test's own, or "drop before", "drop after", "ignore": what is carried out, and when the
         connection ends instead of an answer, or that there is neither."""
-        self.endpoint = Endpoint("127.0.0.1", 0)
+        self.endpoint = ServerAddress("127.0.0.1", 0)
         self.merged: dict[tuple[str, str], int] = {}
         """By target and source: the length behind the merge, as a target remembers it."""
         self._transports: list[asyncio.StreamWriter] = []
@@ -83,7 +83,7 @@ class FakeStore:
     async def serving(self) -> AsyncIterator["FakeStore"]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()
-        self.endpoint = Endpoint(host, port)
+        self.endpoint = ServerAddress(host, port)
         try:
             yield self
         finally:

@@ -88,6 +88,24 @@ async def test_one_reader_reads_everything_and_ends_with_a_sealed_stream(
     assert_each_key_in_order(await read_all(group.reader("r")), 20)
 
 
+async def test_the_end_of_a_finished_group_is_met_again_and_again(
+    group: ReaderGroup, stream: Stream
+) -> None:
+    await write(stream, range(2))
+    await stream.seal()
+    async with group.reader("r") as reader:
+        assert_each_key_in_order([event.data async for event in reader], 2)
+        for _ in range(3):
+            with pytest.raises(StopAsyncIteration):
+                await anext(reader)
+
+
+@pytest.mark.parametrize("name", ["s/", "/t", "s/t/u", ""])
+async def test_a_group_reads_no_stream_whose_name_cannot_be(store: Store, name: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        await store.reader_group("s/g").create([name])
+
+
 async def test_readers_share_segments_and_events(
     controller: FakeController, group: ReaderGroup, stream: Stream
 ) -> None:

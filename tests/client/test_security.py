@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from segmentstore.client import ClientSettings, StreamConfig, Tls, connect
-from segmentstore.client.connection import ConnectionPool, Endpoint
+from segmentstore.client.connection import ConnectionPool, ServerAddress
 from segmentstore.client.errors import ClientError, RefusedError
 from segmentstore.client.segment_calls import DelegationTokens, FixedLocator, SegmentCalls
 from segmentstore.codec.wire_protocol.segments import (
@@ -183,7 +183,7 @@ class Guard:
 @asynccontextmanager
 async def guarded(guard: Guard) -> AsyncIterator[SegmentCalls]:
     async with running_node(verify_token=guard.verify) as node:
-        tokens = DelegationTokens(guard, FixedLocator(Endpoint(*node.server.address)))
+        tokens = DelegationTokens(guard, FixedLocator(ServerAddress(*node.server.address)))
         calls = SegmentCalls(
             locator=tokens,
             pool=ConnectionPool(IMPATIENT, sign=tokens.sign),

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from segmentstore.client.connection import ConnectionPool, Endpoint, open_connection
+from segmentstore.client.connection import ConnectionPool, ServerAddress, open_connection
 from segmentstore.client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -45,7 +45,7 @@ def info_of(segment: str) -> Callable[[int], Command]:
     return lambda request_id: GetStreamSegmentInfo(request_id, segment, "")
 
 
-def calls(endpoint: Endpoint, settings: ClientSettings) -> SegmentCalls:
+def calls(endpoint: ServerAddress, settings: ClientSettings) -> SegmentCalls:
     return SegmentCalls(
         locator=FixedLocator(endpoint),
         pool=ConnectionPool(settings),
@@ -55,7 +55,7 @@ def calls(endpoint: Endpoint, settings: ClientSettings) -> SegmentCalls:
 
 
 @asynccontextmanager
-async def saying(content: bytes) -> AsyncIterator[Endpoint]:
+async def saying(content: bytes) -> AsyncIterator[ServerAddress]:
     """A server that says something and then nothing."""
 
     writers: list[asyncio.StreamWriter] = []
@@ -67,7 +67,7 @@ async def saying(content: bytes) -> AsyncIterator[Endpoint]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        yield Endpoint(*server.sockets[0].getsockname())
+        yield ServerAddress(*server.sockets[0].getsockname())
     for writer in writers:
         writer.close()
         with suppress(ConnectionError):
@@ -192,9 +192,9 @@ class Source:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, int]] = []
 
-    async def segment_endpoint(self, scope: str, stream: str, segment_id: int) -> Endpoint:
+    async def segment_endpoint(self, scope: str, stream: str, segment_id: int) -> ServerAddress:
         self.asked.append((scope, stream, segment_id))
-        return Endpoint("127.0.0.1", len(self.asked))
+        return ServerAddress("127.0.0.1", len(self.asked))
 
 
 async def test_a_location_is_remembered_until_it_is_found_wrong() -> None:

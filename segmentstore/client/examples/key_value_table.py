@@ -19,7 +19,7 @@ async def _increase(table: Table) -> None:
         try:
             await table.replace(_KEY, b"%d" % (int(entry.value) + 1), version=entry.version)
         except TableConditionError:
-            continue  # somebody was faster: look again
+            continue  # another process was faster: look again
         return
 
 
