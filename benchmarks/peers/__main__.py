@@ -14,9 +14,8 @@ from pathlib import Path
 
 from benchmarks.__main__ import HISTORY, commit
 from benchmarks.peers.cases import chosen
-from benchmarks.peers.chart import draw
-from benchmarks.peers.comparison import compare, history_rows, table
-from benchmarks.peers.rounds import SYSTEMS, run_rounds
+from benchmarks.peers.report import compare, draw, history_rows, table
+from benchmarks.peers.runs import SYSTEMS, run_rounds
 
 CHART = HISTORY.with_name("peers.svg")
 

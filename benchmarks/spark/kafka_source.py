@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.peers.kafka_peer import TOPIC, KafkaBroker
+from benchmarks.peers.systems import TOPIC, KafkaBroker
 from benchmarks.spark.streams import SEGMENTS, VALUE_BYTES
 from tests.integration.java_libraries import class_path
 

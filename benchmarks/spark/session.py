@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.peers.processes import family
+from benchmarks.peers.systems import family
 from benchmarks.workbench import median
 from segmentstore.spark.jvm.jar_build import jvm_jar
 

@@ -1,0 +1,309 @@
+"""The systems that are compared, started on free ports and an empty directory, and what the kernel says of them.
+
+- This store and Pravega 0.13.0, which speak one protocol. Both sync every acknowledged byte, both write on to files as
+  their Tier 2, both have four containers.
+- Kafka 4.2.0 on one broker, driven by its own tools. `flush.messages=1` syncs each batch before it is acknowledged,
+  which is what this store and Pravega promise.
+- The CPU and memory of a server are those of its process and of that one's children.
+"""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import grpc.aio
+
+from benchmarks.peers.cases import OURS, PRAVEGA
+from tests.integration.java_libraries import cache_directory, class_path
+from tests.integration.pravega_clients.controller_calls import ControllerCalls
+from tests.integration.pravega_clients.store_process import StoreProcess, free_ports
+from tests.integration.pravega_clients.toolchain import compiled
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def family(process_id: int) -> list[int]:
+    """The process and all that descend from it."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = _fields(int(entry.name))
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(fields[1])
+    found = [process_id]
+    for parent in found:
+        found += [child for child, its_parent in parents.items() if its_parent == parent]
+    return found
+
+
+def cpu_seconds(process_id: int) -> float:
+    """User and system time so far."""
+    ticks = 0
+    for each in family(process_id):
+        fields = _fields(each)
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICKS_PER_SECOND
+
+
+def resident_bytes(process_id: int) -> int:
+    pages = 0
+    for each in family(process_id):
+        pages += int(Path(f"/proc/{each}/statm").read_text().split()[1])
+    return pages * _PAGE_BYTES
+
+
+def _fields(process_id: int) -> list[str]:
+    """Of /proc/PID/stat, from the state on: a name may contain anything, a closing bracket too."""
+    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+
+
+JAVA = Path(__file__).parent / "java"
+CONTAINERS = 4
+_READY_SECONDS_MAX = 120.0
+_STOP_SECONDS_MAX = 60.0
+_OPEN_FOR_NETTY = ("java.nio", "sun.nio.ch", "java.lang", "java.io")
+
+
+class Server(Protocol):
+    """One that was started."""
+
+    name: str
+
+    @property
+    def controller(self) -> str:
+        """HOST:PORT."""
+
+    @property
+    def process_id(self) -> int: ...
+    def stop(self) -> None: ...
+
+
+def java_command(*options: str) -> list[str]:
+    """A JVM with Pravega's class path and our programs; the class to run comes next."""
+    path = class_path(JAVA / "pom.xml")
+    classes = compiled(JAVA / "pom.xml", JAVA / "src")
+    logging = f"-Dlogback.configurationFile={JAVA / 'logback.xml'}"
+    return ["java", *options, logging, "-classpath", f"{classes}:{path}"]
+
+
+class OurServer:
+    """This store, with its defaults."""
+
+    name = OURS
+
+    def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
+        self._process = StoreProcess(directory / "data", options, environment=compiled_modules())
+        self._process.start()
+
+    @property
+    def controller(self) -> str:
+        return f"127.0.0.1:{self._process.controller_port}"
+
+    @property
+    def process_id(self) -> int:
+        return self._process.process_id
+
+    def restart(self) -> None:
+        """An orderly end, and a start that recovers."""
+        self._process.terminate()
+        self._process.start()
+
+    def stop(self) -> None:
+        if self._process.is_running:
+            self._process.kill()
+
+
+class PravegaServer:
+    """Pravega 0.13.0 with one bookie in one JVM; see java/src/peers/PravegaServer.java."""
+
+    name = PRAVEGA
+
+    def __init__(self, directory: Path) -> None:
+        directory = directory.resolve()
+        ports = free_ports(4)
+        self.controller = f"127.0.0.1:{ports[0]}"
+        (directory / "tmp").mkdir(parents=True)
+        command = java_command(
+            "-Xms1g",
+            "-Xmx2g",
+            "-XX:MaxDirectMemorySize=4g",
+            *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPEN_FOR_NETTY),
+            f"-Djava.io.tmpdir={directory / 'tmp'}",
+        )
+        command += ["peers.PravegaServer", str(directory / "data"), *map(str, ports)]
+        with (directory / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, str(CONTAINERS)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=directory,  # its own log files go wherever it stands
+            )
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait(_STOP_SECONDS_MAX)
+
+
+@cache
+def compiled_modules() -> Mapping[str, str]:
+    """Compiles our modules once, as the installation of a package does; the variables with which they are found.
+
+    Without them the server would compile half a thousand files at every start, wherever bytecode is not written.
+    """
+    variables = {
+        "PYTHONPYCACHEPREFIX": str(cache_directory() / "bytecode"),
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
+    subprocess.run(
+        [sys.executable, "-c", "import segmentstore.cli.main, segmentstore.host.standalone"],
+        env={**os.environ, **variables},
+        check=True,
+    )
+    return variables
+
+
+def start(name: str, directory: Path) -> tuple[Server, float]:
+    """(the server, seconds from its start until it made a first stream)."""
+    directory.mkdir(parents=True)
+    compiled_modules()
+    started = time.perf_counter()
+    server: Server = OurServer(directory) if name == OURS else PravegaServer(directory)
+    try:
+        asyncio.run(wait_until_ready(server.controller))
+    except BaseException:
+        server.stop()
+        raise
+    return server, time.perf_counter() - started
+
+
+async def wait_until_ready(controller: str) -> None:
+    """A server is ready when it has made a stream."""
+    async with asyncio.timeout(_READY_SECONDS_MAX):
+        number = 0
+        while True:
+            number += 1
+            async with ControllerCalls(controller) as calls:
+                try:
+                    await calls.create("ready", f"s{number}", 1)
+                except (grpc.aio.AioRpcError, AssertionError):
+                    await asyncio.sleep(0.1)
+                else:
+                    return
+
+
+_KAFKA_POM = Path(__file__).parent / "kafka" / "pom.xml"
+TOPIC = "synced"
+_CLUSTER_ID = "c2VnbWVudHN0b3JlLXBlZQ"
+_TOOL_SECONDS_MAX = 150.0
+_RESULT = re.compile(r"([\d.]+) records/sec .*?([\d.]+) ms 50th, .*?([\d.]+) ms 99th")
+
+_BROKER_SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{broker}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.dirs={directory}/logs
+"""
+
+
+class KafkaBroker:
+    """Formatted, started, with one topic of one partition that syncs."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        broker, controller = free_ports(2)
+        self._address = f"127.0.0.1:{broker}"
+        settings = directory / "server.properties"
+        settings.write_text(
+            _BROKER_SETTINGS.format(broker=broker, controller=controller, directory=directory)
+        )
+        self._tool("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(settings))
+        with (directory / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [*_java("-Xms1g", "-Xmx1g"), "kafka.Kafka", str(settings)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            self._make_topic()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT."""
+        return self._address
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def write(self, *, size: int, count: int) -> dict[str, float]:
+        """One producer as fast as it can, with batches as large as Pravega's client makes them."""
+        output = self._tool(
+            "org.apache.kafka.tools.ProducerPerformance",
+            *("--topic", TOPIC, "--num-records", str(count), "--record-size", str(size)),
+            *("--throughput", "-1", "--producer-props", f"bootstrap.servers={self._address}"),
+            *("acks=all", "batch.size=262144", "linger.ms=1", "buffer.memory=67108864"),
+        )
+        found = _RESULT.search(output.splitlines()[-1])
+        assert found is not None, output[-500:]
+        per_second, p50, p99 = map(float, found.groups())
+        return {
+            "events_per_second": per_second,
+            "megabytes_per_second": per_second * size / 1e6,
+            "p50_ms": p50,
+            "p99_ms": p99,
+        }
+
+    def _make_topic(self) -> None:
+        deadline = time.monotonic() + 60
+        options = ("--partitions", "1", "--replication-factor", "1", "--config", "flush.messages=1")
+        while True:
+            try:
+                self._tool(
+                    "org.apache.kafka.tools.TopicCommand",
+                    *("--bootstrap-server", self._address, "--create", "--topic", TOPIC, *options),
+                )
+            except subprocess.CalledProcessError:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return
+
+    def _tool(self, name: str, *arguments: str) -> str:
+        done = subprocess.run(
+            [*_java("-Xms256m", "-Xmx512m"), name, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_TOOL_SECONDS_MAX,
+            check=True,
+        )
+        return done.stdout.strip()
+
+
+def _java(*options: str) -> list[str]:
+    return ["java", *options, "-classpath", class_path(_KAFKA_POM)]
