@@ -18,6 +18,7 @@ BENCHMARKS: Mapping[str, str] = {
     "container_append": "append:container_append",
     "file_log": "file_log:main",
     "file_append": "append:file_append",
+    "client": "client:main",
     "tail_read": "tail_read:main",
     "tier2_cold_read": "tier2:tier2_cold_read",
     "tier2_drain": "tier2:tier2_drain",
