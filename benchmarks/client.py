@@ -26,7 +26,7 @@ from segmentstore.cli.server_process import ServerProcess
 from segmentstore.client import ClientSettings, ScalingPolicy, Store, Stream, StreamConfig, connect
 from segmentstore.client.connection import ConnectionPool, ServerAddress, WireConnection
 from segmentstore.client.errors import ConnectionLostError
-from segmentstore.client.event import EVENT_HEADER_BYTES, frame_event
+from segmentstore.codec.event_frame import EVENT_HEADER_BYTES, frame_event
 from segmentstore.codec.stream_names import segment_name
 from segmentstore.codec.wire_protocol.appends import (
     AppendBlockEnd,

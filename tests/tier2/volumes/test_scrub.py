@@ -71,7 +71,7 @@ async def test_a_version_that_the_index_lost_is_named(tmp_path: Path) -> None:
     index = MemoryIndex()
     opened = await open_small(str(tmp_path), settings=FAST, open_index=lambda _: index)
     scrubber = await filled(opened)
-    await asyncio.get_running_loop().run_in_executor(None, opened.engine.index.sync)
+    await asyncio.get_running_loop().run_in_executor(None, opened.engine._index.sync)
     index.apply([(current_key(KEYS[9]), None)])
     await scrubber.scrub()
     assert any("key/09" in one and "not in the index" in one for one in scrubber.findings)
@@ -85,10 +85,10 @@ async def test_a_flipped_bit_in_the_index_is_named(tmp_path: Path) -> None:
         open_index=lambda path: LmdbIndex(path, checked_bytes_max=0),
     )
     scrubber = await filled(opened)
-    await asyncio.get_running_loop().run_in_executor(None, opened.engine.index.sync)
+    await asyncio.get_running_loop().run_in_executor(None, opened.engine._index.sync)
     path = tmp_path / "index" / "data.mdb"
     whole = path.read_bytes()
-    record = opened.engine.index.get(current_key(KEYS[30]))
+    record = opened.engine._index.get(current_key(KEYS[30]))
     assert record is not None
     assert decode_object_row(record).record.size == len(content_of(KEYS[30]))
     changed = whole.replace(record, record[:-1] + bytes([record[-1] ^ 1]))
