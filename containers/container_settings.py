@@ -127,7 +127,7 @@ class ReadIndexSettings:
     waiters_max: int = 100_000
     """Readers that may wait at tails at a time; one more is refused."""
     discards_per_turn: int = 2_000
-    """Blocks freed in one turn of the loop when a merge, truncation or deletion frees many (H57)."""
+    """Blocks freed in one turn of the loop when a merge, truncation or deletion frees many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class WriterSettings:
     flush_bytes: int = 64 * _MEBIBYTE
     """A segment with this many pending bytes is flushed at once."""
     flush_age_seconds: float = 10.0
-    """A segment whose oldest pending item is this old is flushed, however small (H14)."""
+    """A segment whose oldest pending item is this old is flushed, however small."""
     prompt_age_seconds: float = 1.0
     """The same for a seal, merge, truncate or delete: soon, yet many of them share a publication."""
     look_again_seconds: float = 0.2
@@ -248,6 +248,6 @@ class ContainerSettings:
     tables: TableSettings = field(default_factory=TableSettings)
     expiry: ExpirySettings = field(default_factory=ExpirySettings)
     claim_retry_seconds: float = 2.0
-    """Between two attempts to claim a root that did not answer at start (H41)."""
+    """Between two attempts to claim a root that did not answer at start."""
     housekeeping_seconds: float = 0.5
     """Between two looks at the throttle and the active set while nothing else happens."""

@@ -1,9 +1,9 @@
 """What one container looks after beside its verbs: throttling, room in the cache, idle segments, a late Tier 2.
 
 - The writer's numbers are looked at now and then, not per commit.
-- Items of the log are charged to the container's share of the cache as often as the throttle is looked at (H34).
+- Items of the log are charged to the container's share of the cache as often as the throttle is looked at.
 - Room made in the cache is noticed at once, but looked at only once per turn of the loop.
-- A container that started without Tier 2 asks for it until it answers, and then ends (H41).
+- A container that started without Tier 2 asks for it until it answers, and then ends.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class Housekeeping:
                 self._mapper.evict_some()
 
     def refresh_writer_pressure(self) -> None:
-        """Take its numbers, and press it as hard as the cache is full; wholly if attributes need room (H14)."""
+        """Take its numbers, and press it as hard as the cache is full; wholly if attributes need room."""
         self._writer_statistics = self._writer.statistics()
         used = (
             self._cache.utilisation(self._cache_share)
@@ -109,7 +109,7 @@ class Housekeeping:
         await self._writer.run()
 
     async def _claim_late(self) -> None:
-        """Tier 2 was down at start (H41): once it answers, a restart with it is the simplest truth.
+        """Tier 2 was down at start: once it answers, a restart with it is the simplest truth.
 
         The replayed state took every byte of the log for un-flushed; instead of mending it in place, the container
         ends and is assigned again, and recovers with the root at hand.
@@ -150,7 +150,7 @@ class Housekeeping:
             self._processor.refresh_throttle()
 
     def gauges(self) -> ThrottleGauges:
-        """Look at everything anew, and charge the memory of the log's items to the cache (H34)."""
+        """Look at everything anew, and charge the memory of the log's items to the cache."""
         item_count = len(self._memory_log) + self._writer.pending_items
         if self._cache_share.charge(item_count * ITEM_BYTES):
             self._cache.room_made()

@@ -9,7 +9,7 @@
 Invariants:
 - at most one owner of a container id acknowledges anything: the log's epoch decides;
 - when one part fails, the container stops whole, once, and says why. States move one way: a container that stopped or
-  failed never runs again and never restarts itself (H42);
+  failed never runs again and never restarts itself;
 - corruption disables the log, so that no retry destroys the evidence.
 """
 
@@ -75,7 +75,7 @@ _ALLOWED_MOVES: Mapping[ContainerState, frozenset[ContainerState]] = {
 
 
 class ContainerBackups:
-    """Backups of one container: snapshots that are kept in Tier 2, made and dropped by the owner (H6).
+    """Backups of one container: snapshots that are kept in Tier 2, made and dropped by the owner.
 
     Each call may run beside everything else that the container does.
     """

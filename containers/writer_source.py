@@ -77,7 +77,7 @@ class ContainerWriterSource(ActiveSegments):
         if segment is not None:
             self._metadata.attribute_ledger.publications += 1
             segment.encoded_snapshot = None
-            # Now, one by one: not all of them in the next checkpoint (H29).
+            # Now, one by one: not all of them in the next checkpoint.
             encode_segment_snapshot(segment)
 
     def segment_removed(self, segment_id: SegmentId) -> None:
@@ -103,5 +103,5 @@ class ContainerWriterSource(ActiveSegments):
 
     def _note_root(self) -> None:
         """What leaves memory or the log is in this root: the log says so first, in every checkpoint, so that an older
-        one is known for what it is (H31)."""
+        one is known for what it is."""
         self._metadata.root_changes = self._root_changes()

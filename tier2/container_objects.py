@@ -1,10 +1,10 @@
 """The objects of one container in the store: their keys and identities, puts, reads and deletes, and counters.
 
 - An identity (epoch, claim, serial) is given out once, ever: epochs grow, the claim is a random number of the process
-  that claimed the epoch, serials count up within it. A second attempt at anything takes another serial (H2).
+  that claimed the epoch, serials count up within it. A second attempt at anything takes another serial.
 - Identities sort by epoch first, in bytes, as values and as keys of the store alike.
 - No key is a path prefix of another: `root` and the leaves below `runs/` and `chunks/` are never directories.
-- A put is repeated under the same key only with the same bytes (H2). It is an immutable object, so an attempt that
+- A put is repeated under the same key only with the same bytes. It is an immutable object, so an attempt that
   lands late changes nothing.
 
 An identity has 20 bytes: u64 epoch, u32 claim, u64 serial, all big-endian. The keys, some of whose words are older than
@@ -114,7 +114,7 @@ def container_of_key(key: str) -> ContainerId | None:
 
 
 class IdentitySource:
-    """Gives out the identities of one claim: each once, in growing order, serials from 1 on (H2)."""
+    """Gives out the identities of one claim: each once, in growing order, serials from 1 on."""
 
     def __init__(self, *, epoch: int, claim: int) -> None:
         self._epoch = epoch

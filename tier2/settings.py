@@ -25,10 +25,10 @@ class StorageSettings:
     upload_count_max: int = 4
     """Objects being encoded or uploaded at once; memory of a publication is about this many chunks."""
     put_attempts_max: int = 3
-    """Puts of one immutable object, same key and same bytes (H2), before a publication fails."""
+    """Puts of one immutable object, same key and same bytes, before a publication fails."""
 
     repack_live_share_max: float = 0.25
-    """A packed object of which no larger share is alive is copied, so that the rest becomes free (H12)."""
+    """A packed object of which no larger share is alive is copied, so that the rest becomes free."""
 
     compaction_chunk_bytes: int = 64 * _MIB
     """Uncompressed bytes of a chunk that small neighbours are joined into. A longer one is never joined."""
@@ -82,7 +82,7 @@ class StorageSettings:
     """A chunk image up to this size is fetched whole, with its index, in one request."""
 
     garbage_grace_seconds: float = 600.0
-    """How long dropped objects stay after this process first saw their record (H6). Loop time."""
+    """How long dropped objects stay after this process first saw their record. Loop time."""
     garbage_batch_max: int = 1_024
     """Objects deleted in one collection."""
     garbage_watched_max: int = 16_384

@@ -1,7 +1,7 @@
 """Tier 2 without its owner: every container of a store, read from its manifest. Nothing is ever written here.
 
-- Existence is concluded from roots only, never from a listing (H3).
-- The owner may go on publishing meanwhile: a missing object means that the manifest moved on (H8).
+- Existence is concluded from roots only, never from a listing.
+- The owner may go on publishing meanwhile: a missing object means that the manifest moved on.
 - `scan_layouts` gives segments in the order of their ids and entries in that of their offsets: the order in which they
   lie in the SSTs. It costs O(segments + layout entries), a page at a time; no chunk is touched, and no table's index.
 """

@@ -201,7 +201,7 @@ class TieredStorage(ManifestReading):
         await self._external_swaps.upload(key, content)
 
     async def propose_swap(self, proposal: SwapProposal) -> None:
-        """Check a swap that somebody else prepared, and publish it (H9).
+        """Check a swap that somebody else prepared, and publish it.
 
         Raises SwapRefusedError with the reason, and what publish() raises.
         """

@@ -1,7 +1,7 @@
 """What attribute updates come to, against everything accepted so far; and the attributes that remember merges.
 
-Pure: changes nothing. Results are absolute values, so that replaying them changes nothing (H32). A key whose value is
-not known here is neither refused nor accepted: the caller fetches it first (H26).
+Pure: changes nothing. Results are absolute values, so that replaying them changes nothing. A key whose value is
+not known here is neither refused nor accepted: the caller fetches it first.
 
 What passes here can be encoded, in the log, in every later checkpoint and in Tier 2, whoever asked for it:
 
@@ -13,7 +13,7 @@ What passes here can be encoded, in the log, in every later checkpoint and in Ti
 Merged sources
 --------------
 
-What a segment remembers of the segments merged into it, so that a retry is told from a loss (H74). Without it, "the
+What a segment remembers of the segments merged into it, so that a retry is told from a loss. Without it, "the
 source does not exist" could mean that the merge has been done or that the source was lost.
 
 One extended attribute of the target per merge, changed in the merge's own operation and dropped by

@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 
 async def ask_tier2(segment: SegmentMetadata, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """What Tier 2 says of the attributes of a segment, never older than what has left memory meanwhile (H26).
+    """What Tier 2 says of the attributes of a segment, never older than what has left memory meanwhile.
 
     Between question and answer values may be published and leave memory: then the answer has older ones, or none, and
     memory does not make up for it any more. So it is asked again. What memory holds is newer than the answer.
@@ -183,10 +183,10 @@ class AttributeMemory:
 
     Values that Tier 2 has leave, those that were not used for longest first, approximately: segments are swept in turn,
     and of each the generation that was not used since its last turn. What Tier 2 does not have never leaves; when that
-    alone is more than the bound, the storage writer is asked to flush (H14), nothing is swept before something was
+    alone is more than the bound, the storage writer is asked to flush, nothing is swept before something was
     published, and beyond a multiple of the bound writers are slowed.
 
-    However many segments hold values, the loop gets its turn behind each `slice_count` of them (H23).
+    However many segments hold values, the loop gets its turn behind each `slice_count` of them.
 
     Core attributes leave memory with their segments only: `core_is_full` says when idle ones have to.
     """

@@ -1,9 +1,9 @@
 """A stretch of a segment that is in the cache: one block, and where its bytes belong.
 
 Invariants:
-- the bytes of [offset, end) are at the start of the block; they never change while the entry lives (H54);
+- the bytes of [offset, end) are at the start of the block; they never change while the entry lives;
 - `generation` is PINNED while any of its bytes is missing in Tier 2 under its owner, and the generation of its last
-  use afterwards (H56).
+  use afterwards.
 - it grows at its end alone, and never beyond its block.
 """
 

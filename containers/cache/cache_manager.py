@@ -4,16 +4,16 @@ Entries with bytes that Tier 2 lacks are pinned: they are in no list, so evictio
 in generations, oldest first; using one moves it to the current generation, at most once per generation. A generation
 ends when a set share of the budget was used in it: age is counted in bytes, not in time; an idle cache does not age.
 
-The room for bytes that Tier 2 lacks is divided among the containers of a process (H37). Half of it is guaranteed in
+The room for bytes that Tier 2 lacks is divided among the containers of a process. Half of it is guaranteed in
 equal parts, one for each container that is open; the other half goes to those who come first. What one container holds
 beyond its part is taken from that other half alone, so a container whose Tier 2 is slow, or that takes in more than it
 can flush, never keeps the others from their part. Memory outside the cache is charged to a container's share too, so
-that it takes room from bytes: items of the in-memory log (H34).
+that it takes room from bytes: items of the in-memory log.
 
 Invariants (check()):
-- occupied memory = pinned + evictable + blocks handed out and not yet in an entry; it never exceeds the budget (H55);
-- an entry is in the list of exactly the generation it names, a pinned one in none (H56);
-- blocks for un-flushed bytes stop at `unflushed_share_max`, so that reads go on and a restart has room to spare (H38);
+- occupied memory = pinned + evictable + blocks handed out and not yet in an entry; it never exceeds the budget;
+- an entry is in the list of exactly the generation it names, a pinned one in none;
+- blocks for un-flushed bytes stop at `unflushed_share_max`, so that reads go on and a restart has room to spare;
 - the parts of all containers, or what a container holds if that is more, sum up to `claimed_bytes`;
 - below its part a container always has room for the rest of it: `claimed_bytes` grows beyond `limit_bytes` only by a
   recovery, by what is charged after the fact, and when another container opens and the parts become smaller.
@@ -67,7 +67,7 @@ class CacheStatistics:
 
 
 class CacheShares:
-    """The containers that share a cache, and how its room for un-flushed bytes is divided among them (H37)."""
+    """The containers that share a cache, and how its room for un-flushed bytes is divided among them."""
 
     def __init__(self, *, limit_bytes: int) -> None:
         """`limit_bytes`: for un-flushed bytes and charges of all containers together."""
@@ -259,7 +259,7 @@ class CacheManager:
         self._storage.free(block)
 
     def allocate_fetched(self, size_bytes: int) -> CacheBlock | None:
-        """A block for bytes that Tier 2 has; None if the cache is full of un-flushed bytes (H36)."""
+        """A block for bytes that Tier 2 has; None if the cache is full of un-flushed bytes."""
         try:
             return self._allocate(size_bytes)
         except CacheFullError:

@@ -11,7 +11,7 @@ joins its buddy (the other half of the block both were split from) again and aga
 become big ones without any pass over memory.
 
 Invariants (check()):
-- memory taken from the system never exceeds the budget, and the budget counts blocks, not the bytes in them (H55);
+- memory taken from the system never exceeds the budget, and the budget counts blocks, not the bytes in them;
 - taken and free blocks together cover every slab exactly once: live blocks never share a byte;
 - two free buddies never exist side by side: they would have joined;
 - `taken_units` is the sum of the taken blocks;

@@ -3,7 +3,7 @@
 What the read indexes of a container's segments have in common. The cache itself is the process's.
 
 Invariants:
-- a run of n un-flushed bytes gets at most max(2n, 4 KiB) of memory, and all of its blocks or none (H55);
+- a run of n un-flushed bytes gets at most max(2n, 4 KiB) of memory, and all of its blocks or none;
 - an entry that was discarded is found by no index; while it waits for its turn to be released its memory still counts,
   as un-flushed if it is pinned;
 - after close() the container occupies no cache memory and has no share.
@@ -62,7 +62,7 @@ class ContainerCache:
         try:
             while size > 0:
                 # All blocks before it are full, and neither what holds the new bytes nor what doubles the run makes
-                # its memory more than twice its bytes (H55).
+                # its memory more than twice its bytes.
                 block_bytes = 1 << (size - 1).bit_length()
                 if run_bytes > block_bytes:
                     block_bytes = 1 << run_bytes.bit_length() >> 1

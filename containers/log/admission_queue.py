@@ -1,8 +1,8 @@
 """Requests that cannot be accepted yet: writers are slowed, the cache has no room, or an attribute is not in memory.
 
-The line keeps call order per segment (H35): while a segment has a request here, every later one of it that must not
+The line keeps call order per segment: while a segment has a request here, every later one of it that must not
 overtake queues behind it. A segment that waits for an attribute steps aside with its requests and lets other segments
-go on (H26). Requests are held, never dropped; their bytes are bounded.
+go on. Requests are held, never dropped; their bytes are bounded.
 
 Invariant: of one segment, what stands aside was called before what stands in the line. Hence every new request goes to
 the end of the line, also one of a segment that stepped aside: others of it may be in the line still, because a batch

@@ -1,7 +1,7 @@
 """Metadata checkpoints: when the next one is due (`CheckpointPolicy`), and what is encoded for it beforehand.
 
 A checkpoint costs its own bytes, and a log that is not truncated costs recovery time and disk. It is due after
-`bytes_min` bytes and at least ten times the size of the last one, or after `operations_max` operations (H29).
+`bytes_min` bytes and at least ten times the size of the last one, or after `operations_max` operations.
 Checkpoints alone never make one due.
 
 A checkpoint is the state of one moment, so it is taken without giving the loop back. What can be done before is done

@@ -13,7 +13,7 @@ A frame, little-endian:
     u32 leading_bytes          bytes at the start of the payload that continue a record of earlier frames
     u64 frame_number           +1 from frame to frame within an epoch
     u64 epoch
-    u64 last_started           sequence number of the last record begun in this frame or before (H30)
+    u64 last_started           sequence number of the last record begun in this frame or before
 
     payload
 
@@ -27,7 +27,7 @@ Invariants (a log that breaks one of the first three is corrupt: Tier 1 vouched 
 - a record that is continued continues exactly where it stopped;
 - operations leave the queue in order and are written completely, across as many frames as needed;
 - a frame's `completed` are the operations whose last byte is in it, with the barriers between them, in order;
-- a frame holds at most `operations_max` operations, so that its commit stays short (H23).
+- a frame holds at most `operations_max` operations, so that its commit stays short.
 """
 
 import struct
@@ -69,7 +69,7 @@ OPERATION_BYTES = 64
 """What an append counts in the queue beyond its data: about its header, so that tiny ones are bounded as well."""
 
 _ORDINARY_OPERATIONS = (MapSegmentOperation, UpdateAttributesOperation)
-"""Besides appends: what may not use the reserve that is kept for freeing space (H52)."""
+"""Besides appends: what may not use the reserve that is kept for freeing space."""
 
 
 @dataclass(slots=True)
@@ -321,7 +321,7 @@ class DataFrameBuilder:
         )
 
     def _marker(self, completed: list[Operation]) -> SequenceNumber:
-        """The frame's marker: the last operation *started* in it, not the last completed one (H30)."""
+        """The frame's marker: the last operation *started* in it, not the last completed one."""
         del completed
         return self._last_started
 

@@ -6,14 +6,14 @@
 Invariants:
 - frames are handed to the log, and applied, in the order in which they were built; when one fails, it and everything
   behind it is rolled back, and nothing is handed to the log behind one that it has refused: a log that is full for one
-  entry may take a smaller one, and would have a gap for ever (H51);
+  entry may take a smaller one, and would have a gap for ever;
 - a barrier completes when everything submitted before it is applied;
 - any failure of the log or of a commit, and any exception in a turn of the loop, ends the pipeline for good, and with
   it every operation that it has: each accepted operation is in the queue, with the builder or in flight at any moment,
   so that fail() finds it;
-- what was accepted is written: if the log has become full meanwhile, into its reserve (H52). `queued_bytes_max` and the
+- what was accepted is written: if the log has become full meanwhile, into its reserve. `queued_bytes_max` and the
   largest append bound how much that can be;
-- the loop is given back after about `slice_seconds` (H23).
+- the loop is given back after about `slice_seconds`.
 """
 
 import asyncio
@@ -206,7 +206,7 @@ class FramePipeline:
                 return
             try:
                 self._apply(frame, future.result())
-            except Exception as bug:  # noqa: BLE001  # a commit must not fail: halt (H22)
+            except Exception as bug:  # noqa: BLE001  # a commit must not fail: halt
                 self.fail(bug)
                 return
             self._in_flight.popleft()

@@ -1,7 +1,7 @@
 """The in-memory operation log: what is committed and not yet taken by the storage writer.
 
 Holds runs instead of single appends, everything else as logged; the container charges every item to its share of the
-cache (H34). Invariants:
+cache. Invariants:
 
 - items stand in order of their first sequence number;
 - only the newest item of a segment may grow, and none that was handed out;
@@ -68,7 +68,7 @@ class InMemoryLog:
     ) -> None:
         """One committed append: grows the segment's open run, or begins another. Positional: the hot path.
 
-        A run is either events or bytes of unknown structure (H76).
+        A run is either events or bytes of unknown structure.
         """
         run = segment.open_run
         if run is None or (

@@ -1,8 +1,8 @@
 """Which log address may go when which checkpoint is behind us.
 
-A frame's marker is the last operation started in it or before (H30). The log may be truncated to the last frame whose
+A frame's marker is the last operation started in it or before. The log may be truncated to the last frame whose
 marker lies before a checkpoint: everything the checkpoint's record touches stays. A checkpoint is a valid truncation
-point once its last frame is durable (H28). `TruncationMarkers` knows both; `LogTruncation` truncates by them.
+point once its last frame is durable. `TruncationMarkers` knows both; `LogTruncation` truncates by them.
 
 Invariants (check()): markers and addresses grow; valid truncation points grow.
 """
@@ -68,7 +68,7 @@ class LogTruncation:
         log: DurableDataLog,
         storage_checkpoint: Callable[[], "Future[int]"],
     ) -> None:
-        """`storage_checkpoint` writes what Tier 2 has of each segment: the log says so before it forgets (H31)."""
+        """`storage_checkpoint` writes what Tier 2 has of each segment: the log says so before it forgets."""
         self._markers = markers
         self._checkpoints = checkpoints
         self._log = log

@@ -1,6 +1,6 @@
 """Applies a durable frame: metadata, read index, in-memory log, futures, in one synchronous stretch.
 
-Nothing in here may be refused (H22): room was reserved when the operation was accepted. An exception is a bug, and the
+Nothing in here may be refused: room was reserved when the operation was accepted. An exception is a bug, and the
 processor halts the container before any further future completes. Because the bytes are in the read index and
 `length` has moved before a future completes, a client that saw its ack can read its bytes.
 """

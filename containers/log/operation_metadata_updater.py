@@ -1,6 +1,6 @@
 """Judges an operation against everything accepted so far, and moves the pending state on if it is good.
 
-One synchronous step per operation: check, reserve room (an append's bytes are copied into the cache here, H22), assign
+One synchronous step per operation: check, reserve room (an append's bytes are copied into the cache here), assign
 offset and sequence number, change the pending fields. A refusal changes nothing.
 """
 
@@ -86,7 +86,7 @@ class OperationMetadataUpdater:
         operation.result = segment.pending_length = end
         if now_ms > segment.pending_last_modified_ms:
             segment.pending_last_modified_ms = now_ms
-        operation.last_modified_ms = segment.pending_last_modified_ms  # never goes back (H77)
+        operation.last_modified_ms = segment.pending_last_modified_ms  # never goes back
         segment.pending_operations += 1
         segment.encoded_snapshot = None
         if changes is not None:
@@ -132,7 +132,7 @@ class OperationMetadataUpdater:
         seal_source: bool,
         now_ms: int,
     ) -> MergeOperation:
-        """The target also remembers the source (H74) and counts its events. Also raises UnknownAttributesError."""
+        """The target also remembers the source and counts its events. Also raises UnknownAttributesError."""
         if target is source:
             raise MergeRefusedError(f"a segment cannot be merged into itself name={target.name!r}")
         self._require_present(source)
@@ -198,7 +198,7 @@ class OperationMetadataUpdater:
         return operation
 
     def accept_checkpoint(self) -> MetadataCheckpointOperation:
-        """The pending state of this very moment becomes an operation (H28)."""
+        """The pending state of this very moment becomes an operation."""
         operation = MetadataCheckpointOperation(
             encode_checkpoint(self.metadata), root_changes=self.metadata.root_changes
         )
@@ -254,6 +254,6 @@ def count_events(
 
 
 def _modify(segment: SegmentMetadata, now_ms: int) -> int:
-    """The segment's new last-modified time in milliseconds; it never goes back, whatever the clock does (H77)."""
+    """The segment's new last-modified time in milliseconds; it never goes back, whatever the clock does."""
     segment.pending_last_modified_ms = max(segment.pending_last_modified_ms, now_ms)
     return segment.pending_last_modified_ms

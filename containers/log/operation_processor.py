@@ -7,9 +7,9 @@ attribute that is not in memory), it waits for in the admission queue. Submittin
 Invariants:
 - P1  sequence numbers strictly increase in the order of acceptance, which is the order of the log;
 - P2  a future completes only when its operation is durable and applied; refusals that were judged against pending
-  state complete only when that state has committed (H24);
+  state complete only when that state has committed;
 - P3  what cannot be accepted yet waits in the admission queue, in call order per segment; delay comes before
-  acceptance (H35);
+  acceptance;
 - P4  any failure of the pipeline ends the processor for good; the container's next owner recovers.
 """
 
@@ -240,7 +240,7 @@ class OperationProcessor:
         )
 
     def truncate(self, segment: SegmentMetadata, offset: int) -> "Future[int]":
-        """Never waits in line: it frees space (H35)."""
+        """Never waits in line: it frees space."""
         return self._process(
             segment, lambda: self._updater.accept_truncate(segment, offset), overtakes=True
         )
@@ -253,7 +253,7 @@ class OperationProcessor:
         attribute_updates: Sequence[AttributeUpdate] = (),
         seal_source: bool = False,
     ) -> "Future[int]":
-        """The target's new length. The source stays active while the merge waits in line (H27)."""
+        """The target's new length. The source stays active while the merge waits in line."""
         future = self._process(
             target,
             lambda: self._updater.accept_merge(
@@ -315,7 +315,7 @@ class OperationProcessor:
     def update_attributes(
         self, segment: SegmentMetadata, updates: Sequence[AttributeUpdate]
     ) -> "Future[int]":
-        """Throttled like an append: it costs memory until it is in Tier 2 (H34)."""
+        """Throttled like an append: it costs memory until it is in Tier 2."""
         if self._log_full:
             future: Future[int] = self._loop.create_future()
             fail_unless_done(future, log_full_error())
@@ -362,7 +362,7 @@ class OperationProcessor:
         await self.checkpoint()
 
     def storage_checkpoint(self) -> "Future[int]":
-        """Write the storage lengths (H31)."""
+        """Write the storage lengths."""
         future: Future[int] = self._loop.create_future()
         if self._pipeline.failure is not None:
             self._stopped(future)
@@ -525,7 +525,7 @@ class OperationProcessor:
 
 
 def _pin_until(done: "Future[int]", segments: Sequence[SegmentMetadata]) -> None:
-    """Segments stay active while an operation on them waits in line (H27)."""
+    """Segments stay active while an operation on them waits in line."""
     if done.done():
         return
     for segment in segments:

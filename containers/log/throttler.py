@@ -1,7 +1,7 @@
 """How long writers have to wait before their next append is accepted, and why.
 
 The delay is the greatest of several pure functions of gauges, each zero below its threshold, growing to its maximum,
-and "stop" beyond (H35: the delay comes before acceptance, never after it). What frees space is never delayed.
+and "stop" beyond (the delay comes before acceptance, never after it). What frees space is never delayed.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,13 @@
 """Committed appends of one segment that stand one behind the other, as one item of the in-memory log.
 
 A run grows in place while it is the newest item of its segment and the storage writer has not taken it, so that the
-memory of the log does not grow with the number of appends (H34). Between its first and last sequence number there may
+memory of the log does not grow with the number of appends. Between its first and last sequence number there may
 be operations of *other* segments; whatever else happens to its own segment closes it.
 
 Invariants:
-- both ends are append boundaries, so Tier-2 blocks and chunks may end at run ends (H16, H76);
-- `checksum` is the CRC32C of exactly its bytes, chained from the bytes as they were received (H21);
-- either every byte of it belongs to declared events, and it begins and ends between two, or none does (H76);
+- both ends are append boundaries, so Tier-2 blocks and chunks may end at run ends;
+- `checksum` is the CRC32C of exactly its bytes, chained from the bytes as they were received;
+- either every byte of it belongs to declared events, and it begins and ends between two, or none does;
 - a closed run never changes.
 """
 
@@ -65,7 +65,7 @@ class AppendRun(_AppendFields):
         self.first_modified_ms = last_modified_ms
         self.last_modified_ms = last_modified_ms
         self.events: int | None = None
-        """How many whole events the run is; None: bytes of unknown structure (H76)."""
+        """How many whole events the run is; None: bytes of unknown structure."""
         self.event_number = 0
         """Events of the segment before the run, over the segment's whole life. Means nothing without `events`."""
         self.attributes: dict[AttributeKey, AttributeValue | None] | None = None

@@ -1,6 +1,6 @@
 """The attributes of one segment in memory: committed, pending, and how much is known.
 
-An attribute is *known*, *known to be absent*, or *unknown* (H26): a table that is not `complete` may lack values that
+An attribute is *known*, *known to be absent*, or *unknown*: a table that is not `complete` may lack values that
 Tier 2 has, and nobody may conclude absence from it. Core attributes are always complete.
 
 Extended values carry the sequence number of the operation that set them, 0 if they were read from Tier 2. What is
@@ -184,7 +184,7 @@ class AttributeTable:
     def commit_published(
         self, changes: Iterable[tuple[AttributeKey, AttributeValue | None]]
     ) -> None:
-        """Values of a replayed operation that Tier 2 has: extended ones stay there until they are asked for (H38).
+        """Values of a replayed operation that Tier 2 has: extended ones stay there until they are asked for.
 
         A value that is held is of an earlier operation, and is forgotten: judged against it, a retry that must be
         refused would be accepted.

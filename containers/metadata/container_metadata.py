@@ -3,7 +3,7 @@
 Invariants (check()):
 - sequence numbers only grow, also when the frame that carried one failed;
 - an id is never given twice; a name maps to at most one segment that is not gone;
-- `by_id` holds every active segment, gone ones included until Tier 2 has followed (H20).
+- `by_id` holds every active segment, gone ones included until Tier 2 has followed.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class ContainerMetadata:
         self.by_id: dict[SegmentId, SegmentMetadata] = {}
         self._by_name: dict[str, SegmentMetadata] = {}
         self.root_changes = 0
-        """How many changes of Tier 2's root are known to be durable; an older root is not this container's (H31)."""
+        """How many changes of Tier 2's root are known to be durable; an older root is not this container's."""
         self.attribute_ledger = AttributeLedger()
         self.merged_into: dict[str, tuple[str, SegmentId]] = {}
         """Name and id of the target of each source that was merged since the log begins: before its name is given to
@@ -53,7 +53,7 @@ class ContainerMetadata:
         return self.highest_segment_id
 
     def raise_numbers(self, *, sequence_number: int, segment_id: int) -> None:
-        """Continue above these: what an earlier life may have handed out never returns (H7, H33)."""
+        """Continue above these: what an earlier life may have handed out never returns."""
         self.sequence_number = SequenceNumber(max(self.sequence_number, sequence_number))
         self.highest_segment_id = SegmentId(max(self.highest_segment_id, segment_id))
 

@@ -80,7 +80,7 @@ class SegmentMetadata(_AppendFields):
         self.last_sequence_number: SequenceNumber = NO_SEQUENCE_NUMBER
         """Newest committed operation that touched it."""
         self.published_sequence_number: SequenceNumber = NO_SEQUENCE_NUMBER
-        """Operations at or below it are in Tier 2 (H32)."""
+        """Operations at or below it are in Tier 2."""
         self.pending_start_offset = 0
         self.pending_length = 0
         self.pending_last_modified_ms = 0
@@ -94,13 +94,13 @@ class SegmentMetadata(_AppendFields):
         self.has_tail_waiters = False
         """Whether a commit of bytes would find anyone to wake; kept by its read index."""
         self.pins = 0
-        """Handles, requests and writer steps that hold this object (H27)."""
+        """Handles, requests and writer steps that hold this object."""
         self.last_used = 0.0
         """Loop time of the last use, for eviction."""
         self.waiting_requests = 0
-        """Requests that wait to be accepted; later ones of this segment queue behind them (H35)."""
+        """Requests that wait to be accepted; later ones of this segment queue behind them."""
         self.encoded_snapshot: bytes | None = None
-        """Its part of the next checkpoint; None when it has to be encoded again (H29)."""
+        """Its part of the next checkpoint; None when it has to be encoded again."""
 
     def is_gone(self) -> bool:
         """Users do not see it any more."""
@@ -124,7 +124,7 @@ class SegmentMetadata(_AppendFields):
         self.storage_length = length
 
     def set_last_modified(self, milliseconds: int) -> None:
-        """Never goes back, whatever the clock does (H77)."""
+        """Never goes back, whatever the clock does."""
         if milliseconds > self.last_modified_ms:
             self.last_modified_ms = milliseconds
 

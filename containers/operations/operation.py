@@ -1,7 +1,7 @@
 """The operations of the log, as objects.
 
 An operation is what the container promises: its results (assigned offsets, absolute attribute values, ids), never a
-request, so that replaying it twice changes nothing (H32). The bytes are in record_codec.py.
+request, so that replaying it twice changes nothing. The bytes are in record_codec.py.
 
 | operation | meaning |
 |---|---|
@@ -13,7 +13,7 @@ request, so that replaying it twice changes nothing (H32). The bytes are in reco
 | MapSegmentOperation | gives an id to a name, with the whole state: creation and reactivation |
 | MapTransactionOperation | the same for a segment that is to be merged into its parent |
 | MetadataCheckpointOperation | the whole active metadata; the log may be truncated before it |
-| StorageCheckpointOperation | storage lengths, so that a log kept behind an old checkpoint is not misread (H31) |
+| StorageCheckpointOperation | storage lengths, so that a log kept behind an old checkpoint is not misread |
 """
 
 from asyncio import Future
@@ -87,13 +87,13 @@ class AppendOperation(SegmentOperation):
         self.result = 0
         self.segment = segment
         self.data = data
-        """The bytes as received: what the log and the run's checksum are made of (H21). Dropped at commit."""
+        """The bytes as received: what the log and the run's checksum are made of. Dropped at commit."""
         self.length = len(data)
         self.offset = 0
         self.attributes: AttributeChanges | None = None
         self.seal = False
         self.events: int | None = None
-        """How many whole events `data` is, as its sender declared; None: bytes of unknown structure (H76)."""
+        """How many whole events `data` is, as its sender declared; None: bytes of unknown structure."""
         self.last_modified_ms = 0
 
 
@@ -122,7 +122,7 @@ class TruncateOperation(SegmentOperation):
 class MergeOperation(SegmentOperation):
     """The bytes of `source` now stand at [offset, offset + length) of the segment; `source` is gone.
 
-    The attributes are the target's, what it remembers of the merge among them (H74).
+    The attributes are the target's, what it remembers of the merge among them.
     """
 
     __slots__ = ("attributes", "last_modified_ms", "length", "offset", "source")
@@ -210,9 +210,9 @@ class StorageCheckpointOperation(Operation):
 
 
 class Barrier(Operation):
-    """Not logged. Completes when everything submitted before it has committed (H25).
+    """Not logged. Completes when everything submitted before it has committed.
 
-    With `error` it is a refusal that was judged against pending state: delivered only then (H24).
+    With `error` it is a refusal that was judged against pending state: delivered only then.
     """
 
     __slots__ = ("error", "segment")

@@ -1,7 +1,7 @@
 """The bytes of a container's state: one segment's, and all of them in a metadata checkpoint. Little-endian.
 
-Both are the *pending* state at the sequence number of the operation that carries them (H28). Extended attributes are
-not part of it: the log is truncated only where Tier 2 has them (H13), and later ones are replayed.
+Both are the *pending* state at the sequence number of the operation that carries them. Extended attributes are
+not part of it: the log is truncated only where Tier 2 has them, and later ones are replayed.
 
 Segment snapshot
 ----------------
@@ -49,7 +49,7 @@ _CHECKPOINT_VERSION = 1
 
 
 def encode_segment_snapshot(segment: SegmentMetadata) -> bytes:
-    """The segment's pending state; kept until something changes it (H29)."""
+    """The segment's pending state; kept until something changes it."""
     if segment.encoded_snapshot is not None:
         return segment.encoded_snapshot
     table = segment.attributes
@@ -122,7 +122,7 @@ def _decode_snapshot(view: memoryview, position: int) -> tuple[SegmentMetadata, 
 
 
 def encode_checkpoint(metadata: ContainerMetadata) -> list[BufferView]:
-    """The pending state of everything, in one stretch (H28)."""
+    """The pending state of everything, in one stretch."""
     header = _CHECKPOINT_HEADER.pack(
         _CHECKPOINT_VERSION,
         metadata.container_id,

@@ -7,7 +7,7 @@ from segmentstore.contracts.segments import ReadResultEntryKind
 
 
 class CachedEntry:
-    """Bytes that were in the cache at this step, copied then: their block may be gone by now (H53)."""
+    """Bytes that were in the cache at this step, copied then: their block may be gone by now."""
 
     __slots__ = ("_content", "offset")
 

@@ -9,20 +9,20 @@ ordered entries are touched once per block.
 
 Out: a read goes step by step, and what is not in the cache is waited for: bytes from Tier 2, or from an append that has
 not happened yet. Each step, and each look after a wait, sees the segment as it is then, not as it was when the read
-began: it may be truncated, sealed, merged or deleted meanwhile (H19). Tier 2 is asked for a byte behind a merge
+began: it may be truncated, sealed, merged or deleted meanwhile. Tier 2 is asked for a byte behind a merge
 redirect under the source's id; when it does not know the source any more, the merge was published a moment ago and the
-bytes are under the target's id (H57).
+bytes are under the target's id.
 
 Invariants (check() proves the first four):
 - entries and redirects do not overlap, and cover [storage length, length) and whatever is staged behind it, except
   for the stretches of merges that are not yet committed;
-- every entry that ends above the storage length is pinned: not evicted, not freed, not rewritten (H56);
-- only the last entry is open for growth, and only while its end is the end of all that is staged (H54);
+- every entry that ends above the storage length is pinned: not evicted, not freed, not rewritten;
+- only the last entry is open for growth, and only while its end is the end of all that is staged;
 - the metadata's `has_tail_waiters` is true exactly while a waiter may be there, so that a commit need not look here;
-- bytes written in a block never change while its entry lives (H54);
-- a run of n un-flushed bytes occupies at most max(2n, 4 KiB): the first block is small, later ones grow with it (H55);
-- staging is all or nothing: what may be refused is asked for before anything is written (H22);
-- a reader that waits at the tail is woken by the next append that commits, by the seal, and by the segment's end (H58);
+- bytes written in a block never change while its entry lives;
+- a run of n un-flushed bytes occupies at most max(2n, 4 KiB): the first block is small, later ones grow with it;
+- staging is all or nothing: what may be refused is asked for before anything is written;
+- a reader that waits at the tail is woken by the next append that commits, by the seal, and by the segment's end;
 - after end_reads() every read ends with the error it was given, the first one if there were several.
 """
 
@@ -83,7 +83,7 @@ class MergeRedirect:
     """[offset, end) of the target is [0, end - offset) of the source.
 
     From the commit of the merge until it is published, these bytes of the target are read through the source's index:
-    from its cache entries, or from Tier 2 under the source's id (H57).
+    from its cache entries, or from Tier 2 under the source's id.
     """
 
     __slots__ = ("end", "offset", "source")
@@ -180,7 +180,7 @@ class SegmentReadIndex:
         return begin + len(data)
 
     def insert_recovered(self, offset: int, data: BufferView) -> None:
-        """Put replayed bytes back at their offset; what Tier 2 has already is left out (H38).
+        """Put replayed bytes back at their offset; what Tier 2 has already is left out.
 
         Raises CacheFullError with no effect, DataCorruptionError if the bytes overlap those before them.
         """
@@ -283,7 +283,7 @@ class SegmentReadIndex:
             self._waiters.wake()
 
     def readable(self, offset: int) -> "Future[None]":
-        """Done when `offset` < length, or the segment is sealed, or reads have ended: look again then (H58).
+        """Done when `offset` < length, or the segment is sealed, or reads have ended: look again then.
 
         A wake-up may come early for an offset past the length. Raises TooManyWaitersError.
         """
@@ -342,7 +342,7 @@ class SegmentReadIndex:
         self._unpinned_end = storage_length
         entry = self.metadata.open_entry
         if entry.limit - entry.offset > max(BLOCK_BYTES_MIN, 2 * (entry.end - storage_length)):
-            # What trickles in must not keep a block pinned that was sized for a long run (H55).
+            # What trickles in must not keep a block pinned that was sized for a long run.
             self._close_run()
         self.truncated(self.metadata.start_offset)
         self._cache.manager.room_made()
@@ -558,7 +558,7 @@ class SegmentReadIndex:
         return b"".join(self.views_nowait(offset, length_max)) or None
 
     def views_nowait(self, offset: int, length_max: int) -> list[memoryview]:
-        """As read_nowait(), not copied: once the caller has given up the loop, others' bytes may be there (H53)."""
+        """As read_nowait(), not copied: once the caller has given up the loop, others' bytes may be there."""
         length = self.metadata.length
         if not 0 <= offset <= length:
             self.raise_if_ended()
@@ -612,7 +612,7 @@ class SegmentReadIndex:
         return offset
 
     def insert_fetched(self, offset: int, content: memoryview) -> None:
-        """Keep bytes from Tier 2 where they are still missing and still wanted (H59), as far as there is room (H36)."""
+        """Keep bytes from Tier 2 where they are still missing and still wanted, as far as there is room."""
         metadata = self.metadata
         begin = max(offset, metadata.start_offset)
         end = min(offset + len(content), metadata.storage_length)
@@ -653,7 +653,7 @@ class SegmentReadIndex:
         return not self._discarded and self._cache.manager.can_hold(size)
 
     def first_missing_offset(self) -> int | None:
-        """The first readable byte that is neither in Tier 2 nor here; None if all are. Recovery halts on any (H31)."""
+        """The first readable byte that is neither in Tier 2 nor here; None if all are. Recovery halts on any."""
         metadata = self.metadata
         begin = max(metadata.start_offset, metadata.storage_length)
         if begin >= metadata.length:

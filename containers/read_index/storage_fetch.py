@@ -1,7 +1,7 @@
 """Reads from Tier 2 on behalf of readers: shared, bounded, and ahead of those who read in order.
 
 A fetch belongs to the container, not to the reader that caused it. Readers that want a byte a running fetch was asked
-for wait for that one; one that goes away leaves it running for the others (H59).
+for wait for that one; one that goes away leaves it running for the others.
 
 Invariants:
 - at most `fetches_max` reads of Tier 2 are under way; read-ahead begins only while some of them are free;

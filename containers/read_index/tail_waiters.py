@@ -1,7 +1,7 @@
 """Readers that stand at the end of a segment and wait for whatever comes next, and how many a container may have.
 
 A wake-up carries no news: a reader that is woken looks at the segment again. So it does not matter what woke it, and a
-reader ends exactly once, by what it finds there (H58).
+reader ends exactly once, by what it finds there.
 
 Invariants:
 - a waiter is registered without an await since it last looked at the segment, and is a future, not a task;

@@ -2,11 +2,11 @@
 
 Order matters: the log is opened first (that fences its former owner), then the manifest is claimed (that fences a
 former owner's publications, and tells which bytes need not come back), then the log is replayed. Nothing is accepted
-or served before it has ended. When Tier 2 does not answer, replay takes every byte that the log has (H41).
+or served before it has ended. When Tier 2 does not answer, replay takes every byte that the log has.
 
 What replay finds in Tier 2 already is kept as checksums, for the storage writer to compare. When the bytes that Tier
 2 lacks do not fit into memory, replay stops, what has been replayed is flushed (containers.recovery.replay_flush),
-and replay goes on (H38). The log says nothing of this: the next owner that replays it finds more of it in Tier 2.
+and replay goes on. The log says nothing of this: the next owner that replays it finds more of it in Tier 2.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ _LOGGER = logging.getLogger(__name__)
 
 NUMBER_GAP = 1 << 24
 """Sequence numbers skipped at every recovery: more than were ever in flight, so that numbers of frames which a power
-cut took are not given again (H33). The same for segment ids."""
+cut took are not given again. The same for segment ids."""
 
 SLICE_SECONDS = 0.001
-"""Replay gives the loop back after about this long, and a frame: other containers serve meanwhile (H23, H37)."""
+"""Replay gives the loop back after about this long, and a frame: other containers serve meanwhile."""
 
 _APPEND_TYPE = int(OperationType.APPEND)
 _CHECKPOINT_TYPES = (int(OperationType.METADATA_CHECKPOINT), int(OperationType.STORAGE_CHECKPOINT))
@@ -80,7 +80,7 @@ class RecoverySummary:
     """Bytes that only the log had."""
     active_segments: int
     flushes: int
-    """How often memory was full, and what had been replayed was flushed (H38)."""
+    """How often memory was full, and what had been replayed was flushed."""
 
 
 class Recovery:
@@ -224,7 +224,7 @@ class Recovery:
     async def _look_ahead(self) -> None:
         """A flush adds to the changes of the root: what the rest of the log says of them is asked before the first one.
 
-        Else an older root had as many as the log says, as soon as recovery was tried again (H31).
+        Else an older root had as many as the log says, as soon as recovery was tried again.
         """
         stream = RecordStream()
         async with aclosing(self._log.read()) as entries:
@@ -288,7 +288,7 @@ class Recovery:
         return claimed.was_ours and changes is not None and claimed.changes > changes
 
     def _require_newest_root(self, logged: int) -> None:
-        """Nothing left memory or the log but what that many changes of the root had brought to Tier 2 (H31)."""
+        """Nothing left memory or the log but what that many changes of the root had brought to Tier 2."""
         metadata = self._metadata
         metadata.root_changes = max(metadata.root_changes, logged)
         if self._claimed is not None and logged > self._root_changes:

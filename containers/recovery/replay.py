@@ -3,17 +3,17 @@
 Recovery gives `Replay` every record in the order of the log and then calls `finish()`: appends one by one
 (`append_record`) or many together (`append_records`), all other records by `apply`, checkpoints among them.
 `ReplayedOverlap` has checksums of replayed bytes that Tier 2 has already, for the storage writer to compare before it
-goes on (H16).
+goes on.
 
 The state after replay is what the commits that wrote the records had made of it. Only what Tier 2 lacks comes back as
-data (H38): operations at or below a segment's published sequence number touch metadata alone, and bytes below its
+data: operations at or below a segment's published sequence number touch metadata alone, and bytes below its
 storage length are not put into the cache.
 
 Invariants:
 - the first record applied is a metadata checkpoint; records before it belong to what it already contains;
-- every later checkpoint must equal what replay has come to (H28); segments that it does not name have left memory;
+- every later checkpoint must equal what replay has come to; segments that it does not name have left memory;
 - offsets fit exactly: anything else is corruption and halts the container;
-- what Tier 2 says goes before what the log says it was told: a storage length comes from the manifest (H31), and may
+- what Tier 2 says goes before what the log says it was told: a storage length comes from the manifest, and may
   be ahead of the length until replay gets there;
 - a segment that Tier 2 had and has no more ends further down in the log, or the container halts at the end.
 """
@@ -102,7 +102,7 @@ class Replay:
       anything else, ends the stretch, and is judged by itself when what stands before it has been applied;
     - only appends are applied together, so that their order among segments shows nowhere but in the order of the items
       of the in-memory log: by the first record of each;
-    - a stretch is begun only if the cache has room for all of it, so that it is applied whole (H38).
+    - a stretch is begun only if the cache has room for all of it, so that it is applied whole.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Replay:
         self._forgotten: dict[SegmentId, int] = {}
         """Up to which sequence number; the same id may be active again behind it."""
         self._missing_in_storage: dict[SegmentId, int] = {}
-        """Segments that Tier 2 had and has no more: they end further down in the log, so their bytes stay out (H38)."""
+        """Segments that Tier 2 had and has no more: they end further down in the log, so their bytes stay out."""
 
     # --- segments --------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class Replay:
         self._metadata.remove(segment)
 
     def _require_storage_kept(self, segment: SegmentMetadata) -> None:
-        """What the log says was in Tier 2 is there, unless the segment has ended (H31)."""
+        """What the log says was in Tier 2 is there, unless the segment has ended."""
         if not self._storage_known or segment.is_gone():
             return
         logged = self._missing_in_storage.get(segment.segment_id, 0)
@@ -189,7 +189,7 @@ class Replay:
         if segment.storage_length > 0 and segment.segment_id not in self.records:
             raise DataCorruptionError(f"Tier 2 lost a segment that it had {segment!r}")
 
-    # --- a flush in the middle (H38) ---------------------------------------------------------------
+    # --- a flush in the middle ---------------------------------------------------------------
 
     def may_be_flushed(self, segment: SegmentMetadata, claimed: ClaimedManifest) -> bool:
         """Whether Tier 2 cannot have seen the segment's end, which would lie further down in the log.
@@ -285,7 +285,7 @@ class Replay:
         return position
 
     def _has_room_for(self, length: int) -> bool:
-        """A run takes at most twice its bytes, and one block at least (H55)."""
+        """A run takes at most twice its bytes, and one block at least."""
         blocks_max = min(len(self._metadata.by_id), length // _APPEND_HEADER_BYTES)
         return self._read_index.cache.has_room(2 * length + blocks_max * BLOCK_BYTES_MIN)
 
@@ -425,7 +425,7 @@ class Replay:
                 segment = self._segment(record)
                 segment.pending_deleted = True
                 self._applied(DeleteOperation(segment), record, segment)
-                segment.read_index.discard_all()  # nobody reads or flushes them any more (H38)
+                segment.read_index.discard_all()  # nobody reads or flushes them any more
             case OperationType.MERGE:
                 self._merge(record)
             case OperationType.MAP_SEGMENT | OperationType.MAP_TRANSACTION:
@@ -535,7 +535,7 @@ class Replay:
                 self.forget(segment)
 
     def _restore_evicted(self, segment: SegmentMetadata, sequence_number: SequenceNumber) -> None:
-        """A life without Tier 2 cannot tell what an earlier one evicted, and names it again (H41).
+        """A life without Tier 2 cannot tell what an earlier one evicted, and names it again.
 
         The log may have let go of the eviction. What was evicted was in Tier 2, to the last byte: it still is, or the
         segment ends further down in the log.
@@ -551,7 +551,7 @@ class Replay:
     # --- the end ---------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Everything is applied: drop what is gone from both tiers, and prove that no byte is missing (H31)."""
+        """Everything is applied: drop what is gone from both tiers, and prove that no byte is missing."""
         by_id = self._metadata.by_id
         if self._storage_known:
             self._forget_ended()
@@ -607,7 +607,7 @@ class Replay:
 def compare_with_checkpoint(
     present: SegmentMetadata, listed: SegmentMetadata, number: SequenceNumber
 ) -> None:
-    """A checkpoint never says anything else than replay up to it (H28)."""
+    """A checkpoint never says anything else than replay up to it."""
     ours = (present.length, present.start_offset, present.sealed, present.is_gone())
     theirs = (listed.length, listed.start_offset, listed.sealed, listed.is_gone())
     if ours != theirs or present.attributes.core() != listed.attributes.core():

@@ -1,4 +1,4 @@
-"""Flushes in the middle of a recovery, when the log holds more than memory does (H38).
+"""Flushes in the middle of a recovery, when the log holds more than memory does.
 
 Nobody is served yet and nothing is accepted, so a flush is a few rounds of the storage writer's parts over what has
 been replayed so far, and the state at that place of the log is what is published. Tier 2 may know of more than replay
@@ -6,10 +6,10 @@ has reached: then only segments are flushed of which Tier 2 cannot have seen the
 segment would come back that a former life had deleted or merged.
 
 Invariants:
-- what is published is the state after exactly the operations replayed (H15), with the root's numbers above them;
-- nothing is acknowledged: the log is as it was, and a crash at any moment leaves a root that is ahead of it (H16);
+- what is published is the state after exactly the operations replayed, with the root's numbers above them;
+- nothing is acknowledged: the log is as it was, and a crash at any moment leaves a root that is ahead of it;
 - bytes of which Tier 2 says that it has them are compared before anything is built on them;
-- a failure of Tier 2 ends the recovery: what became of the attempt is settled by the next claim (H4).
+- a failure of Tier 2 ends the recovery: what became of the attempt is settled by the next claim.
 """
 
 import asyncio

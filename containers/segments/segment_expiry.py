@@ -2,11 +2,11 @@
 
     every so often -> published segments of each rule's prefix -> their blocks from the start on -> one truncation each
 
-- Expiry is a truncation in the log like any other: it is replayed, published and undone by nothing (H77).
-- What goes is whole blocks in Tier 2, up to where the next one begins on an event, or is of unknown structure (H76).
+- Expiry is a truncation in the log like any other: it is replayed, published and undone by nothing.
+- What goes is whole blocks in Tier 2, up to where the next one begins on an event, or is of unknown structure.
   Bytes that are not flushed yet never expire.
-- What goes is of the segment that was looked at: one of the same name that was created since is another (H20).
-- A transaction's or a transient segment does not expire: it is merged as a whole or not at all (H17), and its bytes
+- What goes is of the segment that was looked at: one of the same name that was created since is another.
+- A transaction's or a transient segment does not expire: it is merged as a whole or not at all, and its bytes
   expire in its parent. Nor does one that the settings exempt.
 - A segment that is gone by then, or of which an index is damaged, holds up no other one.
 - A block is old when its *highest* time is; one without times when nothing was appended to its segment since.

@@ -4,7 +4,7 @@ A handle is what contracts.segments.Segment says. A merge by name takes one sour
 another.
 
 Invariants of merges:
-- a source that is gone counts as merged only if the target remembers it (H74);
+- a source that is gone counts as merged only if the target remembers it;
 - of many, the log has the first so many at any moment, in the order given: what is refused stops those behind it;
 - many share the log's frames: what waits for the log is each slice of them, not each of them.
 """
@@ -47,7 +47,7 @@ from segmentstore.contracts.segments import (
 )
 
 MERGED_TOGETHER_MAX = 256
-"""Sources that are pinned together, and taken in within one turn of the loop (H23)."""
+"""Sources that are pinned together, and taken in within one turn of the loop."""
 
 
 class SegmentHandle:
@@ -175,7 +175,7 @@ class SegmentHandle:
         return [operation.result for operation in merged]
 
     async def merged_length(self, source_name: str) -> int | None:
-        """This segment's length behind its merge of that source, None if it remembers none (H74)."""
+        """This segment's length behind its merge of that source, None if it remembers none."""
         key = merged_source_key(source_name)
         value = (await self.load_attributes([key])).get(key)
         return None if value is None else decode_merge(value)[0]

@@ -1,10 +1,10 @@
 """From names to active segments: activation, creation, pins, and eviction of what is idle.
 
 Invariants:
-- one resolution of a name is in flight at a time, shared by all who ask (H63); of several creates one wins;
+- one resolution of a name is in flight at a time, shared by all who ask; of several creates one wins;
 - a segment is logged (mapped) before anything else of it can be, because mapping is submitted in the very stretch in
-  which the segment becomes active (H27);
-- existence is decided by active metadata, else by the catalog under the root; never by a listing (H3), and "does not
+  which the segment becomes active;
+- existence is decided by active metadata, else by the catalog under the root; never by a listing, and "does not
   exist" is never remembered;
 - only a segment that nobody holds, that waits for nothing and whose every operation is published is evicted; the check
   and the removal are one stretch.
@@ -110,7 +110,7 @@ class SegmentMapper:
                 await self._activate(name)
                 continue
             if not last.is_gone():
-                # Its end is accepted and not yet durable: nobody may be told of it before (H24).
+                # Its end is accepted and not yet durable: nobody may be told of it before.
                 await asyncio.shield(self._processor.barrier(None))
             if self._metadata.last_of_name(name) is last:
                 raise SegmentNotFoundError(name)
@@ -137,7 +137,7 @@ class SegmentMapper:
             flight.set_result(None)
 
     async def find_inactive(self, name: str) -> SegmentRecord | None:
-        """The segment of that name as Tier 2 knows it, unless memory knows that it is gone (H3).
+        """The segment of that name as Tier 2 knows it, unless memory knows that it is gone.
 
         Tier 2 may still name an older segment than the last one of a name that is gone from memory. Raises
         InvalidRequestError for what can be no segment's name.
@@ -248,7 +248,7 @@ class SegmentMapper:
     async def attribute_values(
         self, segment: SegmentMetadata, keys: Sequence[AttributeKey]
     ) -> Mapping[AttributeKey, AttributeValue | None]:
-        """Committed values, from Tier 2 where memory does not know them (H26); None for absent ones."""
+        """Committed values, from Tier 2 where memory does not know them; None for absent ones."""
         return await self._attribute_fetches.values(segment, keys)
 
     # --- eviction --------------------------------------------------------------------------------

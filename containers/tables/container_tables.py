@@ -98,7 +98,7 @@ class ContainerTables:
             if segment is None:
                 raise SegmentNotFoundError(name)
             while must_be_empty:
-                # What was submitted before is judged and durable: what it left is no secret (H24).
+                # What was submitted before is judged and durable: what it left is no secret.
                 await asyncio.shield(self._processor.barrier(segment))
                 if counter(segment.attributes.committed_value(TABLE_ENTRY_COUNT)):
                     raise TableNotEmptyError(name)

@@ -1,7 +1,7 @@
-"""What is submitted to a table as one operation, and what it comes to when it is its turn (H64).
+"""What is submitted to a table as one operation, and what it comes to when it is its turn.
 
 Everything is judged against the pending state before the batch, in the stretch in which the batch gets its offset;
-the result is absolute values, so replaying them changes nothing (H32). Records do not depend on the offset: they are
+the result is absolute values, so replaying them changes nothing. Records do not depend on the offset: they are
 encoded once, however long the batch waits.
 
 A batch happens as a whole or not at all, except for updates of one key each that were submitted together
@@ -164,8 +164,7 @@ class IndependentUpdateBatch(TableBatch):
 
     - In order: each sees what those before it came to, as if it had been submitted alone behind them.
     - What is refused leaves no trace: its record is not among the bytes. If all are refused, nothing is appended.
-    - Outcomes are told when the operation is durable, or, if all were refused, when what they were judged against is
-      (H24).
+    - Outcomes are told when the operation is durable, or, if all were refused, when what they were judged against is.
     """
 
     __slots__ = ("_entries", "outcomes")
@@ -247,7 +246,7 @@ class RemovalBatch(TableBatch):
 
 
 class CopyBatch(TableBatch):
-    """Newest records that compaction moves to the end, with their versions (H65)."""
+    """Newest records that compaction moves to the end, with their versions."""
 
     __slots__ = ("places",)
 

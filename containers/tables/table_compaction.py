@@ -1,4 +1,4 @@
-"""Moves live records from the head of a table to its end, and truncates what is left behind (H65).
+"""Moves live records from the head of a table to its end, and truncates what is left behind.
 
 A slice at a time: the records at the head that are still the newest of their keys are appended again with their
 versions, in an operation that is refused if any of them has been overwritten meanwhile; when it is durable,

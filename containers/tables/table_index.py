@@ -11,7 +11,7 @@ and, among its core attributes, so that they are always in memory:
     TABLE_ENTRY_COUNT  keys that exist
     TABLE_LIVE_BYTES   bytes of their newest records
 
-Records and index change in one operation, so whatever brings the one back brings the other (H15, H66).
+Records and index change in one operation, so whatever brings the one back brings the other.
 """
 
 import asyncio

@@ -6,7 +6,7 @@ All numbers are big-endian:
     i32  key length, 1 to KEY_BYTES_MAX
     i32  value length, or -1 for a removal
     i64  entry version: -1 for "where this record stands", else where the entry was first written (a copy made
-         by compaction keeps it, H65)
+         by compaction keeps it)
     key, value
 
 A record is as long as its header says, and the next one stands behind it.

@@ -6,7 +6,7 @@ on while a publication is under way moves items from the log's list to these, an
 
 `AckCalculator` says how far the log may be truncated. Every aggregator names the lowest sequence number of it that is
 not yet under a published manifest: bytes, attributes, creation, seal, truncation, merge and deletion alike.
-Everything below the lowest of them is in Tier 2 (H13), and if no aggregator holds anything back, everything that was
+Everything below the lowest of them is in Tier 2, and if no aggregator holds anything back, everything that was
 consumed.
 
     consumed up to 90
@@ -125,7 +125,7 @@ class Backlog:
 
     def _add(self, segment: SegmentMetadata, item: PendingItem, now: float) -> None:
         if last_number(item) <= segment.published_sequence_number:
-            return  # Replayed, and in Tier 2 since a former life (H32).
+            return  # Replayed, and in Tier 2 since a former life.
         aggregator = self._aggregator(segment)
         aggregator.add(item, now)
         if isinstance(item, _SPACE_FREEING_ITEMS):

@@ -2,17 +2,17 @@
 
 `PublicationBuilder` turns aggregators into a publication. The plan of a segment is made and its bytes are fetched
 without an await between, so that no deletion comes between; between segments other tasks run. Then every run's bytes
-are compared with the checksum taken when they were received, and only if all are right a publication comes out (H21).
+are compared with the checksum taken when they were received, and only if all are right a publication comes out.
 
 `PublicationCompletion` follows a publication that is durable: aggregators let go of what was published, and the
 container is told.
 
 Order in a publication: segments that leave come first, then the others in the order of their oldest operation. A
 recreated name may still be published before its predecessor has left (which may wait for a merge into this very
-segment); Tier 2's catalog names the newest segment of a name, and a departure leaves a newer one alone (H20).
+segment); Tier 2's catalog names the newest segment of a name, and a departure leaves a newer one alone.
 
 Memory: views of the cache, plus a copy of each run that lies in more than one cache block. At most one publication's
-bytes, outside the cache, so that a flush never waits for cache room (H36).
+bytes, outside the cache, so that a flush never waits for cache room.
 
 Invariant: the container is told of a segment and of the sources that left with it without an await between, so no
 reader sees half a merge.
@@ -123,7 +123,7 @@ class PublicationBuilder:
         )
 
     def publications_of(self, flush: SegmentFlush) -> Iterator[SegmentPublication]:
-        """A segment and the sources that leave with it: together, or a crash would show half a merge (H17)."""
+        """A segment and the sources that leave with it: together, or a crash would show half a merge."""
         for merged in flush.merged_sources:
             if merged.record is not None:
                 yield SegmentPublication(record=merged.record, deleted=True)

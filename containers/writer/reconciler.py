@@ -1,11 +1,11 @@
 """Makes our belief of a segment and Tier 2 agree before the first flush that touches it.
 
-A publication may have happened without our learning of it, so the record in Tier 2 decides (H16, H31):
+A publication may have happened without our learning of it, so the record in Tier 2 decides:
 
 | Tier 2 has | then |
 |---|---|
 | the record we remember | go on |
-| a newer one, within what the container has committed | believe it; items that it covers are dropped (H32) |
+| a newer one, within what the container has committed | believe it; items that it covers are dropped |
 | bytes, seal, truncation or operations beyond what is committed | halt: nobody else may write them |
 | less than we were once told is published, or nothing | halt: something was lost |
 | nothing, and the segment is new or deleted | go on |
@@ -249,7 +249,7 @@ class Reconciler:
     async def _read_published_head(
         self, aggregator: SegmentAggregator, record: SegmentRecord
     ) -> None:
-        """What Tier 2 has of the run in which it ends: the rest is checked together with it (H21)."""
+        """What Tier 2 has of the run in which it ends: the rest is checked together with it."""
         for item in aggregator.items:
             if isinstance(item, AppendRun) and item.offset >= record.length:
                 break

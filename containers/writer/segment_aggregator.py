@@ -3,7 +3,7 @@
 An aggregator lives while there is any: from the first item consumed to the publication of the last. The items at the
 head that belong to the publication under way are counted by `in_flight`; whatever is consumed meanwhile queues behind
 them. Items are kept whole and folded into a state only when they are flushed, so that any prefix of them can be
-published with exactly the state that belongs to it (H15).
+published with exactly the state that belongs to it.
 
 A segment that is merged loses its aggregator to the target's, which keeps it as part of the merge item. A publication
 that was under way with the source's items at that moment still completes on the same object, so the merge then finds
@@ -42,7 +42,7 @@ class ByteTally:
     def __init__(self) -> None:
         self.held_bytes = 0
         self.item_count = 0
-        """Items, those of merged sources included: their memory is outside the cache's budget (H34)."""
+        """Items, those of merged sources included: their memory is outside the cache's budget."""
 
 
 class PendingMerge:
@@ -93,7 +93,7 @@ class SegmentAggregator:
         """The record in Tier 2 on which the items build; None if there is none."""
         self.base_known = False
         self.published_head: dict[int, int] = {}
-        """If the base ends inside a run: the run's offset, and the CRC32C of what Tier 2 has of it (H21)."""
+        """If the base ends inside a run: the run's offset, and the CRC32C of what Tier 2 has of it."""
         self.doubtful = False
         """A publication of it may have happened, or may still happen, without our knowing."""
         self.since = NEVER
@@ -192,7 +192,7 @@ class SegmentAggregator:
     # --- items go out -------------------------------------------------------------------------
 
     def flush_subject(self, *, bytes_max: int, depth_max: int) -> "SegmentAggregator":
-        """What to flush first: this segment, or its first merge's source if that is too large to go along (H18)."""
+        """What to flush first: this segment, or its first merge's source if that is too large to go along."""
         subject = self
         while subject.items and not subject.deleted and not subject.in_flight:
             first = subject.items[0]
@@ -243,7 +243,7 @@ class SegmentAggregator:
         self._drop(count, started)
 
     def learn(self, base: SegmentRecord | None) -> list[PendingMerge]:
-        """Tier 2's record is this one. Items that it covers are dropped (H32); gives the merges among them."""
+        """Tier 2's record is this one. Items that it covers are dropped; gives the merges among them."""
         assert not self.in_flight, f"base changes under a publication of {self.segment!r}"
         self.base = base
         self.base_known = True

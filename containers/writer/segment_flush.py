@@ -1,14 +1,14 @@
 """What a publication says of one segment: a prefix of its pending items, folded into one record and its pieces.
 
-The record is the state after exactly those items on top of the record in Tier 2, never the live metadata (H15). The
+The record is the state after exactly those items on top of the record in Tier 2, never the live metadata. The
 pieces are runs, by where their bytes are (`RunPiece`), and moves of whole sources (`MergePiece`).
 
-- Bytes begin at max(published length, start offset): what was truncated before it was ever flushed is skipped (H19).
+- Bytes begin at max(published length, start offset): what was truncated before it was ever flushed is skipped.
 - A run that Tier 2 has in part is trimmed. Its checksum is that of the whole run, so the head is read from Tier 2
-  (containers.writer.reconciler) and the rest of the run checked behind it (H21).
+  (containers.writer.reconciler) and the rest of the run checked behind it.
 - A run that the start offset cuts is trimmed; the head that was never flushed is still in memory, and checked with
   it.
-- A merge becomes the source's published bytes, moved, and its un-published ones as bytes of the target (H17, H18). A
+- A merge becomes the source's published bytes, moved, and its un-published ones as bytes of the target. A
   truncation into the middle of moved bytes waits for the next publication, so that a move is always whole.
 """
 
@@ -353,7 +353,7 @@ class _FoldedSegment:
 
 
 class MergedEvents:
-    """The events of a merged source, as its target counts them (H76).
+    """The events of a merged source, as its target counts them.
 
     The target's event count grows in the merge's own operation. If it grew, the source's own numbers go on from the
     first event that the target had not counted. If it was never declared what the source's bytes are, they begin with

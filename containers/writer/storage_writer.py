@@ -6,8 +6,8 @@ agree with Tier 2 on where each segment stands (containers.writer.reconciler), f
 under way; publications follow one another.
 
 Invariants:
-- a published record is the state after exactly the operations that were folded into it (H15);
-- acknowledge(n) only when everything of every operation at or below n is under a published manifest (H13);
+- a published record is the state after exactly the operations that were folded into it;
+- acknowledge(n) only when everything of every operation at or below n is under a published manifest;
 - the container learns of a publication after it is durable, never before: storage_length is never ahead of Tier 2;
 - an operation is published only when all its items were handed out: never an append without its seal;
 - one publication at a time, and neither garbage collection nor maintenance beside it.
@@ -15,8 +15,7 @@ Invariants:
 When Tier 2 fails: a publication whose outcome may be unknown is handed in again, unchanged, until it succeeds, with
 growing pauses. When it is full and segments were deleted or truncated meanwhile, the publication is given up, the
 deletions go alone until that succeeds (which settles what became of the given-up one), then small things that may
-free space, all on top of what Tier 2 says when asked anew. So a disk full of one segment is freed by deleting it
-(H52).
+free space, all on top of what Tier 2 says when asked anew. So a disk full of one segment is freed by deleting it.
 """
 
 import asyncio

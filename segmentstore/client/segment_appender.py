@@ -13,7 +13,7 @@ Invariants of `SegmentAppender`:
   that a set-up tells, or by refusing an append, because acknowledgements come before a refusal. Until then it is sent
   again to this segment alone, never to another, and callers that wait hear OutcomeUnknownError.
 - A sealed segment keeps what it acknowledged; once it is certain that it has none of the rest, the owner takes that, in
-  order, to the successors (H75).
+  order, to the successors.
 
 An event too large for one append (`append_large_event`) is collected in a transient segment, piece by piece, then
 merged in as a whole. Invariants:

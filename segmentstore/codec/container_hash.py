@@ -4,9 +4,9 @@ It is the function that Pravega uses, so that a name lands in the same container
 
 Invariants:
 
-- A segment, its transactions, its transients and all epochs of its number share a container (H60): what names them
+- A segment, its transactions, its transients and all epochs of its number share a container: what names them
   apart is stripped before hashing, so a merge of a transaction never crosses containers.
-- The result depends on nothing but the arguments; the container count is fixed when a store is created (H62).
+- The result depends on nothing but the arguments; the container count is fixed when a store is created.
 
 The name is reduced to its primary name, in this order:
 

@@ -66,7 +66,7 @@ class SegmentContainer(SegmentApi, TableApi, Protocol):
     def health(self) -> ContainerHealth: ...
 
     def settle_clocks(self) -> None:
-        """A person says that the present time is right: what expires by age goes on (H77)."""
+        """A person says that the present time is right: what expires by age goes on."""
 
     def metrics(self) -> dict[str, float]:
         """Gauges and counters by snake_case name with the unit last, e.g. `append_bytes_total`."""
@@ -114,4 +114,4 @@ class AssignmentSource(Protocol):
         failed: Collection[ContainerFailure] = (),
     ) -> None:
         """What runs now and what failed since the last report. A failed container is not restarted
-        before a later version assigns it again (H42)."""
+        before a later version assigns it again."""

@@ -11,12 +11,12 @@ Guarantees every implementation gives (tests/contracts/durable_data_log_suite.py
 - L5  truncate(up_to) is inclusive and idempotent; read() starts behind it and returns every
       completed append. It may return more: entries written but never acknowledged.
 - L6  What read() returned once, every later initialize() + read() returns as well (until truncated):
-      nothing that was replayed can disappear (H39, H40).
+      nothing that was replayed can disappear.
 - L7  read() returns an entry's bytes as append() was given them, or raises LogCorruptedError: callers
       need no checksum of their own.
 
 Priorities: entries marked `internal` may use the reserve that is kept for checkpoints, deletes and
-truncates when the disk is full (H52).
+truncates when the disk is full.
 """
 
 from asyncio import Future
@@ -67,7 +67,7 @@ class DurableDataLog(Protocol):
 
     @property
     def log_id(self) -> bytes:
-        """Sixteen bytes given at creation; tie the log to its Tier-2 root (H7)."""
+        """Sixteen bytes given at creation; tie the log to its Tier-2 root."""
 
     @property
     def follows(self) -> bytes:
@@ -97,7 +97,7 @@ class DurableDataLog(Protocol):
     def read(self) -> AsyncGenerator[LogEntry, None]:
         """All entries behind the truncation point, in order; only between initialize() and the first append.
 
-        Hold it in `aclosing`. Everything it returned is durable (H39) once it is exhausted. It may be called again,
+        Hold it in `aclosing`. Everything it returned is durable once it is exhausted. It may be called again,
         also while another reading is under way: each returns the same, and no payload changes meanwhile.
         Raises LogCorruptedError for a damaged frame that is known to have been synced.
         """

@@ -6,8 +6,8 @@ Guarantees (tests/contracts/object_store_suite.py):
 - B2  A put is atomic: readers see all of it or nothing, also after a power cut.
 - B3  put_if_absent and put_if_match: of several racing calls exactly one wins, also between processes.
 - B4  A failed conditional put may still have happened, or may still happen later (lost or late answer):
-      the caller reads back (H4). No implementation retries one by itself.
-- B5  delete is idempotent. list is in key order and may be stale; nobody concludes existence from it (H3).
+      the caller reads back. No implementation retries one by itself.
+- B5  delete is idempotent. list is in key order and may be stale; nobody concludes existence from it.
 
 Keys: `/`-separated parts of [A-Za-z0-9._=-], each at most 200 characters, never starting with a dot; no key is a
 path prefix of another key (some gateways over file systems refuse that).
@@ -40,7 +40,7 @@ class ObjectStore(Protocol):
     """An object store. All calls may raise StorageError; puts may raise StorageFullError."""
 
     async def put(self, key: str, content: Sequence[BufferView]) -> None:
-        """Store an object whose key was never used before. Used for immutable objects only (H2):
+        """Store an object whose key was never used before. Used for immutable objects only:
         a retry under the same key sends the same bytes."""
 
     async def put_if_absent(self, key: str, content: BufferView) -> str:

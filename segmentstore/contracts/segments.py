@@ -7,7 +7,7 @@ What a segment may be called (check_segment_name):
 
 - 1 to 512 bytes of UTF-8, no NUL, no surrogate halves; everything else is the user's.
 - `<target>#transaction.<32 hex digits>` is a transaction of `<target>`: it lives in the same container, so it can be
-  merged into it (H60, H61).
+  merged into it.
 """
 
 from asyncio import Future
@@ -22,7 +22,7 @@ from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, Buf
 
 NAME_BYTES_MAX = 512
 EVENT_HEADER_BYTES = 8
-"""In front of every event that is declared as one; an event may be empty behind it (H76)."""
+"""In front of every event that is declared as one; an event may be empty behind it."""
 
 
 class AttributeUpdateType(IntEnum):
@@ -137,11 +137,11 @@ class ReadOnlySegment(Protocol):
 
     def views_nowait(self, offset: int, length_max: int) -> Sequence[memoryview]:
         """As read_nowait(), in pieces that are not copied, none where that says None. They are the cache's memory: look
-        at them before giving up the loop, later they may hold other bytes (H53)."""
+        at them before giving up the loop, later they may hold other bytes."""
 
     def readable(self, offset: int) -> "Future[None]":
         """Done when `offset` < length, or the segment was sealed, deleted or merged away, or its container stopped:
-        look again then (H58). One waiter of the bounded number; raises TooManyWaitersError. Cancel it to leave.
+        look again then. One waiter of the bounded number; raises TooManyWaitersError. Cancel it to leave.
         """
 
     def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
@@ -152,7 +152,7 @@ class ReadOnlySegment(Protocol):
 
 
 class Segment(ReadOnlySegment, Protocol):
-    """One active segment, its name resolved once and pinned (H27) until the context manager ends."""
+    """One active segment, its name resolved once and pinned until the context manager ends."""
 
     def append(
         self,
@@ -163,27 +163,27 @@ class Segment(ReadOnlySegment, Protocol):
         seal: bool = False,
         events: int | None = None,
     ) -> "Future[int]":
-        """Submit bytes, attribute updates and a seal as one operation: all of it or nothing (H73).
+        """Submit bytes, attribute updates and a seal as one operation: all of it or nothing.
 
-        `events` declares that `data` is exactly so many whole events, each behind its header (H76); the
+        `events` declares that `data` is exactly so many whole events, each behind its header; the
         segment's EVENT_COUNT grows by it in the same operation. None: bytes of unknown structure.
 
         Synchronous and ordered: two calls are applied in call order. `offset` makes it conditional on the length.
         `data` may be empty if there is anything else. A `bytes` object is kept by reference; a memoryview is
         copied before the call returns, so a receive buffer is free again at once. The future gives the segment's length
         behind this append, when it is durable and readable. It fails with BadOffsetError, SegmentSealedError,
-        BadAttributeUpdateError (all delivered only when what they were judged against has committed, H24),
+        BadAttributeUpdateError (all delivered only when what they were judged against has committed),
         AppendTooLargeError, StoreFullError, SegmentNotFoundError (deleted), ContainerStoppedError (outcome unknown).
         """
 
     def barrier(self) -> "Future[int]":
-        """Done when everything submitted before it on this segment is committed or refused (H25); gives the length."""
+        """Done when everything submitted before it on this segment is committed or refused; gives the length."""
 
     def pending_attribute(self, key: AttributeKey) -> AttributeValue | None:
         """The value after everything submitted so far; None if absent.
 
-        Raises KeyError if it is neither known nor known to be absent: await load_attributes() first (H26).
-        Only for deciding what to submit next; answers to users wait for barrier() (H24).
+        Raises KeyError if it is neither known nor known to be absent: await load_attributes() first.
+        Only for deciding what to submit next; answers to users wait for barrier().
         """
 
     async def load_attributes(
@@ -232,7 +232,7 @@ class SegmentApi(Protocol):
     async def create(
         self, name: str, attributes: Sequence[AttributeUpdate] = ()
     ) -> SegmentProperties:
-        """Raises SegmentExistsError. Of several concurrent creates exactly one wins (H63)."""
+        """Raises SegmentExistsError. Of several concurrent creates exactly one wins."""
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None: ...
 
@@ -257,7 +257,7 @@ class SegmentApi(Protocol):
     ) -> int:
         """Append the sealed source to the target and remove it, atomically; the target's new length.
 
-        The target's attribute updates are part of the same operation, and so is remembering the source (H74):
+        The target's attribute updates are part of the same operation, and so is remembering the source:
         until `forget_merged`, merging a source that the target remembers gives the length behind that merge again.
         `seal_source` merges an open source as it is, sealing it in the same stretch.
         Raises MergeRefusedError (other container, same segment), SegmentNotFoundError (target, or a source that the

@@ -2,7 +2,7 @@
 
 A flush round is one `publish()`: it uploads chunks (many small segments share one object), writes one sorted run of
 changed records, and replaces the container's root by compare-and-set. All of a publication becomes visible at once
-or not at all (H1), so no half merge, no half delete and no attribute ahead of its bytes (H15) can exist.
+or not at all, so no half merge, no half delete and no attribute ahead of its bytes can exist.
 
 Guarantees (tests/contracts/storage_suite.py):
 
@@ -10,9 +10,9 @@ Guarantees (tests/contracts/storage_suite.py):
 - S2  After claim(e), a publish under a smaller epoch raises StorageNotPrimaryError and changes nothing.
 - S3  A published record's `length` never shrinks and its `start_offset` never goes back; `read` returns exactly
       the published bytes of [start_offset, length) or raises; it never returns bytes that fail a checksum.
-- S4  An unknown outcome is resolved inside publish() by reading the root back (H4); StorageError out of publish()
+- S4  An unknown outcome is resolved inside publish() by reading the root back; StorageError out of publish()
       means: nothing is known to be published; the same publication may be handed in again, unchanged.
-- S5  Dropped bytes are deleted later, under H6, by collect_garbage().
+- S5  Dropped bytes are deleted later, when no reader and no backup can need them, by collect_garbage().
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ class SegmentRecord:
     last_modified_ms: int
     """Unix time in milliseconds; never goes back."""
     sequence_number: SequenceNumber
-    """Operations at or below it are in this record; replay does not apply them again (H32)."""
+    """Operations at or below it are in this record; replay does not apply them again."""
     core_attributes: Mapping[AttributeKey, AttributeValue] = field(default_factory=dict)
     extended_attribute_count_is_zero: bool = False
     """True only if no extended attribute of this segment was ever published: absent needs no look-up."""
@@ -50,7 +50,7 @@ class SegmentRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunEvents:
-    """What is known of the events of one run (H76). Times are Unix milliseconds."""
+    """What is known of the events of one run. Times are Unix milliseconds."""
 
     first_number: int | None
     """The run begins with this event, counted from the segment's start over its whole life; None: it lies inside an
@@ -65,7 +65,7 @@ class DataPiece:
 
     offset: int
     runs: Sequence[BufferView]
-    """Each run begins and ends on an append boundary; blocks end only between runs (H76)."""
+    """Each run begins and ends on an append boundary; blocks end only between runs."""
     events: Sequence[RunEvents | None] | None = None
     """One for each run, None for bytes of unknown structure; None for all of them: a byte stream."""
 
@@ -79,7 +79,7 @@ class MergePiece:
     length: int
     """The source's published length. Its start offset is 0: a truncated source is refused earlier."""
     first_event: int | None = None
-    """Number that the source's first event has in this segment; None: its events do not count here (H76)."""
+    """Number that the source's first event has in this segment; None: its events do not count here."""
     begins_event: bool = False
     """The moved bytes begin with that event, whatever their sender declared of them."""
 
@@ -108,7 +108,7 @@ class Publication:
     segments: Sequence[SegmentPublication]
     highest_segment_id: SegmentId
     highest_sequence_number: SequenceNumber
-    """Never smaller than in the root: recovery from Tier 2 alone continues above them (H7)."""
+    """Never smaller than in the root: recovery from Tier 2 alone continues above them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class StorageStatistics:
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """One block of a segment's published bytes, as readers of the objects find it (H76)."""
+    """One block of a segment's published bytes, as readers of the objects find it."""
 
     offset: int
     """In the segment; of the block's first byte."""
@@ -286,8 +286,8 @@ class Storage(ReadOnlyStorage, Protocol):
     async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedManifest:
         """Create or take over the root under this epoch. `follows`: a log whose root becomes this one's for good.
 
-        Raises StorageNotPrimaryError if the root's epoch is not smaller, InvalidRequestError (with the sentence of H7)
-        if store id, log id or container count differ, StorageError if Tier 2 does not answer (H41: may be called
+        Raises StorageNotPrimaryError if the root's epoch is not smaller, InvalidRequestError (which
+        names both) if store id, log id or container count differ, StorageError if Tier 2 does not answer (may be called
         again).
         """
 
@@ -308,7 +308,7 @@ class Storage(ReadOnlyStorage, Protocol):
         """Make a flush round durable and visible. One at a time."""
 
     async def collect_garbage(self) -> int:
-        """Delete what has been garbage for longer than the grace period (H6); returns the objects removed."""
+        """Delete what has been garbage for longer than the grace period; returns the objects removed."""
 
     async def maintain(self) -> bool:
         """Merge runs, join chunks, if that is due; True if something was done. Never runs beside publish()."""

@@ -2,7 +2,7 @@
 
 A table segment is a segment whose bytes are records (one per update or removal) and whose index says, per key, where
 its newest record is. The *version* of an entry is the offset at which its record was first written; it only grows.
-Everything of one batch happens or nothing, judged against the state before the batch (H64).
+Everything of one batch happens or nothing, judged against the state before the batch.
 
 | layout | key length | order of iteration | deltas |
 |---|---|---|---|
@@ -98,7 +98,7 @@ class Table(Protocol):
 
     `update`, `update_each` and `remove` submit synchronously and in order, like Segment.append; their futures complete
     when the batch is durable and readable. They fail with TableVersionError, TableKeyNotFoundError, BadOffsetError (all
-    delivered only when what they were judged against has committed, H24), SegmentSealedError, InvalidRequestError
+    delivered only when what they were judged against has committed), SegmentSealedError, InvalidRequestError
     (sizes), SegmentNotFoundError, StoreFullError, ContainerStoppedError (outcome unknown).
     """
 

@@ -20,7 +20,7 @@ of them stands (S), held between both bounds:
 
 Invariants:
 
-- Nothing is deleted by age while the clocks are not trusted (H77): no cut of such a stream is taken either, because
+- Nothing is deleted by age while the clocks are not trusted: no cut of such a stream is taken either, because
   its time would be wrong for ever. Retention by size goes on.
 - Times of cuts never go down.
 - A stream that fails is left for the next interval and holds up no other.

@@ -8,7 +8,7 @@ nothing was written to it for `keep_seconds`.
 Invariants:
 
 - A segment that was written to within `keep_seconds` is not deleted, nor one of which nobody knows when that was.
-- Nothing is deleted while the clocks are not trusted (H77), nor by what a listing said alone: each segment is asked
+- Nothing is deleted while the clocks are not trusted, nor by what a listing said alone: each segment is asked
   once more before it goes.
 - One pass reads one page of names after the other and pauses between them; it remembers nothing, so a restart costs
   nothing but time.

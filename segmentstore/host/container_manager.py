@@ -8,17 +8,16 @@ between.
 - M2  One transition per container id at a time: a container's next life begins after its task has ended, and the task
       ends after `close()` has returned.
 - M3  A container that ends by itself, while starting or later, is closed and reported; it starts again only when a
-      version of the assignment that is later than the report names it (H42). Nothing is restarted locally.
+      version of the assignment that is later than the report names it. Nothing is restarted locally.
 - M4  A life is for one `since` of its container. Once this host has heard of another one the life gets no request any
       more, however long it takes to end: an owner that was fenced while it idled knows nothing of it, and would say
-      "does not exist" of what another host has created meanwhile (H24).
+      "does not exist" of what another host has created meanwhile.
 - The report is made before the manager looks at the next assignment, so the assignment source always decides with
   the failure in view.
 
 InProcessAssignmentSource decides, inside the process, which containers this host runs: all of them belong to the one
 host. A container that is reported failed is taken out of the assignment and put back after a pause; each further
-failure doubles the pause up to a limit, and a container that ran well for a while starts again from the first pause
-(H42).
+failure doubles the pause up to a limit, and a container that ran well for a while starts again from the first pause.
 
 - Versions only grow (K1); a version names each container at most once, on one host (K2), and since when (K3): what was
   taken out and put back is there since it was put back.

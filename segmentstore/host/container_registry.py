@@ -118,7 +118,7 @@ class ContainerRegistry:
         return [complaint for complaint in dict.fromkeys(said) if complaint]
 
     def settle_clocks(self) -> None:
-        """A person says that the present time is right (H77)."""
+        """A person says that the present time is right."""
         for container in self._running.values():
             container.settle_clocks()
 

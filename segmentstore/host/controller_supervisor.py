@@ -169,7 +169,7 @@ class ControllerSupervisor:
         }
 
     def settle_clocks(self) -> None:
-        """A person says that the present time is right (H77)."""
+        """A person says that the present time is right."""
         self._controller.components.clock_watch.settle()
 
 

@@ -10,9 +10,9 @@ Layout:
 Invariants:
 
 - The lock is taken before anything else is read or written, and held until `close` or until the process ends. A stopped
-  process still holds it, so it can never wake up beside a successor (H47). The lock file is never removed.
+  process still holds it, so it can never wake up beside a successor. The lock file is never removed.
 - `identity` appears whole or not at all: written aside, synced, renamed, directory synced. It never changes afterwards.
-- The container count never changes (H62): another one is refused.
+- The container count never changes: another one is refused.
 - A directory with foreign files and no identity is refused: it is not ours, or its identity was lost.
 
 Format of `identity`, version 1: two lines of ASCII text, each ended by a newline.

@@ -8,7 +8,7 @@
 Invariants:
 
 - A directory keeps the kind of store that it has: another one is refused, since its segments would seem to be gone.
-- A store need not answer when the process starts (H41): all but that in memory are behind a LazyObjectStore, which
+- A store need not answer when the process starts: all but that in memory are behind a LazyObjectStore, which
   starts them by the first call that reaches it. Until that succeeds every call raises StorageError, which containers
   understand as "Tier 2 does not answer": they recover from their logs, serve what they have, try again.
 - What outlives one life of a container is made once, here.

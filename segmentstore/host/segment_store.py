@@ -6,10 +6,10 @@ there, for servers that tell clients of it.
 
 Invariants:
 
-- A name is checked before it is hashed, and always goes to the same container (H60, H62).
+- A name is checked before it is hashed, and always goes to the same container.
 - Verbs touch exactly one container; `list_segments` and `flush(None)` touch all of them, or fail: a part of the
   answer is never passed off as the whole.
-- A merge across containers is refused, with the way out in the message; it is never a copy in disguise (H61).
+- A merge across containers is refused, with the way out in the message; it is never a copy in disguise.
 - The layout of a segment is looked up where it runs: a container that is not here raises ContainerNotFoundError.
 - What is not published yet has no layout; no answer stands in for it.
 """

@@ -7,7 +7,7 @@ Invariants:
 
 - What is opened first is closed last; an error half-way closes what was opened.
 - Threads of Tier 1 and of Tier 2 are apart: a slow Tier 2 never holds back a sync of the log. Within each, containers
-  take turns (H37); that is why every container has its own lane and its own object store.
+  take turns; that is why every container has its own lane and its own object store.
 - Everything that outlives one life of a container is made once, here; a log, a storage and a container are made anew
   for each life.
 """
@@ -304,7 +304,7 @@ class ContainerFactory:
 
     def _log_settings(self) -> FileLogSettings:
         processor = self._processor_settings()
-        # Whatever is accepted when the disk turns out to be full is written into the reserve (H52): the queue before
+        # Whatever is accepted when the disk turns out to be full is written into the reserve: the queue before
         # the log, one append that took it over its bound, one half written; what frees space has to fit beside them.
         largest = max(processor.append_bytes_max, processor.table_batch_bytes_max)
         accepted_bytes = processor.pipeline.queued_bytes_max + 2 * largest

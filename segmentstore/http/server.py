@@ -7,7 +7,7 @@ build_server() puts the parts together over a SegmentApi; HttpServer listens, an
     /v1/flush             POST: everything is in Tier 2 (segment_verbs.py)
     /v1/containers...     swaps that compactors propose (tier2_verbs.py)
     /v1/backups...        points in time of the store (tier2_verbs.py)
-    /v1/clocks/settle     POST: a person says that the present time is right (H77)
+    /v1/clocks/settle     POST: a person says that the present time is right
     /health, /metrics     (health_and_metrics.py)
 
 - aiohttp's low-level server: its parser and its protocol, without its router, its applications and their middleware,
@@ -144,8 +144,8 @@ def build_server(
 
     `reads` answers readers, also of containers that stay down (without it `segments` does).
     `health`, `metrics` and `node_metrics` (of the process's other servers) give snapshots, taken when asked for.
-    `settle_clocks` tells the rest of the process when a person says that the present time is right (H77).
-    `swap_owners` gives the owner of a container to compactors beside it (H9), `backup_owners` those of all (H6).
+    `settle_clocks` tells the rest of the process when a person says that the present time is right.
+    `swap_owners` gives the owner of a container to compactors beside it, `backup_owners` those of all.
     `executor` splits large JSON bodies (None: the loop's own).
     """
     settings = settings or HttpSettings()

@@ -9,8 +9,8 @@ StreamAppend parses, decides and appends. decide_append() is steps 5 to 8: what 
 check_producer() is step 6: what a stream does with the (id, epoch, sequence) of an idempotent producer. Both are pure.
 
 - A request is decided by *pending* attributes and submitted in the same stretch, with no await in between; the
-  attributes it changes travel in the operation of its bytes, as compare-and-set on what it was decided by (H73).
-- A refusal or a duplicate is answered only behind a barrier, and only if it also holds for what has committed (H24):
+  attributes it changes travel in the operation of its bytes, as compare-and-set on what it was decided by.
+- A refusal or a duplicate is answered only behind a barrier, and only if it also holds for what has committed:
   what it was decided by may itself have failed.
 - A client that goes away does not cancel its commit.
 
@@ -314,7 +314,7 @@ class StreamAppend:
             asked.invalid_body = error
 
     async def _load(self, segment: Segment, asked: AppendRequest) -> None:
-        """Make sure that the attributes to decide by are known or known to be absent (H26)."""
+        """Make sure that the attributes to decide by are known or known to be absent."""
         keys = [key for key in (STREAM_SEQUENCE_KEY, asked.producer_key) if key is not None]
         try:
             for key in keys:

@@ -1,6 +1,6 @@
 """PUT /v1/stream/{name}: create a stream, with first bytes, closed, expiring or forked if so asked.
 
-- Of several creates of one name exactly one answers 201 (H63); the others compare configurations: 200 or 409.
+- Of several creates of one name exactly one answers 201; the others compare configurations: 200 or 409.
 - First bytes, a seal or a fork's inheritance come in operations behind the create. Until the last of them has committed
   the segment is marked `initialising` and counts as absent, so a crash leaves nothing that a client could see.
 

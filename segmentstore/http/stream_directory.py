@@ -271,7 +271,7 @@ class StreamExpiry:
       before counts as accessed now, so a restart (or a full table) lets streams live longer, never shorter.
     - A stream that has changed since its last access was written by something else (a segment verb, another server of
       this process): it counts as accessed when that is seen. So no writer's stream expires under it.
-    - Nothing is over while the clocks are not trusted (H77).
+    - Nothing is over while the clocks are not trusted.
     """
 
     def __init__(self, *, clock_watch: ClockWatch, wall_clock: WallClock, streams_max: int) -> None:

@@ -1,6 +1,6 @@
 """From an offset that a client asked for to bytes: whole messages in JSON mode, what is there now, or waiting for more.
 
-Bytes that come out are owned by the caller (H53); at most about the asked length is held.
+Bytes that come out are owned by the caller; at most about the asked length is held.
 """
 
 from contextlib import aclosing

@@ -5,7 +5,7 @@
   stream. Both are read after the bytes, in the stretch that makes the answer.
 - Only answers that can never change are cacheable: whole pieces of one incarnation that do not reach an open end.
 - The number of requests that wait for bytes that do not exist yet (long polls and SSE connections) is bounded: one too
-  many is told to come back (H58).
+  many is told to come back.
 - Every wait ends by its own deadline, or at once when the server stops.
 
 Server-sent events (GET with live=sse):

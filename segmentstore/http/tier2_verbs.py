@@ -1,6 +1,6 @@
 """What the owners of Tier 2 do for others: backups of the whole store, and swaps for compactors beside a container.
 
-/v1/backups: points in time of the whole store, kept in Tier 2 while it serves (H6).
+/v1/backups: points in time of the whole store, kept in Tier 2 while it serves.
 
     GET     /v1/backups          {"backups": [{"backup", "made_ms", "containers", "complete"}]}, by name
     POST    /v1/backups/{name}   everything acknowledged before is flushed and kept as NAME
@@ -12,7 +12,7 @@
 - A container after the other. A POST that breaks off leaves a backup that is not `complete`; repeating it completes it.
 - A name that is taken gives what is there already.
 
-/v1/containers/{id}/swaps: what compactors beside a container ask of its owner (H9).
+/v1/containers/{id}/swaps: what compactors beside a container ask of its owner.
 
     POST  {id}/swaps/keys          {"count": n}  ->  {"keys": [...]}: keys to upload chunk objects under
     POST  {id}/swaps/release       {"keys": [...]}: they will not be used; what lies under them is garbage

@@ -2,7 +2,7 @@
 
 `pin_backup` and `drop_backups` are the verbs of backups for a store that does not run.
 
-`repair_streams` is for a recovery from Tier 2 alone: it makes streams agree with their segments (H78). The
+`repair_streams` is for a recovery from Tier 2 alone: it makes streams agree with their segments. The
 controller's own repair does the work, but for open transactions. These are aborted here: bytes that a client knows to
 be written went with Tier 1. A commit would bring a part of them, or wait for ever for a segment that never comes.
 Behind that the segments of containers whose logs were lost are ended (`unfinished_work` has the mark of them).

@@ -1,4 +1,4 @@
-"""Gives a data directory an identity and logs again that belong to the manifests in Tier 2 (H7).
+"""Gives a data directory an identity and logs again that belong to the manifests in Tier 2.
 
 Everything that Tier 2 holds is there afterwards; what was acknowledged and not yet flushed went with Tier 1.
 

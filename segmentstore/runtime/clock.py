@@ -1,4 +1,4 @@
-"""Calendar time, and whether the clocks can be trusted enough to delete by them (H77).
+"""Calendar time, and whether the clocks can be trusted enough to delete by them.
 
 Intervals are measured with the running loop's time(); WallClock is for stamps that outlive the process.
 
@@ -29,7 +29,7 @@ class WallClock(Protocol):
     """Where "now" comes from. The simulation has one that follows its virtual time, with steps and drift."""
 
     def now_ms(self) -> int:
-        """Unix time in milliseconds. May jump (H77)."""
+        """Unix time in milliseconds. May jump."""
 
 
 class SystemWallClock:

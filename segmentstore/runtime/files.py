@@ -4,9 +4,9 @@ File and FileSystem are the interface, SystemFile and SystemFileSystem the real 
 made from an executor (`loop.run_in_executor`), never on the loop; the simulation runs them inline after a seeded delay.
 Errors are OSError as the system gives them; translating them is the caller's business.
 
-Rules the simulated disk holds callers to (H79): bytes written and not yet synced persist page by page in any subset; a
+Rules the simulated disk holds callers to: bytes written and not yet synced persist page by page in any subset; a
 new file's name persists only after sync_directory(); a failed sync may have dropped the bytes although the next
-one says OK (H48).
+one says OK.
 
 Two kinds of writes go past the system's cache of files: long stretches (DirectWriter), and single pages that are synced
 at once (SyncedPageWriter). A page of the cache costs its copy and, where the machine hands memory out only when it is

@@ -1,4 +1,4 @@
-"""Threads that several containers share in turn: one that is busy cannot starve the others (H37).
+"""Threads that several containers share in turn: one that is busy cannot starve the others.
 
 Each user has a lane, which is a `concurrent.futures.Executor`. Jobs of one lane start in the order in which they were
 submitted; lanes with waiting jobs take turns, one job a turn.

@@ -13,7 +13,7 @@ Invariants:
   a segment through its container's manifest, blocks through the segment's layout.
 - A missing manifest is not believed at once: the owner may be starting, and volumes are seen up to a second late.
   Opening tries again within a bound, and only at its edge is the location said to be empty.
-- A manifest is read once, and again when refresh() is called or an object of it turns out to be gone (H8).
+- A manifest is read once, and again when refresh() is called or an object of it turns out to be gone.
 """
 
 import asyncio

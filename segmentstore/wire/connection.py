@@ -5,7 +5,7 @@ and set-ups go to ConnectionAppends, reads to ConnectionReads, everything else t
 
 - The first frame has to be a Hello, and our first frame is the answer to it.
 - The socket is not read while the connection has too much under way; everything it was promised goes on, and so do
-  all other connections (H35).
+  all other connections.
 - A frame that cannot be understood, or is out of order, ends this connection with one line in the log, and no other.
 - When the connection goes, its reads and questions end; what it appended goes on.
 """

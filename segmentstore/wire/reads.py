@@ -3,8 +3,7 @@
 - What is in memory is answered in the turn in which it is asked, without a task.
 - What is only in Tier 2 takes a task; at most `cold_reads_per_connection_max` at a time, the others wait in a queue.
 - At the end of an open segment a read waits, with one callback and no task. It ends exactly once: by bytes, by the
-  end of the segment (sealed, deleted, moved away), after `long_poll_seconds` without data, or with the connection
-  (H58).
+  end of the segment (sealed, deleted, moved away), after `long_poll_seconds` without data, or with the connection.
 - A client that does not take what it asked for makes its own reads wait, and nothing else.
 - What Tier 2 has of a container that stays down is read too; where only the container could answer it is refused.
 - Every answer carries the offset that was asked for: clients find their request by it.

@@ -21,7 +21,7 @@ AppendBatch joins appends of one writer that were received together into one app
 sends many small blocks, and each append costs the container the same whatever its length. Joined, they are stored and
 told as one: an acknowledgement names the last, which stands for all, and a refusal names the first. Only neighbours are
 joined whose outcome can be told together: the same request, event numbers that grow, no expected offset; and of one
-kind, so that bytes that only look like events are never counted as events (H76).
+kind, so that bytes that only look like events are never counted as events.
 """
 
 import struct

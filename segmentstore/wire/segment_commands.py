@@ -3,7 +3,7 @@
 Errors are raised; the connection turns them into replies.
 
 - Sealing a sealed segment, and truncating at or below the start, are successes: clients repeat themselves.
-- A merge of a source that is gone succeeds if the target remembers it (H74). A *batch* counts every source that is
+- A merge of a source that is gone succeeds if the target remembers it. A *batch* counts every source that is
   gone as merged, as the protocol says: a client that sends one keeps its own record of what it merged.
 
 LocateOffset needs an offset where an event begins. first_event_from() finds it from one that is known, by the headers

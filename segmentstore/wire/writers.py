@@ -4,7 +4,7 @@ ConnectionAppends holds the writers of a connection by id, and gathers small app
 Writer submits each append to its segment; the container's future calls the writer back, which then acknowledges or
 refuses.
 
-- A set-up answers after everything submitted before it on that segment has committed or failed (H25); until then the
+- A set-up answers after everything submitted before it on that segment has committed or failed; until then the
   connection takes no appends of that writer. A set-up on a table is refused: its appends could only fail.
 - An append of a writer that was never set up here is out of order, and ends the connection.
 - At most `writers_per_connection_max` writers are remembered.
@@ -480,7 +480,7 @@ class Writer:
             self._release()
 
     def release_if_idle(self, now: float, idle_seconds: float) -> None:
-        """Called by the tick: a silent writer keeps its number, but not its segment (H27)."""
+        """Called by the tick: a silent writer keeps its number, but not its segment."""
         if self._used or self._in_flight:
             self._used = False
             self._last_used = now

@@ -14,11 +14,11 @@ The file `identity`:
     version 3   as 2, and how many changes the manifest had that it follows (u64) before the CRC32C: 52 bytes
 
 Invariants:
-- An epoch is claimed by creating its file exclusively and syncing the directory *before* anything is read (H47).
+- An epoch is claimed by creating its file exclusively and syncing the directory *before* anything is read.
 - Epoch files are removed only below a claim that is durable, and *before* the claimant reads anything. Hence whatever
   the holder of epoch e has synced while its own epoch file was still there, every later owner reads: one lookup made
   after a sync decides whether it may be acknowledged.
-- Journal names hold the creator's epoch: no process ever opens for writing what another one created (H46).
+- Journal names hold the creator's epoch: no process ever opens for writing what another one created.
 - An identity is written once and never changes.
 
 All methods block; they run in an executor. OSError passes through.
@@ -74,7 +74,7 @@ class LogIdentity:
 
     log_id: bytes
     follows: bytes = b""
-    """The log whose manifest in Tier 2 this one takes over, because that log is lost; empty: none (H7)."""
+    """The log whose manifest in Tier 2 this one takes over, because that log is lost; empty: none."""
     follows_changes: int | None = None
     """How many changes that manifest had when this log was made; None if it was not noted, or follows none."""
 

@@ -11,7 +11,7 @@ again.
 Invariants:
 - One job at a time. A frame is written only when the one before it is written, synced and passed the epoch check:
   what its header says of earlier frames is true by then.
-- After a failure nothing more is written, also of what was handed over already (H48, H51).
+- After a failure nothing more is written, also of what was handed over already.
 - `on_written` and `on_failure` run on the loop, in the order of the frames.
 """
 

@@ -6,11 +6,11 @@ them. A frame is planned as if all before it were written and synced already: if
 
 Invariants of frames:
 - Frame numbers grow by one; vouched <= synced <= last, each of them only grows.
-- Entries never use the last pages of a file, which truncations need (H52).
-- A file is released only when a synced frame calls a later one the oldest that is needed (H50).
+- Entries never use the last pages of a file, which truncations need.
+- A file is released only when a synced frame calls a later one the oldest that is needed.
 
 Invariants of pending entries:
-- Addresses of in-flight and waiting entries strictly grow, in that order; they leave in it (L1, H51).
+- Addresses of in-flight and waiting entries strictly grow, in that order; they leave in it (L1).
 - `outstanding_bytes` counts both, `waiting_bytes` and `room_bytes` the waiting ones; each entry is subtracted exactly
   once.
 - A future that its waiter cancelled is left alone; its entry is not.
@@ -62,7 +62,7 @@ class PlannedFrame(NamedTuple):
     sync: bool
     settles_mark: bool
     """A mark that was not synced stands before it in its file: the sync has to cover both, or the mark could be missing
-    below a frame that vouches for it (H44)."""
+    below a frame that vouches for it."""
 
 
 class SinglePageFrame(NamedTuple):
@@ -215,13 +215,13 @@ class FramePlanner:
 
     @property
     def unvouched(self) -> bool:
-        """The last synced frame has no later one that calls it synced (H45)."""
+        """The last synced frame has no later one that calls it synced."""
         return self._synced_number > self._vouched_number
 
     # --- room --------------------------------------------------------------------------------
 
     def has_room(self, length: int, *, internal: bool) -> bool:
-        """Whether an entry is certain of its place, now that no further file can be made (H52)."""
+        """Whether an entry is certain of its place, now that no further file can be made."""
         room = frame_bytes(1, length)
         here = self._journals[-1].entry_room()
         if internal and not self._pending.room_bytes and room <= here:

@@ -5,11 +5,11 @@ bytes wait for a frame whose sync costs more than its round trip, one is planned
 
 Invariants:
 - Addresses are given in the order of append(); futures complete in it, all of a frame in one loop callback (L1).
-- A future completes only after the sync of its frame, and after an epoch check made behind that sync (L2, H47).
-- After a failed write or sync nothing is written or acknowledged any more (H48, H51).
+- A future completes only after the sync of its frame, and after an epoch check made behind that sync (L2).
+- After a failed write or sync nothing is written or acknowledged any more.
 - A journal is left only when nothing in it is un-synced: at most the newest file has an unknown tail.
 - No entry waits for a file that cannot be made: when the pool turns full, what has no place is refused, from the first
-  of them to the last, and the log stays open (L3, H52).
+  of them to the last, and the log stays open (L3).
 """
 
 import asyncio

@@ -18,9 +18,9 @@ of an earlier life. Little endian throughout.
      32   8  generation: which life of a file this is; the first file an epoch uses is 1, the next 2 ...
      40   8  frame number; +1 each within an epoch, above every number ever seen at the start of an epoch
      48   8  epoch of the frame before this one
-     56   8  number of the frame before this one; an epoch frame says here where earlier epochs end (H40)
+     56   8  number of the frame before this one; an epoch frame says here where earlier epochs end
      64   8  highest frame number known to be synced when this frame was written
-     72   8  number of the oldest frame that is still needed; whole files before it may be gone (H50)
+     72   8  number of the oldest frame that is still needed; whole files before it may be gone
      80   8  truncation point: entries at or below this address are gone
      88   8  highest address given to an entry so far, this frame's included
      96   4  page: this frame's offset in its file / 4096
@@ -32,9 +32,9 @@ of an earlier life. Little endian throughout.
 Invariants:
 - A frame never shares a 4096-byte page with another, so that no later write touches acknowledged bytes in place.
 - Frame n + 1 of an epoch is written only when every entry up to frame n is synced. Mark frames alone are not synced
-  by themselves; hence a frame may be valid while the mark before it is not, and that is no corruption (H44).
-- An epoch frame is the first of its epoch. It holds copies of the entries that its recovery could not prove durable
-  (H39); frame and copies are valid together or not at all.
+  by themselves; hence a frame may be valid while the mark before it is not, and that is no corruption.
+- An epoch frame is the first of its epoch. It holds copies of the entries that its recovery could not prove durable;
+ frame and copies are valid together or not at all.
 """
 
 import struct

@@ -5,16 +5,16 @@ background, taken in order, taken back when freed.
 
 Invariants of a journal:
 - A journal that this process writes was created by it under its epoch, wholly overwritten with zeros, synced, and its
-  name synced, before the first frame goes in (H49); each later life of it is a new generation (H43).
+  name synced, before the first frame goes in; each later life of it is a new generation.
 - `position` only grows within a generation, and is a multiple of the page size.
-- Entries leave MARK_PAGES pages free at the end, so that a truncation can always be recorded (H52).
+- Entries leave MARK_PAGES pages free at the end, so that a truncation can always be recorded.
 
 Invariants of the pool:
-- Every spare is whole, zero-filled or written before, and durable (H49).
-- Only journals of this pool, hence of this epoch and process, are recycled (H46).
+- Every spare is whole, zero-filled or written before, and durable.
+- Only journals of this pool, hence of this epoch and process, are recycled.
 - `full` is true exactly while the last attempt to make a journal found no space and no spare was freed since.
 - A pool that becomes full while its files have no room for the reserve first makes one of what is left free for
-  others, if that is there: internal entries, and those that were accepted already, go into it (H52).
+  others, if that is there: internal entries, and those that were accepted already, go into it.
 """
 
 import asyncio

@@ -7,7 +7,7 @@ How it works, and what each file here adds to it:
     initialize()   LogOpening (opening.py): lock and epoch (directory.py), scan and chain (recovery.py)
 
 Invariants (the door's L1 to L6 apart):
-- Nothing that read() returns can vanish afterwards: it was synced before, here or by an earlier owner (H39).
+- Nothing that read() returns can vanish afterwards: it was synced before, here or by an earlier owner.
 - States move forward only: NEW -> OPENING -> OPEN -> CLOSED; a failed writer stays OPEN and refuses everything.
 """
 
@@ -74,7 +74,7 @@ class FileDurableDataLog:
     ) -> None:
         """path: absolute, made if missing. owner: who we are, for the message that others get while we hold the log.
 
-        epoch_floor: the new epoch is above it; for a log that replaces a lost one (H7).
+        epoch_floor: the new epoch is above it; for a log that replaces a lost one.
         pace: when small frames may be written on the loop; shared by the logs of a loop. Without it none are.
         """
         self._path = path
@@ -185,7 +185,7 @@ class FileDurableDataLog:
         )
 
     async def close(self) -> None:
-        """As the door says; the last synced frame is vouched for by a mark (H45)."""
+        """As the door says; the last synced frame is vouched for by a mark."""
         async with self._closing:
             if self._state is not _State.CLOSED:
                 self._move_to(_State.CLOSED)

@@ -1,10 +1,10 @@
 """The steps from a directory to a log that takes entries; each blocking step is one executor job.
 
-    lock -> disabled? -> identity -> claim an epoch (durable: earlier owners can acknowledge nothing from here on, H47)
+    lock -> disabled? -> identity -> claim an epoch (durable: earlier owners can acknowledge nothing from here on)
     -> scan -> link -> drop files without frames (room, should the disk be full) -> make the first journal
     -> epoch frame with the copies, synced -> epoch check -> drop files that nothing needs
 
-Invariant: a crash at any step leaves the chain that recovery found, and the next opening finds the same (H40): nothing
+Invariant: a crash at any step leaves the chain that recovery found, and the next opening finds the same: nothing
 of it is removed before the epoch frame that replaces it is durable.
 """
 

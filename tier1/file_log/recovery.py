@@ -12,12 +12,11 @@ The frames of a log are a chain: each names the one before it. Recovery finds it
 
 - The *governing* epoch is the highest one that was established: it has a frame behind its epoch frame (which is
   written only after that was synced), or its epoch frame is whole. Frames of other epochs count only as far as the
-  governing chain names them; what a fenced owner wrote later, or a recovery that never finished, is thus never seen
-  (H40).
+  governing chain names them; what a fenced owner wrote later, or a recovery that never finished, is thus never seen.
 - Up to the highest number that any frame of the governing epoch calls synced, the chain must be complete: a hole
-  there is damage (H44). Behind it the chain ends at the first frame that is missing or broken: a torn tail, which is
+  there is damage. Behind it the chain ends at the first frame that is missing or broken: a torn tail, which is
   cut.
-- The chain begins exactly at the frame that its end calls the oldest needed one (H50).
+- The chain begins exactly at the frame that its end calls the oldest needed one.
 
 Invariant: a frame of the file's newest life is never jumped over because of an older frame's length.
 """
@@ -76,7 +75,7 @@ class RecoveredChain:
     """Frames up to this number are known to be synced."""
     truncated_up_to: int = 0
     highest_number: int = 0
-    """Over every header seen, frames that were cut included (H33)."""
+    """Over every header seen, frames that were cut included."""
     highest_address: int = 0
     cut_frames: int = 0
 
@@ -88,7 +87,7 @@ class RecoveryPlan:
     in_place: tuple[FoundFrame, ...] = ()
     """The stretch of the chain that stays where it is; it begins and ends with live entries."""
     copied: tuple[FoundFrame, ...] = ()
-    """Frames whose live entries go into the new epoch frame (H39)."""
+    """Frames whose live entries go into the new epoch frame."""
 
 
 def scan_journal(files: FileSystem, path: str, *, log_id: bytes | None) -> ScannedJournal:
@@ -181,7 +180,7 @@ def link_frames(
     rules: DurabilityRules,
     reads_back: Callable[[FoundFrame], bool],
 ) -> RecoveredChain:
-    """The chain in the given files. O(frames). Raises LogCorruptedError (H44, H45)."""
+    """The chain in the given files. O(frames). Raises LogCorruptedError."""
     index = _FrameIndex.of(journals)
     frames = index.frames()
     if not frames:

@@ -34,17 +34,17 @@ class FileLogSettings:
     fill_step_bytes: int = 4 * MIB
     """Zeros written and synced by one executor job, so that filling never holds a thread for long."""
     reserve_bytes: int = 32 * MIB
-    """Journal space that only internal entries may use once no further file can be made (H52)."""
+    """Journal space that only internal entries may use once no further file can be made."""
     free_bytes_min: int = 256 * MIB
     """No journal is made when less than this would be left on the disk: flushes and compaction need it."""
     space_poll_seconds: float = 1.0
     """How often a full log looks whether space is back."""
     mark_delay_seconds: float = 0.5
-    """Idle time after which a mark frame vouches for the last synced frame (H45)."""
+    """Idle time after which a mark frame vouches for the last synced frame."""
     copy_bytes_max: int = 2 * MIB
     """Recovery copies this much of the newest entries forward even if synced, so that restarts leave few files."""
     takeover: bool = False
-    """Take the log over from a living process that does not answer: the lock is tried, the epoch decides (H47)."""
+    """Take the log over from a living process that does not answer: the lock is tried, the epoch decides."""
 
     def __post_init__(self) -> None:
         largest_frame = frame_bytes(1, max(self.entry_bytes_max, self.batch_bytes_max))
@@ -70,7 +70,7 @@ class DurabilityRules:
         return False
 
     def continues(self, previous: FrameHeader, frame: FrameHeader) -> bool:
-        """Whether `frame`, found right behind `previous`, follows it and is no left-over of a former life (H43)."""
+        """Whether `frame`, found right behind `previous`, follows it and is no left-over of a former life."""
         if frame.generation == previous.generation:
             adjacent = frame.page == previous.end_page
         else:
@@ -83,5 +83,5 @@ class DurabilityRules:
         )
 
     def is_durable(self, frame: FrameHeader, synced_number: int) -> bool:
-        """Whether a recovered frame may stay in its file; others are copied and synced before they are seen (H39)."""
+        """Whether a recovered frame may stay in its file; others are copied and synced before they are seen."""
         return frame.number <= synced_number

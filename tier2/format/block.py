@@ -5,7 +5,7 @@ Invariants:
 - What decode_block returns is exactly what was encoded, or it raises: the checksum is compared before anything is
   decompressed, and the length after it.
 - A block is stored compressed only if that made it smaller; so decompressing never meets a block that grew.
-- The same runs always give the same bytes (H2): the decision below depends on nothing else.
+- The same runs always give the same bytes: the decision below depends on nothing else.
 
 Large blocks are first judged by a sample of three places. Compressors pass over noise at memory speed; what costs is to
 join the runs and to touch the fresh pages of an output that is thrown away. Measured with 4 KiB runs of noise: 0.5 GB/s

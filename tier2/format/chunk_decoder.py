@@ -11,7 +11,7 @@ All positions count from the image's first byte: for an image inside a packed ob
 The functions are pure; decode_blocks and verify_chunk belong in an executor.
 
 - parse_tail compares size, file CRC32 and start offset with what the layout recorded, so another chunk with good
-  checksums is not mistaken for this one (H10).
+  checksums is not mistaken for this one.
 - verify_chunk, for `tier2 verify`, repair and tests, finds any change of a single bit of an image: everything before
   the file CRC32 is under it, the CRC32 is compared with the computed one, and the last eight bytes have only one right
   value.
@@ -46,7 +46,7 @@ TAIL_BYTES = 8192
 
 @dataclass(frozen=True, slots=True)
 class ChunkIdentity:
-    """What a layout entry records of an image, to know it again (H10)."""
+    """What a layout entry records of an image, to know it again."""
 
     size: int
     file_crc32: int

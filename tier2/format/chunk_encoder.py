@@ -1,6 +1,6 @@
 """Makes the image of a byte-segment chunk from runs of appended bytes.
 
-Blocks end only where a run ends (H76). They are about BLOCK_BYTES_TARGET long: a run joins the current block if that
+Blocks end only where a run ends. They are about BLOCK_BYTES_TARGET long: a run joins the current block if that
 brings the block nearer to the target than it is. A longer run is one longer block, up to BLOCK_BYTES_MAX; only a run
 beyond that is cut into blocks of the target size.
 
@@ -45,7 +45,7 @@ class EncodedChunk:
     size: int
     """Sum of the buffers, in bytes."""
     file_crc32: int
-    """What the layout records and readers compare (H10)."""
+    """What the layout records and readers compare."""
     index: ChunkIndex
 
     @property

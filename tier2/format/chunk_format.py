@@ -60,7 +60,7 @@ Invariants, checked by whoever parses:
   at the end offset. Thus no single damaged field of header or index can move bytes to another offset unseen.
 - Whoever has only the end of the image has enough to read: the index repeats the start and end offset, knows how each
   block is compressed, and has a checksum of its own. The file CRC32 can only be compared with a recorded one there.
-- In a byte segment a block ends where an append ended (H76), unless one append alone exceeds BLOCK_BYTES_MAX: it is
+- In a byte segment a block ends where an append ended, unless one append alone exceeds BLOCK_BYTES_MAX: it is
   cut into blocks of BLOCK_BYTES_TARGET.
 - An image is never changed. Another version number means another layout of everything behind byte 4.
 

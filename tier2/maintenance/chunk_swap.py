@@ -3,11 +3,11 @@
     under the lock: settle -> keep only what did not change since -> references, garbage -> one version
 
 - A replacement whose segment was truncated, merged, deleted or compacted meanwhile is left out; the rest goes on.
-- Objects that lose their last reference become garbage of the same version, and so do new ones that nobody names (H6).
+- Objects that lose their last reference become garbage of the same version, and so do new ones that nobody names.
 
-Compactors beside the owner (H9) upload chunks under keys that the owner gives out, and propose a swap:
+Compactors beside the owner upload chunks under keys that the owner gives out, and propose a swap:
 
-    keys = owner.reserve_object_keys(n)      of the owner's epoch, so that no sweep takes them while it lives (H5)
+    keys = owner.reserve_object_keys(n)      of the owner's epoch, so that no sweep takes them while it lives
     the compactor reads, encodes, uploads
     owner.propose_swap(proposal)             checked in full, then published by the owner; or refused, with a reason
 
@@ -16,10 +16,10 @@ A proposal is accepted only if, under the manifest as it is when the swap is pub
 - the range is exactly that of neighbouring entries of the segment, and they are still the proposed ones;
 - every new image is sound, the one described, lies wholly in a reserved object, and covers the range without a hole;
 - the uncompressed bytes have the same length and the same checksum, both computed here;
-- its blocks are unions of whole old blocks of one lowest time, and say of their events what those said (H76).
+- its blocks are unions of whole old blocks of one lowest time, and say of their events what those said.
 
 Whatever is refused changes nothing. A key is used up by the first proposal that names it, accepted or not: what lies
-under it is garbage then, unless it was accepted (H2). A key that is never used is swept by the next owner.
+under it is garbage then, unless it was accepted. A key that is never used is swept by the next owner.
 """
 
 from asyncio import sleep

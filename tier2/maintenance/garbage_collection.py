@@ -1,7 +1,7 @@
 """Deletes garbage, and copies what is alive out of packed objects that are mostly dead.
 
-Garbage is deleted when its grace is over (H6); orphans of earlier owners are recorded as garbage (H5). Packed objects
-of which little is alive are repacked, so that the rest becomes garbage (H12).
+Garbage is deleted when its grace is over; orphans of earlier owners are recorded as garbage. Packed objects
+of which little is alive are repacked, so that the rest becomes garbage.
 
 Deleting:
 
@@ -9,7 +9,7 @@ Deleting:
     anything names the object -> delete -> remove the records in one more version
 
 - A crash between any two steps leaves records of objects that are gone; deleting those again changes nothing.
-- A manifest update that found no room is not waited for: it may need the room that these deletions make (H52). What is
+- A manifest update that found no room is not waited for: it may need the room that these deletions make. What is
   garbage under the manifest is named by no update of it either, whether that one lands or not.
 
 Repacking:

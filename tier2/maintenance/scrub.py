@@ -238,7 +238,7 @@ class Scrubber:
         return False
 
     async def _is_current(self, found: NamedChunk) -> bool:
-        """Whether its manifest still names it: what went meanwhile is no damage (H8)."""
+        """Whether its manifest still names it: what went meanwhile is no damage."""
         if not await self._is_kept(found.pin):
             return False
         if found.pin is not None:
@@ -409,7 +409,7 @@ async def _damage_of_layout(segment_id: SegmentId, view: ManifestView) -> str | 
 
 
 def _rebuilt_chunk(entry: LayoutEntry, image: bytes, content: bytes) -> NewChunk:
-    """The chunk with its bytes from elsewhere, and what its index still says of blocks and events (H76).
+    """The chunk with its bytes from elsewhere, and what its index still says of blocks and events.
 
     Raises CorruptedDataError if a sound block says that these are other bytes.
     """

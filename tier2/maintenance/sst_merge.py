@@ -7,8 +7,8 @@ and an entry is rewritten O(log n) times. The merge goes block by block; only it
 - Only neighbours in age are merged, since the newest of them decides for every key; an SST counts at least as much as
   any newer one.
 - A removal stays while an older SST may still hold the key, and leaves only when the oldest SST is among the inputs; a
-  removed segment record takes its whole range along (H67).
-- The records that make garbage of the inputs are in the output, so both appear in the same manifest version (H6).
+  removed segment record takes its whole range along.
+- The records that make garbage of the inputs are in the output, so both appear in the same manifest version.
 - Memory is bounded: about `merge_read_bytes` of each input and one part of the output at a time.
 """
 

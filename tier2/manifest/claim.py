@@ -1,4 +1,4 @@
-"""Taking a container's manifest under a new epoch (H7), and finding out whether the store can be trusted with one (H4).
+"""Taking a container's manifest under a new epoch, and finding out whether the store can be trusted with one.
 
 - The manifest is created once, by put-if-absent, and only in a store that let exactly one of several racing writers
   win.
@@ -7,7 +7,7 @@
 - A manifest is taken over only if store id, log id, container id and container count match and our epoch is greater.
   A log that was made to follow a lost one takes that one's manifest, which is its own from then on: should the lost
   one turn up again it is refused, however high its epoch.
-- Claiming may fail half-way and be called again with the same epoch (H41): our own nonces are remembered, so a
+- Claiming may fail half-way and be called again with the same epoch: our own nonces are remembered, so a
   claim that landed late is ours.
 """
 
@@ -150,7 +150,7 @@ class ManifestClaimer:
             await self._expect_root(error)
 
     async def _expect_nothing(self) -> None:
-        """Objects are written below a manifest only. What a listing shows was there, whatever it does not show (H3)."""
+        """Objects are written below a manifest only. What a listing shows was there, whatever it does not show."""
         listing = list_objects(self._store, self._names.prefix)
         async with aclosing(listing):
             async for info in listing:

@@ -1,4 +1,4 @@
-"""Replaces the manifest, one attempt at a time, and finds out what became of each (H4).
+"""Replaces the manifest, one attempt at a time, and finds out what became of each.
 
 An attempt is a complete next version of the manifest with a nonce of its own. Once begun it is driven to its end before
 another begins: the same bytes are offered to the same compare-and-set until either the store says yes or reading back
@@ -6,7 +6,7 @@ shows our nonce. So
 
 - at most one attempt is open, and everything below it has already been uploaded;
 - an attempt that lands late, after reading back showed the old version, is recognised by the next one who asks;
-- its objects are not garbage before a later version of ours is published (H4, H5).
+- its objects are not garbage before a later version of ours is published.
 
     answer to put_if_match      manifest read back                what it means
     yes                         -                                 published
@@ -116,7 +116,7 @@ class ManifestCommitter:
         await self._drive(attempt)
 
     async def confirm(self) -> Manifest:
-        """Read the manifest now and prove that it is still ours (H6). Raises as publish()."""
+        """Read the manifest now and prove that it is still ours. Raises as publish()."""
         self.raise_if_ended()
         assert self._open is None, "an attempt is open: settle it first"
         manifest, _ = await self._read()
@@ -200,7 +200,7 @@ class ManifestCommitter:
 
 
 def unknown_outcome(what: str, cause: SegmentStoreError) -> StorageError:
-    """The error for a conditional put that was not answered as it should be, and is not known to have happened (H4).
+    """The error for a conditional put that was not answered as it should be, and is not known to have happened.
 
     Says what is not known and why, and keeps the word that the object store has for it.
     """

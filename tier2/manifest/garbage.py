@@ -1,6 +1,6 @@
-"""Objects that nothing refers to any more: which a change sets free, when they may go, which nobody recorded (H5, H6).
+"""Objects that nothing refers to any more: which a change sets free, when they may go, which nobody recorded.
 
-- References are derived from the layout entries that are live under one manifest, not counted (H12).
+- References are derived from the layout entries that are live under one manifest, not counted.
 - Garbage is recorded under the manifest in the same version that drops the last reference. An object that loses some
   references and keeps others is thinned: its living part may be worth a copy
   (tier2/maintenance/garbage_collection.py).

@@ -1,10 +1,10 @@
-"""The manifest: the one mutable object of a container, and the commit point of everything below it (H1).
+"""The manifest: the one mutable object of a container, and the commit point of everything below it.
 
 - Created once by put-if-absent, never deleted, replaced by compare-and-set only. Versions grow by one.
 - Changes are counted apart from versions: a claim changes nothing below the manifest. An older manifest that was
   brought back has fewer of them, however often it was claimed since.
-- Every version carries the nonce of the attempt that wrote it, so an attempt whose answer was lost is recognised (H4).
-- Store id, log id, container id and container count never change (H7, H62), but for the log id when a log that follows
+- Every version carries the nonce of the attempt that wrote it, so an attempt whose answer was lost is recognised.
+- Store id, log id, container id and container count never change, but for the log id when a log that follows
   a lost one claims (tier2/manifest/claim.py); epoch and highest numbers never shrink.
 - SSTs are listed newest first; the parts of an SST lie one behind the other in the order of their keys.
 - It stays small: names, layouts, attributes and garbage are in the SSTs, and merging keeps the SSTs few.

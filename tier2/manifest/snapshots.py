@@ -1,4 +1,4 @@
-"""Snapshots: versions of the manifest that are kept for backups, and what of the store they need (H6).
+"""Snapshots: versions of the manifest that are kept for backups, and what of the store they need.
 
     snapshot record   u8 version (1), i64 when it was made (Unix ms), u64 epoch and u64 serial of an identity that was
                       given out at that moment, then the bytes of the manifest that is kept (tier2/manifest/manifest.py)

@@ -1,7 +1,7 @@
 """All SSTs of one manifest as one sorted map: the newest SST that knows a key decides, also when it says "removed".
 
 - A view belongs to one manifest version and never changes. Work that meets a missing object asks for the current view
-  and begins again (H8): with_view().
+  and begins again: with_view().
 - Memory of a call is bounded by what it returns, plus a few blocks for each SST.
 - A removed segment record removes everything behind it (tier2/sst/keyspace.py). The view does not apply that rule
   to single keys: whoever asks for layouts or attributes reads the record first.
@@ -183,7 +183,7 @@ class ViewSource(Protocol):
 
 
 async def with_view(source: ViewSource, read: Callable[[ManifestView], Awaitable[T]]) -> T:
-    """Read through the current view; begin again on a newer one if an object of it is missing (H8).
+    """Read through the current view; begin again on a newer one if an object of it is missing.
 
     Raises CorruptedDataError if the current manifest still names what is missing.
     """

@@ -1,7 +1,7 @@
 """Whether conditional puts of a store are what they claim: several race, exactly one may win.
 
 Some gateways check the condition and write in two steps; two owners of a container could then both believe that they
-published. Such a store is refused at start, in words (H4).
+published. Such a store is refused at start, in words.
 """
 
 import asyncio

@@ -6,7 +6,7 @@ are OSError and the object errors; the asynchronous half translates every OSErro
 StorageFullError, "no such file" into an ObjectNotFoundError.
 
 A tag is the BLAKE2b hash of the content: equal bytes have equal tags. Whoever must tell two equal contents apart puts a
-nonce into them (H4).
+nonce into them.
 
 Invariants:
 
@@ -15,12 +15,11 @@ Invariants:
   buffers by then are never given a name.
 - Bounded: at most `reads_max` and `writes_max` calls are handed to the executor at a time; one call of this store at
   a time tries for the OS lock, so calls of one process queue fairly and only processes poll.
-- A file gets its name only when its bytes are synced, whole: nobody sees half an object, also not after a power cut
-  (H11).
-- A verb returns only when the name, and every directory it lies in, is synced (H11).
+- A file gets its name only when its bytes are synced, whole: nobody sees half an object, also not after a power cut.
+- A verb returns only when the name, and every directory it lies in, is synced.
 - Names are created by link(), which fails if the name exists, or replaced by rename() under the store's lock with the
   tag compared under the same lock; so one of several racing writers wins, in one process or in many.
-- A sync that failed is never repeated and believed (H48): the temporary file is thrown away, and a name whose directory
+- A sync that failed is never repeated and believed: the temporary file is thrown away, and a name whose directory
   could not be synced is *doubtful* until a fresh file with the same bytes has taken its place durably. A doubtful
   object is never shown to a caller of read(), who might conclude from its bytes that they are safe. (A removal in doubt
   is left alone: at worst a power cut brings garbage back, which no manifest names.)
@@ -317,7 +316,7 @@ class ObjectFiles:
     # --- writing ---------------------------------------------------------------------------------
 
     def put(self, key: str, content: Sequence[BufferView], attempt: WriteAttempt) -> None:
-        """Create an immutable object; the same bytes again are welcome (H2). Raises ObjectExistsError for others."""
+        """Create an immutable object; the same bytes again are welcome. Raises ObjectExistsError for others."""
         temporary = self._write(content, attempt)
         path = self._path(key)
         try:
@@ -638,7 +637,7 @@ def _write_groups(content: Sequence[BufferView], bytes_max: int) -> Iterator[lis
 
 
 class DurableDirectories:
-    """Directories below one root whose names are known to survive a power cut; makes those that are missing (H11).
+    """Directories below one root whose names are known to survive a power cut; makes those that are missing.
 
     A directory in the known set, and every one above it up to the root, had its name synced by this process. Existing
     is not enough: whoever made it may have died, or been refused, before the sync. Blocking; any thread.
@@ -675,7 +674,7 @@ class DurableDirectories:
         except FileExistsError as error:
             raise NotADirectoryError(path) from error
         except OSError:
-            # After a failed sync the next one may say OK without having stored the name (H48), so the name must not
+            # After a failed sync the next one may say OK without having stored the name, so the name must not
             # stay: made anew, it is written anew. A directory that is in use already does not go away.
             with suppress(OSError):
                 self._files.remove_directory(path)

@@ -1,4 +1,4 @@
-"""An object store that need not be there when the process starts (H41).
+"""An object store that need not be there when the process starts.
 
 The store behind it is started by the first call that reaches it. Until that succeeds every call raises StorageError,
 which containers understand as "Tier 2 does not answer": they recover from their logs, serve what they have, try again.

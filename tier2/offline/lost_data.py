@@ -6,13 +6,13 @@ Lost chunks: which bytes of which segments a manifest names and nothing holds.
     object reaches to the end of the image
 
 What the listing shows and nothing names tells something too. Objects of the manifest's epoch were uploaded and not yet
-published when the owner ended. Objects of a higher epoch cannot be there before a manifest has that epoch (H7): the
+published when the owner ended. Objects of a higher epoch cannot be there before a manifest has that epoch: the
 manifest is an older version of itself, brought back by somebody or by a disk.
 
 - No request for each chunk. What is inside of a chunk is not looked at: that is a deep verification (verify.py).
-- A listing may be stale (H3): an object that it does not show is asked for by name. Behind LOOKS_MAX objects that are
+- A listing may be stale: an object that it does not show is asked for by name. Behind LOOKS_MAX objects that are
   really gone the listing is believed, since it is known by then that this store has lost objects.
-- Something is lost only if the manifest, read again, is still the one that names it (H8).
+- Something is lost only if the manifest, read again, is still the one that names it.
 - Memory: two entries for each object, and RANGES_MAX findings; further ones are only counted.
 
 A lost manifest: it is gone or damaged, and nobody can say which objects belong together. So what is found then is an

@@ -6,11 +6,11 @@
        each chunk image sound, block by block, and the one that the entry means
     3  every catalog name leads to a record, every reference to a layout entry, no garbage record names what is
        referred to, and no key outlives the removal of its segment
-    4  every object in the listing is named by the manifest, or is garbage, or is reported as an orphan (and left alone,
-       H5); none has an epoch above the manifest's, or the manifest is an old version of itself (H7)
-    5  every manifest that a backup keeps: 1 to 3 without garbage, as far as the newest manifest does not share it (H6)
+    4  every object in the listing is named by the manifest, or is garbage, or is reported as an orphan (and left
+       alone); none has an epoch above the manifest's, or the manifest is an old version of itself
+    5  every manifest that a backup keeps: 1 to 3 without garbage, as far as the newest manifest does not share it
 
-An object that is missing counts as lost only if the manifest, read again, still names it (H8), or still keeps the
+An object that is missing counts as lost only if the manifest, read again, still names it, or still keeps the
 backup that does. Memory is bounded by the number of objects; a finding is a sentence, and findings beyond a limit are
 only counted.
 """

@@ -1,12 +1,12 @@
 """Chunks on their way into the store: cut from the pieces of a publication, gathered into objects, encoded, uploaded.
 
-- A chunk holds one segment's neighbouring bytes, cut only between runs of appended bytes (H76).
+- A chunk holds one segment's neighbouring bytes, cut only between runs of appended bytes.
 - A long chunk is an object of its own; all short ones of a publication share packed objects, so that the number of puts
-  does not grow with the number of small segments (H1).
+  does not grow with the number of small segments.
 - A bounded number of objects is encoded and uploaded at a time. Encoding runs in the executor, so the next object is
   encoded while others are on their way.
 - Every object gets its identity before its first put and is listed in its uploader from then on: whatever happens next,
-  somebody knows that it may exist (H5).
+  somebody knows that it may exist.
 
 An uploader stores the parts of new SSTs in the same way.
 """
@@ -91,7 +91,7 @@ class PlacedChunk:
         return self.start_offset + self.length
 
     def moved(self, piece: MergePiece) -> "PlacedChunk":
-        """The same bytes as a part of the segment that `piece` moves their segment into (H76)."""
+        """The same bytes as a part of the segment that `piece` moves their segment into."""
         events, shift = EntryEvents.NOT_COUNTED, 0
         if piece.first_event is not None and self.events is not EntryEvents.NOT_COUNTED:
             events, shift = self.events, self.event_shift + piece.first_event
@@ -203,7 +203,7 @@ class Uploader:
         self.uploaded: list[ObjectReference] = []
         """Everything that may exist in the store because of this uploader."""
         self.handed_over = False
-        """A commit has what becomes of it (H4)."""
+        """A commit has what becomes of it."""
 
     async def upload_chunks(self, chunks: Sequence[NewChunk]) -> None:
         """Store all chunks and set their places. Raises StorageError or StorageFullError; some may be stored then."""
@@ -303,7 +303,7 @@ def _encode_pack(
 
 
 def _verify_encoded(chunk: NewChunk, encoded: EncodedChunk) -> None:
-    """The last look at bytes that replace others: decoded again they must be what was read (H21).
+    """The last look at bytes that replace others: decoded again they must be what was read.
 
     Block by block: to join all of an image would keep the interpreter from everybody else for milliseconds.
     """

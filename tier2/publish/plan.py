@@ -4,11 +4,11 @@ Refused with ServiceHaltError, because going on could lose data: a length that s
 number that goes back, a seal that is broken or followed by more bytes, another name for an id, a gap between what is
 published and what is handed in, a merge of anything but a whole source, the same segment twice.
 
-- Bytes below the new start offset may be missing; from it on the layout has no hole (H19).
-- A merge moves entries and drops the source in the same plan (H17). Chains of merges are followed source first.
+- Bytes below the new start offset may be missing; from it on the layout has no hole.
+- A merge moves entries and drops the source in the same plan. Chains of merges are followed source first.
 - A removed record takes its range along (tier2/sst/keyspace.py); references are taken back one by one, because they
   lie in the range of their objects.
-- The catalog names the newest segment of a name: a delete leaves it alone if it names another id by now (H20).
+- The catalog names the newest segment of a name: a delete leaves it alone if it names another id by now.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

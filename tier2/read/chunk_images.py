@@ -1,4 +1,4 @@
-"""Reads whole chunk images to copy or replace them, each verified against the layout entry that names it (H10).
+"""Reads whole chunk images to copy or replace them, each verified against the layout entry that names it.
 
 - Neighbours in an object come in one request; memory is what one request brings.
 - A damaged image is an error here, never bytes.

@@ -1,6 +1,6 @@
 """Reads ranges of chunk images: the blocks that are needed, in one request, each checked before it is used.
 
-- What the layout entry records (size, file CRC32, first offset) is compared with the image's own tail (H10).
+- What the layout entry records (size, file CRC32, first offset) is compared with the image's own tail.
 - A damaged answer is fetched once more; then it is CorruptedDataError, a log line and a counter, never bytes.
 """
 

@@ -3,14 +3,14 @@
 `ContainerReader` and `TieredStorage` differ in where their view of the manifest comes from, and in nothing that they
 read. A listing of chunks comes from the layout alone, without a look at any chunk: some hundred chunks cost one read of
 an SST, so a long segment can be cut into work for many. A listing of blocks is for those who read a segment's objects
-in parallel: where a block lies, whether it begins on an event, where its first event starts, and which one that is
-(H76). It reads the indexes of chunks, never their blocks.
+in parallel: where a block lies, whether it begins on an event, where its first event starts, and which one that is.
+It reads the indexes of chunks, never their blocks.
 
 - A record is read before anything else of its segment, so nothing of a removed segment is ever found.
 - Caches belong to the newest view; what was read through an older one, or while it was changing, is not kept.
 - Offsets and event numbers are the segment's, whatever segment the bytes were written to; neighbours meet, so a listing
   covers its range without a hole.
-- The owner may publish meanwhile: every chunk is of the newest manifest when it is listed (H8).
+- The owner may publish meanwhile: every chunk is of the newest manifest when it is listed.
 """
 
 import asyncio

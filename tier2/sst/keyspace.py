@@ -2,13 +2,13 @@
 
 - Everything of a segment lies together and its record comes first. As ids are never given again, a *removed record*
   removes the whole range behind it: a merge of SSTs drops it, and nobody reads it without reading the record first
-  (H67: the attributes of a deleted segment have nowhere to return from).
+  (the attributes of a deleted segment have nowhere to return from).
 - Layout entries are found by their end: the first key above (id, offset) is the chunk that holds `offset`.
-- References are derived, not counted (H12): an object is alive while a key with its identity is.
+- References are derived, not counted: an object is alive while a key with its identity is.
 - A filter answers for the *group* of a key, so that one look says whether an SST knows anything of a segment or object.
 - The id of a record and the end of a layout entry are in their keys. After a segment was merged into another, the
   image's own first offset is still that in the source, and so are its event numbers: the layout entry alone says where
-  the bytes are in the segment (H10, H76).
+  the bytes are in the segment.
 
 Keys. All numbers are big-endian, so that the order of bytes is the order of numbers.
 
@@ -400,7 +400,7 @@ class LayoutEntry:
 
 
 def block_events(entry: LayoutEntry, block: BlockEntry) -> EventInformation | None:
-    """What is known of the events of one block, in the words of the segment that has it now; None if nothing is (H76).
+    """What is known of the events of one block, in the words of the segment that has it now; None if nothing is.
 
     - Numbers are the segment's, whatever segment the bytes were written to.
     - What the layout entry says of its first event decides over the image: a merge knows more than the source did.

@@ -3,7 +3,7 @@
 An SST (a "run" in names, keys and messages) is sorted by key and immutable. It lies in one object or several, its
 *parts*, one behind the other in the order of their keys; a part is a row of blocks with an index and a filter.
 
-- The manifest records a part's size and file CRC32: a tail with another one is another object (H10).
+- The manifest records a part's size and file CRC32: a tail with another one is another object.
 - The filter never denies a group that is there. A false "perhaps" has odds of n / 2^32. Sorted fingerprints take four
   bytes for each group instead of a Bloom filter's 1.25, and are built and asked at the speed of sorted() and bisect.
 - A block is stored by column, so that it is built and searched without a loop.

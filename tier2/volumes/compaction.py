@@ -12,7 +12,7 @@ Invariants:
   it goes from its end, stretch by stretch, where there is no room for all of its copies.
 - At any moment each live record is in a synced volume that the index names: a kill leaves copies that nothing names,
   which are removed like other volumes of which nothing is live.
-- A tombstone goes only when no other volume can hold what it is there for (H70): a volume whose records were all made
+- A tombstone goes only when no other volume can hold what it is there for: a volume whose records were all made
   or copied after the tombstone cannot, nor can one with no number in [oldest, tombstone).
 - One volume after the other: what was decided about a tombstone holds for the volumes that are there then.
 - Appends and reads go on: copying is done beside them, and only pointing to the copies takes a place in the queue.

@@ -11,8 +11,8 @@ changes that point to them.
 
 Invariants:
 
-- Numbers are kept (H69), also those of hold and retention; a copy is its own write batch.
-- A tombstone stays behind only if no other volume may need it any more (H70).
+- Numbers are kept, also those of hold and retention; a copy is its own write batch.
+- A tombstone stays behind only if no other volume may need it any more.
 - Bytes are checked before the copy's checksum is made: see each copier.
 - Copies are read back from the disk, and not from the pages that were just written, before anything points to them.
 - Each step, and each group of changes, is a millisecond of work at most, and a call of `PlainCopier` half of one, since

@@ -5,11 +5,10 @@
 
 Invariants:
 
-- The index never says what the volume does not hold synced (H72); an outcome is given only after both.
+- The index never says what the volume does not hold synced; an outcome is given only after both.
 - A refusal judged against an earlier mutation of the same batch is given with that mutation's own outcome.
-- After a failed write or sync the volume is never written again (H48), and nothing else is committed before the records
-  of the failed batch are durably cut off: no later rebuild finds what was never answered. Their numbers never return
-  (H33).
+- After a failed write or sync the volume is never written again, and nothing else is committed before the records
+  of the failed batch are durably cut off: no later rebuild finds what was never answered. Their numbers never return.
 - A change that was applied is answered with its outcome, whatever fails behind it: a sync that compaction asked for
   fails for compaction alone.
 - When the disk is full, the reserve is given up and only what frees space goes on, until the reserves are held.
@@ -63,7 +62,7 @@ _RESERVE_STEP = bytes(1 << 20)
 
 
 class DiskReserve:
-    """A file of zeros that is given up when the disk is full (H52).
+    """A file of zeros that is given up when the disk is full.
 
     An engine has two: one for the tombstones of deletes, another for the copies of compaction, so that deletes cannot
     take the room that it takes to make room.

@@ -68,7 +68,7 @@ class IndexRecord:
     inline: bool = False
     """Small enough to stand in the index: every record of it carries its bytes, and it has no blob row."""
     oldest: int = 0
-    """The lowest number that a record of this key and version id may have (H70)."""
+    """The lowest number that a record of this key and version id may have."""
 
     def number(self, sequence: int, oldest: int) -> None:
         """Of a draft, whose put is judged: nobody else has it yet. A copy would cost as much as all its bytes do."""

@@ -1,4 +1,4 @@
-"""Makes a lost index anew from the volumes alone (H68), with bounded memory.
+"""Makes a lost index anew from the volumes alone, with bounded memory.
 
     volumes, one after the other: plain records (volume_format.py), the newest of each key so far -> `o` rows;
                                   of all others, for each key and version id the newest so far -> `a` rows;
@@ -14,8 +14,8 @@ one by one.
 
 Invariants:
 
-- Numbers decide, never the order in which records are met (H69); of two copies of one record either may be taken.
-- A tombstone is a record like others: what is older than it stays away (H70).
+- Numbers decide, never the order in which records are met; of two copies of one record either may be taken.
+- A tombstone is a record like others: what is older than it stays away.
 - The last write batch of all is there whole or not at all (`BatchTail` in recovery.py).
 - Nothing is synced here. Until a sync has followed, a crash begins the rebuild again, from nothing (opening.py).
 - Memory: one batch of records, one of plain rows, and a row for each volume.
@@ -609,7 +609,7 @@ class PlainRows:
 
     Invariants:
 
-    - The row of the highest number of a key stays, in whatever order they come (H69); of two with one number either
+    - The row of the highest number of a key stays, in whatever order they come; of two with one number either
       may.
     - Memory: `bytes_max` bytes that rows are made in (`RowMemory`), and what Python needs for so many of them. Rows
       that come in about the order of their keys use a part of it, again and again: memory that the system has to give

@@ -7,7 +7,7 @@ yet published (the original still counts), or belongs to a batch that failed.
 Invariants:
 
 - Nothing is indexed before it is certain: the tails are synced first, since a kill leaves bytes that only the page
-  cache holds (H39).
+  cache holds.
 - A batch that is not there whole is cut off before anything is indexed (`BatchTail`): no later rebuild may find it.
 - Records are applied in the order of their numbers, whatever volume they stand in, and each number once.
 

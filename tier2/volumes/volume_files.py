@@ -12,7 +12,7 @@ Invariants:
   record.
 - A volume that is being written is in `written_now` until its writer releases it: nobody compacts or removes it.
 - Reads open the file anew: a volume that compaction removes meanwhile is either read whole or not found, and a reader
-  that does not find it asks the index again (H8).
+  that does not find it asks the index again.
 - Of what an open volume has synced the system need not keep more than `cached_bytes_max` in memory: a stream of writes
   then goes on through the same pages, and does not push out the pages of others.
 
@@ -284,7 +284,7 @@ class VolumeFiles:
     def create(self, *, now_ms: int, sequence_first: int) -> OpenVolume:
         """A new volume with a number that was never used by this object or any volume that exists.
 
-        `sequence_first`: every record in it is newer, or counted when that number was given (H70).
+        `sequence_first`: every record in it is newer, or counted when that number was given.
         """
         number, file = self._new_file()
         self.written_now.add(number)
@@ -364,7 +364,7 @@ class VolumeFiles:
         return self._files.open(self.path(number))
 
     def open_certain(self, number: int, *, start: int = 0) -> File:
-        """For the scan of a start: what it reads from `start` on is on the disk, whoever left it there (H39, H48).
+        """For the scan of a start: what it reads from `start` on is on the disk, whoever left it there.
 
         The caller closes it. Raises OSError.
         """
@@ -470,7 +470,7 @@ class VolumeScan:
     - Every record that is yielded has a good header and a good body; the blob is checked piece by piece, never held
       whole.
     - A good header with a bad body is skipped by its length and reported; a bad header is reported once, and the search
-      for the next good one goes on at multiples of 8 (H71).
+      for the next good one goes on at multiples of 8.
     - What cannot be read is reported with its extent; nothing is passed over in silence.
     - What a damaged record says is told only where a checksum proves it: that of the body, with the checksums of the
       pieces in place of a bad blob, or with one bit flipped back that makes all of it agree.

@@ -8,11 +8,11 @@ All numbers are big-endian. Three formats stand here, from the outside in.
      8  2  format version, 1
     10  2  reserved, zero
     12  4  number of the volume, the one in its name
-    16  8  secret: seeds every checksum of the volume's records (H71)
+    16  8  secret: seeds every checksum of the volume's records
     24  8  created, Unix milliseconds; only shown
     32  16 id of the engine that made it: a volume of another store is refused
     48  8  sequence number at which every record in it was new, or still counted: tombstones that are older are not
-           there for anything in it (H70), and a rebuild continues above it
+           there for anything in it, and a rebuild continues above it
     56  4  reserved, zero
     60  4  CRC32 of the 60 bytes before
 
@@ -23,18 +23,18 @@ Invariant: written and synced, with its directory, before the first record.
      0  4  mark b"S4rc"
      4  4  header CRC32, of bytes 8 to 48, seeded with the volume's secret
      8  4  crc         CRC32 of key, index record and blob, seeded likewise
-    12  8  timestamp   Unix milliseconds; only shown (H69)
+    12  8  timestamp   Unix milliseconds; only shown
     20  4  key_len
     24  8  blob_len    0 for everything but a put that brings its own bytes
     32  1  is_deleted  1: a tombstone: the key (and version) is gone
     33  1  kind        see RecordKind
     34  2  records of the same write batch that stand behind this one; 0 for the last of a batch (and for every copy)
     36  4  index record length
-    40  8  sequence number of this change; the highest of a key and version wins (H69)
+    40  8  sequence number of this change; the highest of a key and version wins
     48     key, index record, blob; then zeros up to a multiple of 8
 
-The five fields named crc to is_deleted describe the blob; the rest is what lets a volume alone rebuild the index (H68),
-keep its order (H69), know whether its last batch is whole, and be read past damage (H71): a bad body is skipped by the
+The five fields named crc to is_deleted describe the blob; the rest is what lets a volume alone rebuild the index,
+keep its order, know whether its last batch is whole, and be read past damage: a bad body is skipped by the
 length in its good header, and only a bad header makes the scan search for the next mark, at multiples of 8.
 
 # An index record: what is known of one version of one object
@@ -44,9 +44,9 @@ length in its good header, and only a bad header makes the scan search for the n
                          bit 4 versioned, bit 5 inline: its records carry its bytes, and so does the index
     reserved        u16  zero
     size            u64  bytes of the object
-    sequence        u64  number of the put that made this version; later changes of it keep it (H69)
+    sequence        u64  number of the put that made this version; later changes of it keep it
     oldest          u64  no record of this key and version id that still counts for anything has a lower number: what
-                         a tombstone has to outlive (H70)
+                         a tombstone has to outlive
     created_ms      u64  Unix time of the put; only shown, never compared
     retain_until_ms u64  0: no retention
     piece_bytes     u32  stretch of the blob under one checksum

@@ -70,7 +70,7 @@ The cuts of a stream that retention chooses from.
 
     version 1; list of cuts, oldest first: signed time in ms, unsigned bytes before the cut, offsets
 
-- Times never go down from one cut to the next, nor do bytes: a wall clock that went back repeats the last time (H77).
+- Times never go down from one cut to the next, nor do bytes: a wall clock that went back repeats the last time.
 """
 
 from collections.abc import Mapping

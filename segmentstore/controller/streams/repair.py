@@ -1,4 +1,4 @@
-"""After a recovery from Tier 2 alone: makes the segments agree with the records that name them (H78).
+"""After a recovery from Tier 2 alone: makes the segments agree with the records that name them.
 
 Containers reach Tier 2 at different moments. A record may name a segment that never got there, and a segment may have
 got there whose record did not.

@@ -2,8 +2,7 @@
 
 A commit behind a scale takes the same steps from one epoch to the next (EpochTransition). Their order is the one
 promise: the new epoch is recorded, its segments are created, then every replaced segment gets its successors, and only
-then is the first of them sealed; the new epoch becomes current last. A client that meets the seal finds where to go on
-(H75).
+then is the first of them sealed; the new epoch becomes current last. A client that meets the seal finds where to go on.
 
 Invariants:
 

@@ -3,7 +3,7 @@
 Invariants:
 
 - "No successors" is answered only for a segment that ends its stream: the stream is sealed, or all of its active
-  segments were sealed in the store by a client. In every other case the answer is there or not known yet (H75).
+  segments were sealed in the store by a client. In every other case the answer is there or not known yet.
 - A successor lists every segment that it replaced, and its range is contained in theirs or theirs in its own.
 """
 

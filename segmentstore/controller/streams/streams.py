@@ -17,7 +17,7 @@ Invariants:
 - First segments share the key space evenly; their numbers go on where the deleted stream of that name stopped.
 - The indexes of tags say exactly what the configurations say.
 - "No successors" is answered only once the stream's state says SEALED, which is written after the last segment was
-  sealed (H75).
+  sealed.
 - The next free segment number outlives the stream, so a stream created again finds none of the old segments.
 - The state record of a deleted stream goes last, in one batch with the name: until then whoever comes next goes on
   deleting.

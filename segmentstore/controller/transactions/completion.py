@@ -10,7 +10,7 @@ Invariants:
 - A stream's commits happen while it is held, so it does not scale between two segments of one transaction.
 - What fails is tried again, with growing pauses, for as long as it takes; commits behind it wait. `complaints` says
   which streams are stuck and why.
-- Segments forget a transaction only after its commit is recorded (H74). One that is truncated away before takes nothing
+- Segments forget a transaction only after its commit is recorded. One that is truncated away before takes nothing
   with it: what it has taken in of a committing transaction is recorded first.
 - A transaction with stages takes all of them in before any of it goes into the stream. Until that is recorded its own
   segments stay where they are: a step that is done again finds what the step before it left.

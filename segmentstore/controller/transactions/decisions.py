@@ -9,7 +9,7 @@ Invariants:
 - While a decision is being written the transaction is DECIDING; who wants to decide it too waits for the outcome.
 - A decision whose outcome is unknown is looked up again before the transaction is touched by anybody.
 - Who is told that a transaction is alive is told so when nothing is decided, and silence ends none that has a lease.
-- A lease runs by the loop's clock, which neither jumps nor stands still while the process runs (H77). A controller
+- A lease runs by the loop's clock, which neither jumps nor stands still while the process runs. A controller
   that starts grants every open transaction the longest lease that a ping may have asked for: pings are in memory only,
   and it cannot know who tried to ping in between.
 - An owner that renews decides anew how long its lease is, also shorter than before.

@@ -3,11 +3,11 @@
 Invariants:
 
 - Into one segment, transactions are merged in the order given: at any moment the first so many of them.
-- A source that is missing counts as merged only where a segment remembers it (H74): the target itself, or an earlier
+- A source that is missing counts as merged only where a segment remembers it: the target itself, or an earlier
   segment of the same number, if the stream was scaled between two attempts; or where that was recorded before the
   segment was truncated away. Otherwise its bytes are lost, which is an error and never a success.
 - A segment's number decides the target: transactions of number n are merged into a segment of number n, which lives
-  in the same container (H60).
+  in the same container.
 """
 
 import asyncio
@@ -143,7 +143,7 @@ class Merges:
     ) -> list[str]:
         """Create empty what is missing of a committing transaction and was not merged; the names.
 
-        Only where it is known and told that data was lost (H78): the commit goes on without it.
+        Only where it is known and told that data was lost: the commit goes on without it.
         """
         created: list[str] = []
         for parent in sources.segments:
@@ -194,7 +194,7 @@ class Merges:
         target = self._source_name(history, parent, transaction_id)
         sources = [self._source_name(history, parent, stage) for stage in stages]
         try:
-            # Those merged already are missing and remembered (H74).
+            # Those merged already are missing and remembered.
             await self._segments.merge_all(target, sources, seal_sources=True)
         except SegmentNotFoundError as error:
             if error.name == target:

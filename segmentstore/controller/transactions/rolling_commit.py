@@ -5,7 +5,7 @@
     epoch E + 2  the shape of E again: becomes the active one
 
 Segments of the two epochs have the numbers of the segments whose shape they repeat, so that they live in the same
-containers (H60). Readers come from E to E + 1 to E + 2 and meet the events of the transactions behind everything that
+containers. Readers come from E to E + 1 to E + 2 and meet the events of the transactions behind everything that
 was written before and before everything that is written after.
 
     intent       state COMMITTING, last epoch E + 2, both epochs, the plan: one batch

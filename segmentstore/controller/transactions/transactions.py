@@ -147,7 +147,7 @@ class Transactions:
         self._book.is_loaded = True
 
     async def repair(self) -> TransactionRepair:
-        """After a recovery from Tier 2 alone, before `start`: let commits go on whose segments were lost (H78).
+        """After a recovery from Tier 2 alone, before `start`: let commits go on whose segments were lost.
 
         Doing it again finds nothing.
         """

@@ -12,7 +12,7 @@ and `joint_damages` compares neighbours when all chunks of a segment are known.
 - Images that lie side by side in an object come in one request; memory is one request and one decoded block.
 - Damage is an answer and not an error: a task goes on to its end and says everything that it found.
 - An image that seems damaged is read once more, alone: a bit may have flipped on the way here.
-- A missing object is damage only if the manifest, read again, still names it (H8); otherwise it `moved`, and the driver
+- A missing object is damage only if the manifest, read again, still names it; otherwise it `moved`, and the driver
   that planned the task looks where its bytes are now.
 - In a block of which it is not recorded where events lie nothing is concluded; the walk goes on at the next block that
   knows.
@@ -198,7 +198,7 @@ def scrub_image(image: ScrubImage, content: BufferView, *, framing: bool) -> Scr
 async def _scrub_missing(
     image: ScrubImage, store: ObjectStore, executor: Executor
 ) -> ScrubbedImage:
-    """The root decides whether the object is lost or only somewhere else by now (H8)."""
+    """The root decides whether the object is lost or only somewhere else by now."""
     reader = ContainerReader(
         object_store=store,
         container_id=ContainerId(image.container_id),

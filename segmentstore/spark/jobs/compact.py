@@ -8,10 +8,10 @@
   was not the newest any more (volumes are seen a little late). Such segments are planned again, a few times.
 - Windows below `window_bytes_min` stay: small segments share objects, and one of each for them would be dearer.
 - A task (`rewrite_window`) joins neighbouring chunks of one segment. The bytes are the same and so is what is known of
-  events: blocks are joined, never cut (H76). Every image that is read is proved first, every one that is written is
+  events: blocks are joined, never cut. Every image that is read is proved first, every one that is written is
   decoded once more; a damaged image is evidence and is never copied.
-- A task that runs twice writes the same bytes under the same key (H2): nothing in them depends on when or where it ran.
-- A task publishes nothing: the owner looks at what was uploaded and decides (H9).
+- A task that runs twice writes the same bytes under the same key: nothing in them depends on when or where it ran.
+- A task publishes nothing: the owner looks at what was uploaded and decides.
 
 Tasks import this module, so it imports neither aiohttp nor tier1. This is why the protocol `SwapOwner` is here, and not
 beside its two implementations in swap_owners.py.
@@ -485,7 +485,7 @@ def encoded_object(
 
 
 def _require_same_bytes(chunk: NewChunk, encoded: EncodedChunk, image: bytes) -> None:
-    """The last look before the only other copy may go (H21)."""
+    """The last look before the only other copy may go."""
     view = memoryview(image)
     crc32 = 0
     for block in encoded.index.entries:

@@ -7,7 +7,7 @@
 - The file is written beside its place and renamed: a reader finds the old report or the new one.
 - With a directory for its state, a job that was killed goes on: chunks never change, so their facts are read once,
   by whichever run comes first; one run at a time has the directory.
-- Segments whose chunks compaction moved meanwhile are looked at again (H8); the others are as they were at first.
+- Segments whose chunks compaction moved meanwhile are looked at again; the others are as they were at first.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""The owner of a container as the `compact` job meets it (H9): over HTTP if the service runs, in this process if not.
+"""The owner of a container as the `compact` job meets it: over HTTP if the service runs, in this process if not.
 
 - Only the owner changes a manifest. With the service off nobody owns it, so the job claims an epoch first, by opening
-  the container's log as the service would (H7): the log is held meanwhile, and whatever is in it waits for the next
+  the container's log as the service would: the log is held meanwhile, and whatever is in it waits for the next
   start.
 - Neither decides anything about a swap: a refusal comes with the owner's reason.
 """

@@ -5,7 +5,7 @@
     driver    events go on from chunk to chunk (chunk_scrub.py)
 
 - The service may be at work meanwhile. Every byte that the manifests named at first is proved, unless it was deleted:
-  what compaction moves away is looked for where it is now (H8). What came later is for the next run.
+  what compaction moves away is looked for where it is now. What came later is for the next run.
 - With a directory for its state, a job that was killed goes on: what it has proved is not read again. A run that comes
   to its end writes that down as well, and the next one proves everything anew: what was sound may have rotted since.
 - One run at a time has that directory.

@@ -5,7 +5,7 @@ Blocks that lie wholly outside of the bounds of time that Spark's filters gave a
 Invariants:
 
 - Offsets are followed, not objects: where an object is gone the newest manifest is asked where the bytes are now, and
-  only if that still names the object is it loss (H8).
+  only if that still names the object is it loss.
 - A block is given out only if its checksum held; a damaged answer is fetched once more before it is an error.
 - A block without a time of its own has that of the last block before it in which an event begins and that has one,
   whether that was read, left out, or lies before the start: where reading begins and what is left out changes no time.

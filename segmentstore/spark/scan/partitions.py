@@ -4,7 +4,7 @@ Invariants:
 
 - A range holds the events that begin in [start, end); the last one may end behind it, and belongs to it as a whole.
 - Offsets are the contract: which objects hold them is looked up when they are read, since compaction may have replaced
-  whatever was there before (H8). `blocks` is a hint that is filled only for readers that cannot look it up.
+  whatever was there before. `blocks` is a hint that is filled only for readers that cannot look it up.
 - Ranges of one plan do not overlap, and leave nothing out.
 - `start` is any offset: a filter or a user may have named it. Where Tier 2 does not say where the event around it
   begins, whoever reads walks from `walk_from`, and leaves out what begins before `start`.

@@ -1,6 +1,6 @@
 """Finds where events begin and end in a segment, so that a micro-batch ends between two of them.
 
-The index of a chunk says of each block where its first event begins and which number it has (H76). From the last one
+The index of a chunk says of each block where its first event begins and which number it has. From the last one
 that fits, headers are walked; no more than a block is read for one answer, unless an event is longer than a block, or
 nobody declared where events lie: then they are walked from the start of what waits.
 

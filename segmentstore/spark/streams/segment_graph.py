@@ -1,7 +1,7 @@
 """A stream as its readers need it: which segments it has, in which order they follow each other, and how far they go.
 
 `StreamMetadata` says that of one moment, in the same words whether it was made from the records in Tier 2, because the
-service is not asked (H78), or from the controller. `SegmentGraph` says where a reader stands in a stream that scales,
+service is not asked, or from the controller. `SegmentGraph` says where a reader stands in a stream that scales,
 and what it may read next. Everything here is pure.
 
 A reader's position is a cut: segment id -> offset. Segments that replace others by one scale event form a *generation*
@@ -17,7 +17,7 @@ Invariants:
 - successors and predecessors name segments of the stream only, and agree with each other.
 - start_offset <= published_end <= end_offset unless the segment was truncated past what is published; what lies between
   published_end and end_offset only the service has.
-- No event of a segment is in a batch before the batches with all events of all its predecessors (H75).
+- No event of a segment is in a batch before the batches with all events of all its predecessors.
 - A position covers the key space without gap or overlap as long as the one that it began with did, so it is at any
   time a stream cut as the controller and Pravega's clients understand it.
 - What lies between two positions follows from them and the order of the segments alone; a checkpoint needs no more.

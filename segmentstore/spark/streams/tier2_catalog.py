@@ -1,4 +1,4 @@
-"""Scopes and streams as Tier 2 alone shows them: their records lie in table segments like any others (H78).
+"""Scopes and streams as Tier 2 alone shows them: their records lie in table segments like any others.
 
 `Tier2StreamCatalog` reads the records through `Tier2Table`, which finds entries by key through the index in the
 attributes of the table's segment. What of a table lies in Tier 2 (containers/tables owns the format; a test holds both

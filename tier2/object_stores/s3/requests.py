@@ -4,7 +4,7 @@ Invariants:
 
 - At most `requests_max` requests are under way; nothing is sent while nobody asks for something.
 - The client library repeats nothing by itself (it is configured so, and OneAttemptSession sees to what lies below it);
-  `once` repeats nothing either (H4); `repeatable` repeats after a pause that grows and is drawn at random, so that many
+  `once` repeats nothing either; `repeatable` repeats after a pause that grows and is drawn at random, so that many
   callers do not come back in step.
 - Every foreign error, of S3 or of its client library, is translated once and leaves as one of ours, `from` its cause.
 - Requests are counted by operation, as they are billed: every attempt counts, also one that failed. Counters only grow.
@@ -95,7 +95,7 @@ _Answer = TypeVar("_Answer")
 
 
 class ConditionFailedError(Exception):
-    """A conditional request was answered "precondition failed"; whether it once succeeded is unknown (H4)."""
+    """A conditional request was answered "precondition failed"; whether it once succeeded is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Failure:
     state: str
     may_repeat: bool
     condition_failed: bool = False
-    """A precondition did not hold, or a racing request won: the outcome of this one is unknown (H4)."""
+    """A precondition did not hold, or a racing request won: the outcome of this one is unknown."""
 
 
 class RequestSender:
@@ -251,8 +251,7 @@ class OneAttemptSession(AIOHTTPSession):  # type: ignore[misc] # the library has
     """The HTTP session of the client library, without the repetition that lies below it: one request is sent once.
 
     aiohttp sends an idempotent request (PUT is one) a second time when a kept-alive connection turns out to be closed.
-    For a conditional put that is a hidden second attempt, whose answer is then that of the second and not of the first
-    (H4).
+    For a conditional put that is a hidden second attempt, whose answer is then that of the second and not of the first.
     """
 
     async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:

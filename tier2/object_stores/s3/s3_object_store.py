@@ -5,8 +5,8 @@ start() first, close() last, after every other call has ended.
 Invariants:
 
 - A conditional put is sent once per call; "precondition failed" and a lost answer both leave its outcome unknown, and
-  the caller reads back (H4). The client library's own repetitions are off.
-- An immutable object is put with "if none match", so that a key never takes other bytes (H2); its repetition is
+  the caller reads back. The client library's own repetitions are off.
+- An immutable object is put with "if none match", so that a key never takes other bytes; its repetition is
   recognised by comparing the bytes.
 - Bodies carry a CRC32C that the server checks, so that they need not be hashed for the signature.
 - No request is sent unless a verb needs it: an idle store costs nothing.
@@ -313,7 +313,7 @@ def _client_config(settings: S3Settings) -> AioConfig:
 
 
 def _tag_of(answer: Any, key: str) -> str:
-    """Raises StorageUnavailableError: of a put, it is not known then what became of it (H4)."""
+    """Raises StorageUnavailableError: of a put, it is not known then what became of it."""
     tag = answer.get("ETag")
     if not tag:
         raise StorageUnavailableError(
@@ -470,7 +470,7 @@ class RustReads:
     """Get and ranged get by obstore, a client in Rust: a setting, since a small read takes a tenth of the time and CPU.
 
     Only reads: they have no outcome that could be in doubt. Every put goes by the other client, whose answers to
-    conditional requests are what the commit rests on (H4).
+    conditional requests are what the commit rests on.
 
     - It repeats nothing by itself, and every attempt is counted, as with the other client (RequestSender).
     - It raises the errors of the other client, so that there is one place that says what they mean (classify()).

@@ -50,7 +50,7 @@ class S3Settings:
     parts_in_flight_max: int = 4
     """Of one upload."""
     attempts_max: int = 5
-    """Of a request that may be repeated. A conditional put is never repeated here (H4)."""
+    """Of a request that may be repeated. A conditional put is never repeated here."""
     retry_seconds_first: float = 0.1
     retry_seconds_max: float = 5.0
     startup_race_rounds: int = 2
