@@ -4,7 +4,7 @@
     Enabled         every put and every marker has an id of its own; nothing is replaced
     Suspended       puts and markers have the id "null" (the engine's empty id) and replace what has it
 
-All of it is judged by the engine at the commit, in one change each.
+All of it is judged at the commit, in one change each (tier2/volumes/write_batch.py).
 """
 
 import asyncio
