@@ -1,7 +1,7 @@
 """Data frames: one entry of the durable data log is one frame, with parts of one or more records.
 
-The records of a container (containers/operations/record_codec.py) form one stream of bytes; a frame is a slice of it. `DataFrameBuilder` packs queued
-operations into frames, `RecordStream` puts the records of a log together again.
+The records of a container (containers/operations/record_codec.py) form one stream of bytes; a frame is a slice of it.
+`DataFrameBuilder` packs queued operations into frames, `RecordStream` puts the records of a log together again.
 
 A frame, little-endian:
 

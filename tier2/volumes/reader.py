@@ -11,7 +11,8 @@ Invariants:
 - Many look-ups at once fail one by one: what one of them meets is its own answer, and fails no other caller.
 - A record that compaction moves between look-up and read is looked up again. Several looks into the index that have to
   agree are taken again if it changed between them.
-- Every byte that is handed out was checked (`check_pieces` in tier2/volumes/objects.py), unless the caller has checksums of its own and says so.
+- Every byte that is handed out was checked (`check_pieces` of tier2/volumes/objects.py), unless the caller has sums
+  of its own and says so.
 - Of a key no more versions are read than are asked for. A key may have a million of them.
 - That an object is not there is answered only if no damage of the index can hide it.
 """
