@@ -34,7 +34,7 @@ HARMLESS = {
 """Callbacks that set an event, and nothing else."""
 
 LOOKED_AT = {
-    "containers/log/in_memory_log.py:self._rested": "sets a future",
+    "containers/log/in_memory_log.py:self._delay_over": "sets a future",
     "containers/log/operation_processor.py:unpin": "counts",
     "containers/read_index/segment_read_index.py:self._waiter_left": "counts",
     "containers/read_index/tail_waiters.py:_wake_slice": "sets futures",
