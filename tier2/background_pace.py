@@ -1,8 +1,8 @@
-"""How fast work in the background goes on: as fast as it may while nobody notices, slower while the loop comes late.
+"""How fast work in the background goes on: as fast as it may while the loop is on time, slower while it is late.
 
-While work goes on, piece by piece, a timer says how late the loop is. What comes late waits for work that somebody
-waits for, whether for a core or for the interpreter, and the work in the background shares the blame: it halves its
-share of the time. A while in which nothing was late raises the share again, step by step.
+While work goes on, piece by piece, a timer says how late the loop is. What is late had to wait for a core or for
+the interpreter, and the work in the background shares the blame: it halves its share of the time. A while in which
+nothing was late raises the share again, step by step.
 
 Invariants:
 

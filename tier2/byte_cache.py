@@ -1,7 +1,7 @@
 """A cache bounded by the memory its values occupy. The least recently used value leaves first.
 
 - The sum of the sizes never exceeds the bound; a value larger than the bound is not kept at all.
-- Values are immutable, so that whoever got one may go on with it after it left the cache.
+- Values are immutable, so that a caller that got one may go on with it after it left the cache.
 """
 
 from collections import OrderedDict

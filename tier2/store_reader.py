@@ -76,7 +76,7 @@ class ContainerReader(ManifestReading):
 
     @property
     def components(self) -> Components:
-        """For whoever verifies the objects themselves."""
+        """For a caller that verifies the objects themselves."""
         return self._components
 
     @property

@@ -183,7 +183,7 @@ class TieredStorage(ManifestReading):
             return await self._scrubber.step(kept)
 
     def reserve_object_keys(self, count: int) -> list[str]:
-        """Keys under which somebody beside the owner may upload chunks for a proposal. Raises StoreFullError."""
+        """Keys under which a process beside the owner may upload chunks for a proposal. Raises StoreFullError."""
         self._claimed()
         assert self._external_swaps is not None, "a claim makes a door for proposals"
         return self._external_swaps.reserve(count)
@@ -201,7 +201,7 @@ class TieredStorage(ManifestReading):
         await self._external_swaps.upload(key, content)
 
     async def propose_swap(self, proposal: SwapProposal) -> None:
-        """Check a swap that somebody else prepared, and publish it.
+        """Check a swap that another process prepared, and publish it.
 
         Raises SwapRefusedError with the reason, and what publish() raises.
         """

@@ -130,7 +130,7 @@ async def repair_streams(data_directory: Path, *, tier2_place: str) -> StreamRep
 
 
 async def _abort_open(tables: TableApi) -> list[str]:
-    """Behind the controller's repair, which made the table; nobody decides a transaction meanwhile."""
+    """Behind the controller's repair, which made the table; no other task decides a transaction meanwhile."""
     table = TransactionTable(tables=tables)
     async with aclosing(table.load(page_entries=_TRANSACTIONS_PAGE_ENTRIES)) as loaded:
         found = [

@@ -180,7 +180,7 @@ async def _copy(
     left_behind: Sequence[str],
     options: RecoveryOptions,
 ) -> bool:
-    """False if it is damaged and nobody wants it so; the result names the damage.
+    """False if it is damaged and the user did not ask for it with damage; the result names the damage.
 
     `left_behind`: backups, whose own objects are not copied. The copy forgets them as a restore does.
     """

@@ -81,7 +81,7 @@ def require_linkable(place: str, data_directory: Path) -> None:
             f"a process uses the store there: stop it, or copy with --copy path={objects.parent}"
         )
     target = data_directory / "tier2"
-    # A link whose target is gone is somebody's Tier 2 as well.
+    # A link whose target is gone is the Tier 2 of some store as well.
     if os.path.lexists(target) and target.resolve() != objects:
         raise _tier2_is_there(data_directory)
 
@@ -152,7 +152,7 @@ class Tier2Copy:
     damage: Sequence[str]
     """Sentences about chunks whose bytes are damaged, or that are not in the copy."""
     is_there: bool
-    """False: it had damage that nobody wanted, and is gone again."""
+    """False: it had damage, which the user did not ask for, and is gone again."""
 
 
 async def copy_tier2(

@@ -364,7 +364,7 @@ class Credentials:
 
 
 def given_credentials(access_key: str, secret_key: str) -> Credentials | None:
-    """None if there are none. Raises InvalidRequestError for half of them, or for such as nobody could sign with."""
+    """None if there are none. Raises InvalidRequestError for half of them, or for such as no client could sign with."""
     if not access_key and not secret_key:
         return None
     if not access_key or not secret_key:

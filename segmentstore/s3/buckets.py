@@ -206,8 +206,8 @@ class Buckets:
                     raise S3Error("BucketNotEmpty", "The bucket is not empty.")
                 if end_uploads is not None:
                     await end_uploads()
-                # Gone from memory even if this fails: an empty bucket that comes back with the next start harms
-                # nobody, objects in a bucket whose record is gone would be lost.
+                # Gone from memory even if this fails: an empty bucket that comes back with the next start does
+                # no harm, objects in a bucket whose record is gone would be lost.
                 del self._records[name]
                 await self._engine.delete(bucket_key(name))
             finally:

@@ -71,7 +71,7 @@ def require_lock(bucket: BucketRecord) -> None:
 
 
 def bypasses_governance(call: Call) -> bool:
-    """Whoever has the key may."""
+    """Every client that has the key may."""
     return call.flag(_BYPASS_HEADER)
 
 

@@ -4,7 +4,7 @@
     metadata["h:NAME"]    a header that is given back as it came: Cache-Control, Content-Disposition, ...
     metadata["c:NAME"]    a checksum of the bytes (checksums.py)
 
-Names that begin otherwise are notes about one version (multipart.py): shown to nobody, and not copied.
+Names that begin otherwise are notes about one version (multipart.py): shown to no client, and not copied.
 The content type and the etag have fields of their own in the record.
 """
 

@@ -10,10 +10,10 @@ Invariant: one that is taken is either done, or means here what leaving it out m
 which is which; a header may stand in the query too, where clients that presign put it.
 
     storage class          STANDARD is what there is
-    access control lists   whoever has the key has everything: `private`, and all of it the bucket owner's
-    server side encryption what the disk does; nobody may be told that objects are encrypted here
+    access control lists   a client that has the key has everything: `private`, and all of it the bucket owner's
+    server side encryption what the disk does; no client may be told that objects are encrypted here
     owners                 a guard: only the one owner that listings show is it
-    request payer          nobody pays
+    request payer          nothing is paid
     tags                   there are none to copy or to replace
 """
 

@@ -28,7 +28,7 @@ class EndpointSettings:
     document_bytes_max: int = 4 << 20
     """An XML document that is sent to us."""
     read_bytes: int = 512 << 10
-    """Of a body, taken from its socket ahead of whoever reads it (up to twice as much)."""
+    """Of a body, taken from its socket ahead of its reader (up to twice as much)."""
     header_bytes_max: int = 16 << 10
     """One line of a request's head."""
 

@@ -74,7 +74,7 @@ class _TreeBuilder:
         self._open.pop().text = "".join(self._texts.pop())
 
     def characters(self, text: str) -> None:
-        # Whitespace between children is kept here and stripped or ignored by whoever reads.
+        # Whitespace between children is kept here and stripped or ignored by the reader.
         self._texts[-1].append(text)
 
     @staticmethod

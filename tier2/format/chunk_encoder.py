@@ -195,7 +195,7 @@ def _cut_into_blocks(
 def _cut_run(
     run: BufferView, description: EventInformation | None, target: int
 ) -> Iterator[_Block]:
-    """Cut one run that is too long for a block. Behind the run's first event nobody knows where others start."""
+    """Cut one run that is too long for a block. Where others start behind the run's first event is not known."""
     view = memoryview(run)
     before_first_event = description is not None
     for start in range(0, len(view), target):

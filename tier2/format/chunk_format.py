@@ -47,27 +47,27 @@ a dump.
 What an offset and a record are depends on the chunk's kind:
 
 - Byte segment (no RECORD_TOPIC flag): an offset counts bytes and a record is one byte, so record count = end offset -
-  start offset = the sum of the uncompressed lengths. (Events are no candidate: byte streams have none, and nobody
+  start offset = the sum of the uncompressed lengths. (Events are no candidate: byte streams have none, and no code
   here parses the bytes of the others.)
 - Record topic: an offset counts records and blocks hold records as in tier2/format/records.py; record count <= end
   offset - start offset, since compaction leaves gaps.
 
-Invariants, checked by whoever parses:
+Invariants, checked by every parser:
 
 - Blocks lie one behind the other: the first at 64, each next one where the last one's CRC32 ends, the index where the
   last block ends, the footer where the index ends. There is at least one block and no byte belongs to nothing.
 - First offsets grow, the first is the start offset; in a byte segment they grow by the uncompressed lengths and end
   at the end offset. Thus no single damaged field of header or index can move bytes to another offset unseen.
-- Whoever has only the end of the image has enough to read: the index repeats the start and end offset, knows how each
+- A reader that has only the end of the image has enough: the index repeats the start and end offset, knows how each
   block is compressed, and has a checksum of its own. The file CRC32 can only be compared with a recorded one there.
 - In a byte segment a block ends where an append ended, unless one append alone exceeds BLOCK_BYTES_MAX: it is
   cut into blocks of BLOCK_BYTES_TARGET.
 - An image is never changed. Another version number means another layout of everything behind byte 4.
 
-Event fields: NO_EVENT_INFORMATION set means that nobody said where events lie in this block, and all four event fields
-are zero. Otherwise BEGINS_ON_EVENT says that the block's first byte starts an event; NO_EVENT_STARTS that the whole
-block is the inside of one, so position and number are zero while the times still count. The highest and lowest time
-bound all events of the block, whatever their order.
+Event fields: NO_EVENT_INFORMATION set means that the writer did not say where events lie in this block, and all four
+event fields are zero. Otherwise BEGINS_ON_EVENT says that the block's first byte starts an event; NO_EVENT_STARTS that
+the whole block is the inside of one, so position and number are zero while the times still count. The highest and
+lowest time bound all events of the block, whatever their order.
 """
 
 import struct

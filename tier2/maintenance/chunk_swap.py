@@ -3,7 +3,7 @@
     under the lock: settle -> keep only what did not change since -> references, garbage -> one version
 
 - A replacement whose segment was truncated, merged, deleted or compacted meanwhile is left out; the rest goes on.
-- Objects that lose their last reference become garbage of the same version, and so do new ones that nobody names.
+- Objects that lose their last reference become garbage of the same version, and so do new ones that nothing names.
 
 Compactors beside the owner upload chunks under keys that the owner gives out, and propose a swap:
 

@@ -225,7 +225,7 @@ class Compactor:
         try:
             index = await self._components.chunk_reader.index(entry)
         except (CorruptedDataError, ObjectNotFoundError):
-            # Whoever joins it sees the same, and says so.
+            # The step that joins it sees the same, and says so.
             return False
         return len(index.entries) >= _FULL_CHUNK_BLOCKS
 

@@ -20,7 +20,7 @@ Repacking:
 - Which objects to look at is remembered in memory, a bounded number of them; forgetting one costs only space.
 - Copying works beside publications. Under the lock every entry is compared once more, and only those that are still
   what was copied move. An object that anything else refers to by then stays.
-- A damaged image is never copied: the object is left as it is for whoever investigates.
+- A damaged image is never copied: the object is left as it is, to be investigated.
 """
 
 import logging

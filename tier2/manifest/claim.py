@@ -124,7 +124,7 @@ class ManifestClaimer:
         return nonce
 
     async def _create(self, epoch: Epoch, log_id: bytes) -> None:
-        """Returns when the manifest can be read, whoever created it."""
+        """Returns when the manifest can be read; this process or another one created it."""
         await self._expect_nothing()
         await self._probe()
         nonce = self._new_nonce()
@@ -223,7 +223,7 @@ class ManifestClaimer:
         await self._store.delete(key)
 
     async def _race(self, key: str, lap: int, tag: str | None) -> list[str | None]:
-        """The tag that each racer won; None if it did not, or if nobody knows."""
+        """The tag that each racer won; None if it did not, or if the store did not say."""
         async with asyncio.TaskGroup() as group:
             racers = [
                 group.create_task(self._run_one(key, bytes((lap, racer)), tag))

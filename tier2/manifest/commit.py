@@ -13,7 +13,7 @@ shows our nonce. So
     anything else               our nonce                         published, the answer was lost
     anything else               higher epoch                      fenced: StorageNotPrimaryError, for ever
     anything else               the version we started from       unknown; the attempt stays open; the error goes out
-    anything else               anything else                     somebody else writes this manifest: ServiceHaltError
+    anything else               anything else                     another process writes this manifest: ServiceHaltError
 """
 
 import logging
@@ -127,7 +127,7 @@ class ManifestCommitter:
     async def require_owner(self) -> None:
         """Read the manifest now; may run beside publish().
 
-        Raises StorageNotPrimaryError if somebody else has claimed it.
+        Raises StorageNotPrimaryError if another owner has claimed it.
         """
         self.raise_if_ended()
         manifest, _ = await self._read()

@@ -1,4 +1,4 @@
-"""Objects that nothing refers to any more: which a change sets free, when they may go, which nobody recorded.
+"""Objects that nothing refers to any more: which a change sets free, when they may go, which have no garbage record.
 
 - References are derived from the layout entries that are live under one manifest, not counted.
 - Garbage is recorded under the manifest in the same version that drops the last reference. An object that loses some
@@ -8,9 +8,9 @@
   the store is ever looked at.
 - What a snapshot needs stays while the snapshot does, and so does its garbage record (tier2/manifest/snapshots.py).
 - An orphan is an object of an epoch below ours that neither the manifest nor a garbage record names. Objects of our own
-  epoch are never orphans: somebody here may be about to publish them.
+  epoch are never orphans: a task of this process may be about to publish them.
 - What is left of a race of conditional puts (tier2/manifest/claim.py) goes when a grace is over that begins when this
-  process saw it: somebody may be racing still.
+  process saw it: another process may be racing still.
 """
 
 from asyncio import get_running_loop, sleep

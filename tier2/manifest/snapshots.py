@@ -10,7 +10,7 @@ All numbers are big-endian. A snapshot is called a pin in names and messages.
   order, and a garbage record says which version dropped the object. Thus what is written and dropped behind a snapshot
   is freed as if there were none.
 - A snapshot is itself a record below the manifest: it is made and dropped by the owner alone, it survives restarts, and
-  whoever reads without the owner finds it.
+  a reader without the owner finds it.
 """
 
 import struct
@@ -48,7 +48,7 @@ class Snapshot:
         return existed and dropped_by > self.manifest.version
 
     def described(self) -> SnapshotInfo:
-        """For whoever only lists them."""
+        """For a caller that only lists them."""
         return SnapshotInfo(self.name, self.created_ms, self.manifest.epoch, self.manifest.version)
 
     def encode(self) -> bytes:

@@ -4,7 +4,7 @@
   and begins again: with_view().
 - Memory of a call is bounded by what it returns, plus a few blocks for each SST.
 - A removed segment record removes everything behind it (tier2/sst/keyspace.py). The view does not apply that rule
-  to single keys: whoever asks for layouts or attributes reads the record first.
+  to single keys: a caller that asks for layouts or attributes reads the record first.
 """
 
 from asyncio import get_running_loop

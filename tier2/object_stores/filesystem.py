@@ -5,8 +5,8 @@ each verb to an executor thread, where ObjectFiles does it as one call that runs
 are OSError and the object errors; the asynchronous half translates every OSError into a StorageError, "no space" into a
 StorageFullError, "no such file" into an ObjectNotFoundError.
 
-A tag is the BLAKE2b hash of the content: equal bytes have equal tags. Whoever must tell two equal contents apart puts a
-nonce into them.
+A tag is the BLAKE2b hash of the content: equal bytes have equal tags. A caller that must tell two
+equal contents apart puts a nonce into them.
 
 Invariants:
 
@@ -15,7 +15,7 @@ Invariants:
   buffers by then are never given a name.
 - Bounded: at most `reads_max` and `writes_max` calls are handed to the executor at a time; one call of this store at
   a time tries for the OS lock, so calls of one process queue fairly and only processes poll.
-- A file gets its name only when its bytes are synced, whole: nobody sees half an object, also not after a power cut.
+- A file gets its name only when its bytes are synced, whole: no reader sees half an object, also not after a power cut.
 - A verb returns only when the name, and every directory it lies in, is synced.
 - Names are created by link(), which fails if the name exists, or replaced by rename() under the store's lock with the
   tag compared under the same lock; so one of several racing writers wins, in one process or in many.
@@ -278,7 +278,7 @@ def _store_error(error: OSError, verb: str, key: str | None) -> SegmentStoreErro
 
 
 class AbandonedError(Exception):
-    """The caller left before its bytes were written. Nobody waits for this error."""
+    """The caller left before its bytes were written. No caller waits for this error."""
 
 
 class StoreLockedError(Exception):
@@ -518,7 +518,7 @@ class TemporaryFiles:
     - A temporary file is removed by its own store, or by one that got the lock of its owner file: no age rule, so a
       slow writer is never robbed, and a killed one never leaves bytes behind for longer than the next start.
     - The owner file exists and is locked before the first temporary file of its token exists. start() runs under the
-      store's lock, so nobody sees an owner file between its creation and its lock.
+      store's lock, so no other store sees an owner file between its creation and its lock.
 
     Blocking; write() and remove() may be called from several threads.
     """
@@ -640,7 +640,7 @@ class DurableDirectories:
     """Directories below one root whose names are known to survive a power cut; makes those that are missing.
 
     A directory in the known set, and every one above it up to the root, had its name synced by this process. Existing
-    is not enough: whoever made it may have died, or been refused, before the sync. Blocking; any thread.
+    is not enough: the process that made it may have died, or been refused, before the sync. Blocking; any thread.
     """
 
     def __init__(self, *, root: str, files: FileSystem) -> None:
@@ -663,7 +663,7 @@ class DurableDirectories:
         self._known.add(path)
 
     def forget(self, path: str) -> None:
-        """Somebody removed the directory: look again next time, all the way up."""
+        """The directory was removed: look again next time, all the way up."""
         while path in self._known and path != self._root:
             self._known.discard(path)
             path = parent_of_path(path)
@@ -684,7 +684,7 @@ class DurableDirectories:
         try:
             self._files.sync_directory(parent_of_path(path))
         except PermissionError:
-            # Only above the root: that directory was made by whoever may write there.
+            # Only above the root: another user, who may write there, made that directory.
             if path != self._root:
                 raise
 

@@ -1,7 +1,7 @@
 """Copies one container's Tier 2, as one manifest version names it, to another store: restore, and recovery by copy.
 
 - Runs are verified as they are copied; a damaged one stops the copy, because without it nothing can be found. Chunk
-  objects are copied as they are, whole: whatever is damaged in them is found by whoever reads or verifies it.
+  objects are copied as they are, whole: what is damaged in them is found when it is read or verified.
 - A chunk object that is missing is reported, and the rest is copied: its stretches are lost, not the others.
 - The manifest comes last and only if there is none: a copy that was cut off has no manifest, and may be begun again.
 - Object keys stay the same. So the copy must never lie where the store is that it was made from.
@@ -28,7 +28,7 @@ class CopyReport:
     objects: int = 0
     bytes_copied: int = 0
     missing: list[str] = field(default_factory=list)
-    """Keys of chunk objects that the manifest names and nobody has."""
+    """Keys of chunk objects that the manifest names and the store does not have."""
 
 
 async def copy_container(

@@ -7,7 +7,7 @@ Lost chunks: which bytes of which segments a manifest names and nothing holds.
 
 What the listing shows and nothing names tells something too. Objects of the manifest's epoch were uploaded and not yet
 published when the owner ended. Objects of a higher epoch cannot be there before a manifest has that epoch: the
-manifest is an older version of itself, brought back by somebody or by a disk.
+manifest is an older version of itself, brought back by a person or by a disk.
 
 - No request for each chunk. What is inside of a chunk is not looked at: that is a deep verification (verify.py).
 - A listing may be stale: an object that it does not show is asked for by name. Behind LOOKS_MAX objects that are
@@ -15,7 +15,7 @@ manifest is an older version of itself, brought back by somebody or by a disk.
 - Something is lost only if the manifest, read again, is still the one that names it.
 - Memory: two entries for each object, and RANGES_MAX findings; further ones are only counted.
 
-A lost manifest: it is gone or damaged, and nobody can say which objects belong together. So what is found then is an
+A lost manifest: it is gone or damaged, and nothing else says which objects belong together. So what is found then is an
 offer, and nothing else: the container is refused (tier2/manifest/claim.py) until a person brings its manifest back, or
 says that it begins anew.
 
@@ -24,7 +24,7 @@ says that it begins anew.
 - Which of those SSTs are newer only the manifest told: a merge gives old entries a new identity. So snapshots are
   compared by the identities that are in them.
 - SSTs that were merged may lie there for their grace, so a snapshot may be found that was dropped lately, and miss
-  objects: whoever goes on with it looks for lost chunks first.
+  objects: a caller that goes on with it looks for lost chunks first.
 """
 
 import asyncio
@@ -151,7 +151,7 @@ async def find_lost_chunks_of_snapshot(
     *,
     progress: Callable[[int], object] = lambda _: None,
 ) -> LostChunks:
-    """Under a manifest that a snapshot keeps: nobody may delete what it names. As find_lost_chunks()."""
+    """Under a manifest that a snapshot keeps: no owner may delete what it names. As find_lost_chunks()."""
     try:
         return await _compare_with_listing(components.view(manifest), components, progress)
     except ObjectNotFoundError as error:
@@ -376,8 +376,8 @@ async def begin_anew(
     next owner: the new manifest has its highest epoch, the owner a higher one. `of_store`: any manifest of the same
     store.
 
-    Raises InvalidRequestError if the manifest is sound, ObjectExistsError or ObjectChangedError if somebody else brings
-    one, StorageError.
+    Raises InvalidRequestError if the manifest is sound, ObjectExistsError or ObjectChangedError if another process
+    brings one, StorageError.
     """
     names, store = components.names, components.object_store
     manifest = Manifest(

@@ -104,8 +104,8 @@ async def verify_container(
 ) -> VerifyReport:
     """O(everything the container holds); without `deep` no chunk is read, and it is O(layout entries).
 
-    Without `objects` nobody even asks whether a chunk's object is there, nor looks at backups: for those who prove the
-    chunks elsewhere.
+    Without `objects` it neither asks whether a chunk's object is there nor looks at backups: for a caller that proves
+    the chunks elsewhere.
 
     Raises StorageError if the store does not answer, or if an owner that is at work merges runs faster than they can be
     verified.

@@ -6,7 +6,7 @@
 - A bounded number of objects is encoded and uploaded at a time. Encoding runs in the executor, so the next object is
   encoded while others are on their way.
 - Every object gets its identity before its first put and is listed in its uploader from then on: whatever happens next,
-  somebody knows that it may exist.
+  the uploader knows that it may exist.
 
 An uploader stores the parts of new SSTs in the same way.
 """
@@ -215,7 +215,7 @@ class Uploader:
     async def upload_one_by_one(
         self, chunks: Sequence[NewChunk], rest: Callable[[], Awaitable[object]]
     ) -> None:
-        """The same for which nobody waits: one object at a time, and a `rest` behind each of its pieces."""
+        """The same for which no caller waits: one object at a time, and a `rest` behind each of its pieces."""
         for pack in gather_into_objects(chunks, self._settings):
             identity, buffers = self._take(ObjectKind.CHUNKS), list[BufferView]()
             for chunk in pack:

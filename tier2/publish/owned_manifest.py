@@ -205,7 +205,7 @@ def build_sst(changes: dict[bytes, bytes | None], settings: StorageSettings) -> 
     """Empties `changes`. O(n log n). An empty run has no part.
 
     Runs beside the loop in a thread: it sorts by keyspace and takes entries out in slices, because one sort or one
-    release of 100,000 entries is many milliseconds in which the interpreter serves nobody else.
+    release of 100,000 entries is many milliseconds in which the interpreter serves no other thread.
     """
     builder = SstBuilder(block_bytes=settings.sst_block_bytes, part_bytes=settings.sst_part_bytes)
     for keyspace in KEYSPACES:

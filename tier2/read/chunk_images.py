@@ -138,7 +138,7 @@ def decoded_blocks(entry: LayoutEntry, image: bytes, index: ChunkIndex) -> list[
 def is_unreadable(error: StorageError) -> bool:
     """Whether a disk said that it cannot read the bytes (EIO): these bytes are damaged, the store does answer.
 
-    A bad sector stays bad, so whoever looks for damage has found some.
+    A bad sector stays bad, so a caller that looks for damage has found some.
     """
     cause = error.__cause__
     return isinstance(cause, OSError) and cause.errno == errno.EIO

@@ -166,8 +166,8 @@ class ChunkReader:
 def _plan(index: ChunkIndex, start_offset: int, end_offset: int) -> BlockRange:
     """The blocks to read for [start_offset, end_offset): not the last one if the range ends inside of it.
 
-    Whoever reads on will ask for the rest of that block, and it would be read twice. It stays where less than half of
-    the range would be left without it.
+    A caller that reads on will ask for the rest of that block, and it would be read twice. It stays where less than
+    half of the range would be left without it.
     """
     last = index.entries[index.block_at(end_offset - 1)]
     border = last.first_offset

@@ -68,7 +68,7 @@ class StoredChunk:
 
 
 class ManifestReading:
-    """The reading half of a storage. Whoever derives from it says which view is the newest."""
+    """The reading half of a storage. The class that derives from it says which view is the newest."""
 
     def __init__(self, *, components: Components) -> None:
         self._components = components

@@ -1,7 +1,7 @@
 """Keys and values of the SSTs: what is stored below a manifest, in the order in which it lies there.
 
 - Everything of a segment lies together and its record comes first. As ids are never given again, a *removed record*
-  removes the whole range behind it: a merge of SSTs drops it, and nobody reads it without reading the record first
+  removes the whole range behind it: a merge of SSTs drops it, and no caller reads it without reading the record first
   (the attributes of a deleted segment have nowhere to return from).
 - Layout entries are found by their end: the first key above (id, offset) is the chunk that holds `offset`.
 - References are derived, not counted: an object is alive while a key with its identity is.

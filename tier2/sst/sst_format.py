@@ -8,7 +8,7 @@ An SST (a "run" in names, keys and messages) is sorted by key and immutable. It 
   bytes for each group instead of a Bloom filter's 1.25, and are built and asked at the speed of sorted() and bisect.
 - A block is stored by column, so that it is built and searched without a loop.
 - A removed key hides the key in every older SST.
-- Whoever opens a sealed block checks its checksum, its head and that the columns fit; the order of keys is proved by
+- Opening a sealed block checks its checksum, its head and that the columns fit; the order of keys is proved by
   check().
 
 All numbers are big-endian.

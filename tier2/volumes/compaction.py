@@ -123,7 +123,7 @@ class CompactionTrigger:
 
 
 class Compactor:
-    """start(), close(); `compact()` whenever somebody wants it."""
+    """start(), close(); `compact()` whenever a caller wants it."""
 
     def __init__(
         self,
@@ -540,7 +540,7 @@ class CompactionPicker:
             except FileNotFoundError:
                 continue
             except DamagedHeaderError:
-                # Nobody knows what is in it: it stays, and so do all tombstones it may need.
+                # What is in it is not known: it stays, and so do all tombstones it may need.
                 self._refused.add(number)
                 found.append(_VolumeFacts(number, 0, 0, 0, _ROW_OF_UNKNOWN_VOLUME))
                 continue

@@ -49,7 +49,7 @@ _LOGGER = logging.getLogger(__name__)
 _CHECK_CALLS_MAX = 4
 """Each has a thread for as long as its objects are read."""
 _CHECK_CALL_BYTES_MAX = 1 << 20
-"""Unless it is one object: whoever shares a call waits for all of it."""
+"""Unless it is one object: all puts that share a call wait for all of it."""
 
 
 class DuplicateCheckQueue:
@@ -65,7 +65,7 @@ class DuplicateCheckQueue:
     ) -> None:
         """`check` is called in the executor; `fail` when a callback of this queue fails.
 
-        checked: the put as it may join the queue again, or why it cannot; None: nobody waits for it any more.
+        checked: the put as it may join the queue again, or why it cannot; None: its caller does not wait any more.
         """
         self._check = check
         self._executor = executor
@@ -122,7 +122,7 @@ class DuplicateCheckQueue:
         for put, found in puts:
             try:
                 outcomes.append(self._check(put, found))
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+            except Exception as error:  # noqa: BLE001 - it belongs to the caller
                 outcomes.append(error)
         return outcomes
 

@@ -270,7 +270,7 @@ class IndexChanges:
         self._trial: dict[bytes, bytes | None] = {}
         """Changes since the last `accept`."""
         self._seen: dict[bytes, bytes | None] = {}
-        """Rows that were read: nobody but the holder of this object changes the index meanwhile."""
+        """Rows that were read: only the holder of this object changes the index meanwhile."""
         self._volumes: dict[int, VolumeRow | None] = {}
         """Changed rows of volumes, encoded at the end: every put of a batch changes the same one."""
         self._trial_volumes: dict[int, VolumeRow | None] = {}
@@ -437,7 +437,7 @@ class IndexChanges:
             self.replace_object(*found, decode_object_row(row))
 
     def _remove_object(self, key: bytes, row_key: bytes, row: ObjectRow) -> None:
-        """One version is gone; its blob with it if nobody else names it."""
+        """One version is gone; its blob with it if no other version names it."""
         self.put(row_key, None)
         if row_key != current_key(key):
             self.put(version_id_key(key, row.record.version_id), None)

@@ -122,7 +122,7 @@ class IndexDatabase(Protocol):
         """
 
     def load(self) -> None:
-        """Many batches follow, which are not synced one by one; nobody else uses the database until `loaded`."""
+        """Many batches follow, which are not synced one by one; only the caller uses the database until `loaded`."""
 
     def loaded(self) -> None:
         """The last of them was there. A `sync` has to follow, and may take its time."""
@@ -617,7 +617,7 @@ class BufferedIndex:
         return [found[key] for key in keys]
 
     def prefetch(self, keys: Sequence[bytes]) -> PrefetchedRows:
-        """To be read before they are wanted, beside whoever applies: `still_valid` says what has become of them."""
+        """To be read before they are wanted, while a thread applies: `still_valid` says what became of them."""
         flushes = self._flushes  # before the database is asked
         return PrefetchedRows(flushes, dict(zip(keys, self._database.get_many(keys), strict=True)))
 
@@ -776,7 +776,7 @@ class MemoryIndex:
         return twin
 
     def close(self) -> None:
-        """Nothing to release: the rows stay for whoever opens it again."""
+        """Nothing to release: the rows stay for the next open."""
 
     def _set(self, key: bytes, value: bytes | None) -> None:
         if value is None:

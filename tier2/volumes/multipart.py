@@ -136,7 +136,7 @@ class UploadRecord:
     description: Description
     """Without etag and version id: those are given at the end."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """What whoever began it wants to find again."""
+    """What the caller that began it wants to find again."""
 
 
 @dataclass(slots=True)

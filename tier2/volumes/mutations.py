@@ -1,7 +1,7 @@
 """What callers ask to be changed, as it waits for its batch, with conditions; and the limits of keys, texts and dates.
 
 A mutation is judged by the thread that commits its batch, against the index and the mutations before it in the batch;
-nobody else changes the index in between, so a condition that holds when it is judged holds when it is applied.
+no other thread changes the index in between, so a condition that holds when it is judged holds when it is applied.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ index as well; and its buffers. All of it is measured before it is written: none
 
 @dataclass(frozen=True, slots=True)
 class DuplicateFound:
-    """The outcome of a put that is not made yet: the index has its bytes there, and nobody has looked."""
+    """The outcome of a put that is not made yet: the index has its bytes there, and no thread has read them yet."""
 
     place: BlobRow
 
@@ -68,11 +68,11 @@ class Put:
     stored: BlobRow | None = None
     """The bytes are synced in a volume of their own already."""
     unique: bool = False
-    """Of somebody who keeps the newest bytes in memory too."""
+    """The caller keeps the newest bytes in memory too."""
     new: NewObject | None = None
     """What its batch needs of it if nothing is known of its key and bytes; None: it has to be judged."""
     checked: CheckedDuplicate | None = None
-    """Its bytes are there already, and somebody has looked (deduplication.py)."""
+    """Its bytes are there already, and were read and compared (deduplication.py)."""
 
     @property
     def size(self) -> int:
@@ -98,7 +98,7 @@ class UnhashedPut:
 
 
 class SmallPut(NamedTuple):
-    """Of bytes, etag and type, and nothing else. Whoever makes its batch hashes it: no thread is sooner reached."""
+    """Of bytes, etag and type alone. The thread that makes its batch hashes it: no other is reached sooner."""
 
     key: bytes
     content: bytes

@@ -25,9 +25,9 @@ class RetentionMode(Enum):
     """How strictly an object is kept until its date."""
 
     GOVERNANCE = "GOVERNANCE"
-    """Whoever may bypass governance can delete it earlier."""
+    """A caller that may bypass governance can delete it earlier."""
     COMPLIANCE = "COMPLIANCE"
-    """Nobody can, and the date can only move away."""
+    """No caller can, and the date can only move away."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class IndexRecord:
     """The lowest number that a record of this key and version id may have."""
 
     def number(self, sequence: int, oldest: int) -> None:
-        """Of a draft, whose put is judged: nobody else has it yet. A copy would cost as much as all its bytes do."""
+        """Of a draft, whose put is judged: no other thread has it. A copy would cost as much as all its bytes do."""
         self.sequence = sequence
         self.oldest = oldest
 
@@ -158,7 +158,7 @@ def digest(content: Iterable[BufferView], piece_bytes: int) -> ContentDigest:
 
 
 def digest_all(contents: Sequence[Sequence[BufferView]], piece_bytes: int) -> list[ContentDigest]:
-    """As `digest`, of each; where there is the native piece, other threads are in nobody's way between two of them."""
+    """As `digest`, of each; the native piece lets other threads run between two of them."""
     return [
         ContentDigest(size, content_hash, pieces)
         for size, content_hash, pieces in _digest_parts_of_all(contents, piece_bytes, hashed=True)
@@ -169,7 +169,7 @@ def digest_by_name(key: bytes, content: Sequence[BufferView], piece_bytes: int) 
     """As `digest`, of bytes that `key` alone tells from all others: they are summed, and not hashed.
 
     In the place of their hash stands that of key, size and checksums, by another function than `digest` has: so no
-    content that anybody can make is ever taken for these bytes.
+    content that a client can make is ever taken for these bytes.
     """
     ((size, _, pieces),) = _digest_parts_of_all([content], piece_bytes, hashed=False)
     name = hashlib.blake2b(key, digest_size=32, person=_HASH_BY_NAME_PERSON)

@@ -66,7 +66,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(slots=True)
 class ReadRequest:
-    """What somebody asks for: of a version, the bytes from `start` on, at most `length`; none of them is its record."""
+    """What a caller asks for: of a version, the bytes from `start` on, at most `length`; none of them is its record."""
 
     key: bytes
     version_id: str | None
@@ -114,7 +114,7 @@ class ObjectReader:
         if len(many) == 1:
             try:
                 return [self.read(many[0])]
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+            except Exception as error:  # noqa: BLE001 - it belongs to the caller
                 return [error]
         found: list[StoredObject | ObjectRow | Exception] = []
         contents = self._contents(many)
@@ -395,7 +395,7 @@ class ReadQueue:
         get, head -> (end of this turn of the loop) what the index still has in memory is answered at once
            all others -> queue -> a batch, in one call: one look into the database for all of it
               small objects stand in the index: answered by this call
-              blobs: each is read in a call of its own, side by side, unless its batch has nobody else
+              blobs: each is read in a call of its own, side by side, unless it is alone in its batch
 
     Invariants:
 
@@ -424,7 +424,7 @@ class ReadQueue:
         self._calls: dict[Future[Any], Callable[[BaseException], None]] = {}
         """Under way, of all kinds; with what tells the callers of each of an error."""
         self._idle: Future[None] | None = None
-        """Somebody waits until there are none."""
+        """close() waits until there are none."""
 
     def read(self, wanted: ReadRequest) -> "Future[StoredObject]":
         """Raises ObjectNotFoundError, CorruptedDataError, StorageError."""
@@ -455,7 +455,7 @@ class ReadQueue:
         return future
 
     async def close(self) -> None:
-        """Waits for what is under way, also for callers that went away. Nobody may ask any more."""
+        """Waits for what is under way, also for callers that went away. No caller may ask any more."""
         while self._calls or self._asked:
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
@@ -480,7 +480,7 @@ class ReadQueue:
             return True
         try:
             found = self._lookups.recent(wanted)
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
             _fail_future(future, error)
             return True
         if found is None:

@@ -280,7 +280,7 @@ class Rebuild:
         self._plain.take(block.plain, block.end - block.start)
 
     def _settle(self, tail: _TornTail) -> None:
-        """Cut off what nobody was answered: the last group of all, if it is not there whole.
+        """Cut off the last group of all if it is not there whole: no caller was told that it is durable.
 
         Damage in the last group of an older volume is no torn write: its good records count. So is damage in a group
         with numbers that were given before another volume was made: what was torn had been cut off by then.

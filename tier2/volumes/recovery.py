@@ -236,7 +236,7 @@ class TailReplay:
     def _has_blob(self, found: _TailRecord) -> bool:
         """The blob of the record has a row now: its own bytes, or those of another record.
 
-        Whoever brought bytes that were there already had found those damaged: all are led to the new ones, as then.
+        A put brings bytes that were there already only if it found those damaged: all are led to the new ones, as then.
         """
         scanned = found.scanned
         content_hash = scanned.record.content_hash
@@ -257,7 +257,7 @@ class TailReplay:
 
 
 def _torn_copies_offset(items: list[ScannedRecord | DamagedStretch], indexed: int) -> int | None:
-    """Where a tail of copies that nobody names has its first hole: what was not yet synced is in no order."""
+    """Where a tail of copies that no row names has its first hole: what was not yet synced is in no order."""
     holes = [one.offset for one in items if isinstance(one, DamagedStretch)]
     headers = [one.header for one in items]
     only_copies = all(header is None or header.sequence < indexed for header in headers) and all(
@@ -274,7 +274,7 @@ def numbers_lost_in(stretch: DamagedStretch) -> int:
 
 
 def blob_row_of(volume: int, scanned: ScannedRecord) -> BlobRow:
-    """Where the bytes of a record are; nobody names them yet."""
+    """Where the bytes of a record are; no object row names them yet."""
     offset = scanned.offset + scanned.header.blob_offset
     return BlobRow(volume, scanned.offset, offset, scanned.header.blob_length, 0)
 

@@ -10,7 +10,7 @@ Invariants:
   given a new one.
 - A volume that is written was made by this `VolumeFiles`: header written and synced, then its directory, before any
   record.
-- A volume that is being written is in `written_now` until its writer releases it: nobody compacts or removes it.
+- A volume that is being written is in `written_now` until its writer releases it: it is not compacted or removed.
 - Reads open the file anew: a volume that compaction removes meanwhile is either read whole or not found, and a reader
   that does not find it asks the index again.
 - Of what an open volume has synced the system need not keep more than `cached_bytes_max` in memory: a stream of writes
@@ -183,7 +183,7 @@ class OpenVolume:
             offset += length
 
     def write_unsynced(self, buffers: Sequence[BufferView], length: int) -> None:
-        """Append; `sync` comes before anybody relies on it."""
+        """Append; `sync` comes before a caller relies on it."""
         self.file.write_at(self.end, buffers)
         self.end += length
 
@@ -364,7 +364,7 @@ class VolumeFiles:
         return self._files.open(self.path(number))
 
     def open_certain(self, number: int, *, start: int = 0) -> File:
-        """For the scan of a start: what it reads from `start` on is on the disk, whoever left it there.
+        """For the scan of a start: what it reads from `start` on is on the disk, whichever process left it there.
 
         The caller closes it. Raises OSError.
         """
@@ -499,7 +499,7 @@ class VolumeScan:
                 yield self._behind_bad_header(start, str(error))
                 continue
             if start + header.total_length > self._size:
-                # The header is good, so nobody wrote behind this record: the end was cut off.
+                # The header is good, so nothing was written behind this record: the end was cut off.
                 self._offset = self._size
                 yield DamagedStretch(start, self._size - start, "record is cut off")
                 continue

@@ -111,7 +111,7 @@ class WriteQueue:
             check=check, executor=readers, checked=self._see_checked, fail=failure.fail
         )
         self._turn: deque[None] = deque([None])
-        """Empty while somebody has the turn; taken and given back by single steps, which need no lock."""
+        """Empty while a thread has the turn; taken and given back by single steps, which need no lock."""
         self._queued_bytes = 0
         self._unanswered: dict[QueuedMutation, None] = {}
         """Changes that have joined: ready, in a batch, or being hashed or checked."""
@@ -144,13 +144,13 @@ class WriteQueue:
         """The mutation's record once it is durable and indexed. Raises what refused it, or StorageError."""
         if self._waiting_outside or not self._has_room():
             await self._wait_for_room()
-        # Whoever gives up waiting cancels the future, and does not take the change out of the queue.
+        # A caller that gives up waiting cancels the future; the change stays in the queue.
         return await self._join(mutation)
 
     def submit_at_once(
         self, mutation: Mutation | UnhashedPut | SmallPut
     ) -> "Future[IndexRecord | None] | None":
-        """As `submit`, without a coroutine in between; None, and nothing is done, if somebody has to wait for room."""
+        """As `submit`, without a coroutine in between; None, and nothing is done, if a change has to wait for room."""
         if self._waiting_outside or not self._has_room():
             return None
         return self._join(mutation)
@@ -226,7 +226,7 @@ class WriteQueue:
         return True
 
     def _commit_ready(self, loop: AbstractEventLoop) -> None:
-        """In the executor: what is ready, one batch after the other, if nobody else has the turn."""
+        """In the executor: what is ready, one batch after the other, if no other thread has the turn."""
         batches_left = _BATCHES_IN_TURN_MAX
         while (
             batches_left
@@ -321,7 +321,7 @@ class WriteQueue:
         self._queue.wake()
 
     def _leave(self, waiting: QueuedMutation) -> None:
-        """It is answered, or nobody waits for it any more."""
+        """It is answered, or its caller does not wait any more."""
         # Once: after a failure of the engine all have left, and a batch that was under way may still end.
         if waiting in self._unanswered:
             del self._unanswered[waiting]
@@ -411,7 +411,7 @@ class HashingQueue:
         """`prepare` and `hashed` are called in the executor; `fail` when a callback of this queue fails.
 
         prepare: of puts, at a time, beside a batch under way: what may be done before theirs. May raise StorageError.
-        is_idle: nobody makes a batch now. hashed: a round has ended, and is ready.
+        is_idle: no thread makes a batch now. hashed: a round has ended, and is ready.
         """
         self._executor = executor
         self._wall_clock = wall_clock
@@ -425,7 +425,7 @@ class HashingQueue:
         """In the queue."""
         self._hashing: list[QueuedMutation] = []
         self._not_last: deque[None] = deque()
-        """One for each of its calls but one: whoever ends a call and finds none has ended the last one."""
+        """One for each of its calls but one: a thread that ends a call and finds none has ended the last one."""
         self._hashing_is_due = False
         self._ready: deque[QueuedMutation] = deque()
         self._changed = asyncio.Event()
@@ -478,7 +478,7 @@ class HashingQueue:
     def take_batch(self) -> list[QueuedMutation]:
         """What is ready at the front, as much as a batch may have.
 
-        Called in any thread, by whoever has the turn.
+        Called in any thread that has the turn.
         """
         settings = self._settings
         ready = self._ready

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- At most `requests_max` requests are under way; nothing is sent while nobody asks for something.
+- At most `requests_max` requests are under way; nothing is sent while no caller asks for something.
 - The client library repeats nothing by itself (it is configured so, and OneAttemptSession sees to what lies below it);
   `once` repeats nothing either; `repeatable` repeats after a pause that grows and is drawn at random, so that many
   callers do not come back in step.

@@ -296,7 +296,7 @@ static PyObject *seal(PyObject *Py_UNUSED(module), PyObject *arguments) {
             arguments, "OKIKIKI:seal", &given, &sequence, &volume, &offset, &seed, &timestamp, &piece_bytes
         ))
         return NULL;
-    /* A copy of the list: whoever has the other one may change it. */
+    /* A copy of the list: the caller may change its own. */
     PyObject *held = PySequence_Tuple(given), *sealed = NULL;
     if (!held)
         return NULL;

@@ -76,7 +76,7 @@ static inline void number_row(const uint8_t *content, Place *at, uint64_t start,
     write_number(at->row, crc, ROW_CHECKSUM_BYTES);
 }
 
-/* Looks at records from `*position` on, until there are enough places, or there is one to leave to somebody else. */
+/* Looks at records from `*position` on, until there are enough places, or there is one to leave to Python. */
 static State look(
     const uint8_t *content, size_t size, uint64_t start, uint32_t volume, uint32_t seed, size_t *position, Place *places,
     int *count, Other *other

@@ -8,7 +8,7 @@
  *
  * - The list has the same tuples afterwards as before, those of one key in the order in which they came; a list that
  *   is refused (TypeError) is as it was.
- * - Nothing of Python runs between the first look at the list and the last: nobody changes it meanwhile.
+ * - Nothing of Python runs between the first look at the list and the last: no other thread changes it meanwhile.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -100,7 +100,7 @@ static PyObject *order(PyObject *Py_UNUSED(module), PyObject *rows) {
     if (!sorted) {
         qsort(entries, (size_t)count, sizeof *entries, compare_places);
         for (Py_ssize_t i = 0; i < count; i++)
-            PyList_SET_ITEM(rows, i, entries[i].row); /* the list had it before: nobody's count changes */
+            PyList_SET_ITEM(rows, i, entries[i].row); /* the list had it before: no row's reference count changes */
     }
     for (Py_ssize_t i = 1; i < count && !repeated; i++)
         repeated = !compare(&entries[i - 1], &entries[i]);

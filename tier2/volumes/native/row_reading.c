@@ -215,7 +215,7 @@ static PyObject *small_objects(PyObject *module, PyObject *arguments) {
             arguments, "OO!O!:small_objects", &given, &PyType_Type, &record_type, &PyType_Type, &stored_type
         ))
         return NULL;
-    /* A copy of the list: whoever has the other one may change it. */
+    /* A copy of the list: the caller may change its own. */
     PyObject *held = PySequence_Tuple(given);
     Py_ssize_t count = held ? PyTuple_GET_SIZE(held) : 0;
     PyObject *answers = held ? PyList_New(count) : NULL;
