@@ -96,7 +96,7 @@ class ObjectNames:
         return ObjectIdentity(*(int(part, 16) for part in match.groups()))
 
     def is_immutable(self, key: str) -> bool:
-        """Whether a listed key is that of a run or of chunks."""
+        """Whether a listed key is that of an SST or of chunks."""
         return any(self.identity(kind, key) is not None for kind in ObjectKind)
 
     def probe(self, nonce: bytes) -> str:

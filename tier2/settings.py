@@ -10,7 +10,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """Limits of chunks, runs, caches and garbage. Bytes unless the name says otherwise."""
+    """Limits of chunks, SSTs, caches and garbage. Bytes unless the name says otherwise."""
 
     compression: Compression = Compression.LZ4
 
@@ -21,7 +21,7 @@ class StorageSettings:
     pack_bytes_max: int = 64 * _MIB
     """Uncompressed bytes that go into one packed object."""
     pack_chunks_max: int = 16_384
-    """Chunk images in one packed object: bounds the scan that asks who still refers to it."""
+    """Chunk images in one packed object: bounds the scan that asks what still refers to it."""
     upload_count_max: int = 4
     """Objects being encoded or uploaded at once; memory of a publication is about this many chunks."""
     put_attempts_max: int = 3
@@ -62,18 +62,18 @@ class StorageSettings:
 
     sst_block_bytes: int = 32 * _KIB
     sst_part_bytes: int = 8 * _MIB
-    """Uncompressed bytes after which a run goes on in another object."""
+    """Uncompressed bytes after which an SST goes on in another object."""
     sst_tier_bytes: int = 256 * _KIB
-    """Stored bytes of a run below which it belongs to the lowest tier."""
+    """Stored bytes of an SST below which it belongs to the lowest tier."""
     sst_fanout: int = 6
-    """Neighbouring runs of one tier that are merged into one of the next."""
+    """Neighbouring SSTs of one tier that are merged into one of the next."""
     sst_count_max: int = 48
-    """Runs under a root at which publish() merges before it adds another."""
+    """SSTs under a manifest at which publish() merges before it adds another."""
     merge_read_bytes: int = 512 * _KIB
     """Read from each input of a merge at a time."""
 
     sst_cache_bytes: int = 48 * _MIB
-    """Decoded blocks, indexes and filters of runs."""
+    """Decoded blocks, indexes and filters of SSTs."""
     record_cache_bytes: int = 24 * _MIB
     """Encoded records of segments published or looked up lately."""
     chunk_index_cache_bytes: int = 16 * _MIB

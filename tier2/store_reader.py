@@ -1,6 +1,6 @@
 """Tier 2 without its owner: every container of a store, read from its manifest. Nothing is ever written here.
 
-- Existence is concluded from roots only, never from a listing.
+- Existence is concluded from manifests only, never from a listing.
 - The owner may go on publishing meanwhile: a missing object means that the manifest moved on.
 - `scan_layouts` gives segments in the order of their ids and entries in that of their offsets: the order in which they
   lie in the SSTs. It costs O(segments + layout entries), a page at a time; no chunk is touched, and no table's index.
@@ -187,7 +187,7 @@ class StoreReader:
         return reader
 
     def unopened(self, container_id: ContainerId) -> ContainerReader:
-        """A reader whose manifest was not read: for who looks at the objects of a container that has none."""
+        """A reader whose manifest was not read: for a caller that looks at the objects of a container without one."""
         return ContainerReader(
             object_store=self._store,
             container_id=container_id,
@@ -209,7 +209,7 @@ class StoreReader:
         return found
 
     async def _container_count(self) -> int:
-        """As the first sound manifest says. Raises CorruptedDataError if there are roots and none is sound."""
+        """As the first sound manifest says. Raises CorruptedDataError if there are manifests and none is sound."""
         seen: set[ContainerId] = set()
         damage: CorruptedDataError | None = None
         async with aclosing(list_objects(self._store, CONTAINERS_PREFIX)) as listing:

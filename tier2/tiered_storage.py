@@ -1,4 +1,4 @@
-"""Tier 2 of one container in the hands of its owner: segmentstore/contracts/storage.py over an object store.
+"""Tier 2 of one container, as its owner uses it: segmentstore/contracts/storage.py over an object store.
 
 - Nothing is read or written before claim(); afterwards every manifest change goes through one OwnedManifest and its
   lock.

@@ -62,7 +62,7 @@ class RecoveredLog:
 
 
 class DataDirectoryRebuild:
-    """One recovery of one data directory from the roots of its containers."""
+    """One recovery of one data directory from the manifests of its containers."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class DataDirectoryRebuild:
     ) -> None:
         """`highest_epochs`: by container, where an epoch above the manifest's was seen.
 
-        Raises InvalidRequestError if the roots are not those of one store.
+        Raises InvalidRequestError if the manifests are not those of one store.
         """
         check_one_store(roots)
         self._path = data_directory.absolute()
@@ -140,7 +140,7 @@ class DataDirectoryRebuild:
         return logs
 
     def _without_log(self, container_count: int) -> list[int]:
-        """Those that get a new one now, and those without a root that will begin with one."""
+        """Those that get a new one now, and those without a manifest that will begin with one."""
         roots = {int(manifest.container_id): manifest for manifest in self._roots}
         without: list[int] = []
         for container_id in range(container_count):
@@ -234,7 +234,7 @@ def check_one_store(roots: Sequence[Manifest]) -> None:
 async def create_empty_manifests(
     place: str, container_ids: Sequence[int], *, of_store: Manifest
 ) -> list[Manifest]:
-    """`place`: a bucket or a data directory; `of_store`: any sound manifest of it. Returns the new roots, in order.
+    """`place`: a bucket or a data directory; `of_store`: any sound manifest of it. Returns the new manifests, in order.
 
     Raises InvalidRequestError if one of them has a sound manifest, StorageError.
     """

@@ -210,7 +210,7 @@ async def _rebuild_logs(
     only_look: bool,
 ) -> Sequence[RecoveredLog]:
     """Give the data directory its Tier 2, identity and logs, or say what would be done."""
-    # A copy of a container whose runs do not read cannot be made: there it is as one without a manifest.
+    # A copy of a container whose SSTs do not read cannot be made: there it is as one without a manifest.
     brought = [each.reader for each in surveys if not (options.copy and each.unreadable)]
     roots = [each.manifest for each in brought]
     epochs = {int(each.reader.container_id): each.lost.highest_epoch for each in surveys}

@@ -112,7 +112,7 @@ def unfinished(surveys: Sequence[ContainerSurvey]) -> list[str]:
 
 
 def contents_unread(source: str) -> str:
-    """Of who looked at what the roots name, and not inside."""
+    """For a caller that looked at what the manifests name, and not inside."""
     return (
         "what is inside the objects was not read: damaged bytes in them are found by"
         f" segmentstore tier2 verify --deep {source}"

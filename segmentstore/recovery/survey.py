@@ -56,7 +56,7 @@ class ContainerSurvey:
     contents: Tier2Contents
     lost: LostChunks = field(default_factory=LostChunks)
     unreadable: str = ""
-    """Why its runs, without which nothing can be found, do not read; empty if they do."""
+    """Why its SSTs, without which nothing can be found, do not read; empty if they do."""
 
 
 @dataclass(frozen=True, slots=True)

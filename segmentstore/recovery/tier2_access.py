@@ -54,7 +54,7 @@ class LostManifest:
     """A container whose manifest is missing or damaged."""
 
     reader: ContainerReader
-    """Has no view: for who looks at what is left of it."""
+    """Has no view: for a caller that looks at what is left of it."""
     why: str
 
     @property
@@ -68,7 +68,7 @@ class Tier2:
 
     containers: Sequence[ContainerReader]
     lost: Sequence[LostManifest] = ()
-    """By id; for who goes on without them."""
+    """By id; for a caller that goes on without them."""
 
     async def container_of(self, name: str) -> ContainerReader:
         """The one that has the segment. Raises SegmentNotFoundError."""
@@ -92,7 +92,7 @@ async def open_tier2(
 ) -> AsyncIterator[Tier2]:
     """`place` is a data directory, its `tier2` directory, a `file://` URL of either, or s3://BUCKET/PREFIX.
 
-    With `go_on` containers whose roots are missing or damaged are in `lost`, and what the others lead to is there.
+    With `go_on` containers whose manifests are missing or damaged are in `lost`, and what the others lead to is there.
 
     Raises NoSegmentsError if nothing of a segment store is there, InvalidRequestError if it has no manifest,
     StorageError, CorruptedDataError. With `go_on` there may be no sound manifest at all.
@@ -105,7 +105,7 @@ async def open_tier2(
         except CorruptedDataError as damage:
             if not go_on:
                 raise
-            # Backups may have pinned roots that are sound.
+            # Backups may keep manifests that are sound.
             yield Tier2([], await _without_roots(reader, store, str(damage)))
             return
         if not ids:
@@ -129,7 +129,7 @@ async def _opened(reader: StoreReader, ids: Sequence[ContainerId], *, go_on: boo
                 raise
             lost.append(LostManifest(reader.unopened(container_id), str(damage)))
     if not containers:
-        # How many there were only a manifest tells: pins may lead to one.
+        # How many there were only a manifest tells: snapshots may lead to one.
         return Tier2(containers, sorted(lost, key=lambda each: each.container_id))
     count = containers[0].manifest.container_count
     for number in sorted(set(range(count)).difference(ids)):
@@ -247,7 +247,7 @@ class BackupSummary:
 
     name: str
     made_ms: int
-    """When its last container was pinned."""
+    """When the snapshot of its last container was made."""
     containers: int
     is_complete: bool
     """Whether every container of the store has it."""
@@ -268,14 +268,14 @@ async def list_backups(place: str) -> list[BackupSummary]:
 
 
 async def backup_names(readers: Sequence[ContainerReader]) -> list[str]:
-    """Names of the backups that the newest roots keep. Raises StorageError, CorruptedDataError."""
+    """Names of the backups that the newest manifests keep. Raises StorageError, CorruptedDataError."""
     return sorted(
         {pin.name for reader in readers for pin in await with_view(reader, read_snapshots)}
     )
 
 
 def container_count_in(tier2: Tier2, pins: Sequence[ContainerSnapshot]) -> int:
-    """By a manifest, or by one that a backup pinned. Raises CorruptedDataError if there is neither."""
+    """By a manifest, or by one that a backup keeps. Raises CorruptedDataError if there is neither."""
     if not tier2.containers and pins:
         return pins[0].pin.manifest.container_count
     if not tier2.containers:

@@ -109,7 +109,7 @@ def _is_used(directory: Path) -> bool:
     path = directory / LOCK_NAME
     if not path.exists():
         return False
-    # Shared, and for reading: who only looks may have no right to write here.
+    # Shared, and for reading: a user who only looks may have no right to write here.
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -286,7 +286,7 @@ class DamagedChunks:
 async def find_damaged_chunks(
     reader: ContainerReader, *, progress: Callable[[int], object] = lambda _: None
 ) -> DamagedChunks:
-    """`progress` is called with the bytes of each chunk. O(bytes). Raises CorruptedDataError of a run, StorageError."""
+    """`progress` is called with the bytes of each chunk. O(bytes). Raises CorruptedDataError (an SST), StorageError."""
     found = DamagedChunks(int(reader.container_id))
     following: bytes | None
     following, end = range_of(SEGMENT)

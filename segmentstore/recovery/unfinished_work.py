@@ -27,7 +27,7 @@ class UnfinishedRestore:
     """Which backup, and the copied manifest versions by container id."""
 
     backup: str
-    """Empty: the newest roots."""
+    """Empty: the newest manifests."""
     root_versions: Mapping[int, int]
 
 

@@ -10,7 +10,7 @@ Invariants:
 - A bucket with object lock is versioned; a default retention has days or years, not both.
 - The process that holds the engine is the only one that changes buckets, so memory is the truth once start() has read.
 - A bucket goes only when nothing is in it, and no request writes into it meanwhile: handlers that write hold it. While
-  that is being found out it is there for everybody, and requests that write wait for what is decided.
+  that is being found out it is there for all clients, and requests that write wait for what is decided.
 - Uploads go before their bucket: none of them shows in a later bucket of that name.
 - Changes of buckets are made one at a time, each as one task from the engine to memory: a caller that leaves takes
   nothing of it back, so what reads say is what the next start finds.

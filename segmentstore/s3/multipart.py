@@ -230,7 +230,7 @@ class MultipartHandlers:
             if record is None:
                 raise
             return record
-        # Who gave up waiting for a large completion asks again while it goes on.
+        # A client that gave up waiting for a large completion asks again while it goes on.
         async with turn:
             return await self._made_before(call, order) or await self._make(call, order)
 
@@ -556,8 +556,8 @@ def _uploads_behind(
 ) -> list[Upload]:
     """Keys behind the marker, and of the marker's own key what comes behind the upload that was shown last.
 
-    All of that key if the one that was shown last is gone: who aborts what a page shows, and asks for the next one, may
-    see an upload twice, but none is left out.
+    All of that key if the one that was shown last is gone: a client that aborts what a page shows, and asks for the
+    next one, may see an upload twice, but none is left out.
     """
     if not marker:
         return uploads

@@ -7,7 +7,7 @@
 
 Compactors beside the owner upload chunks under keys that the owner gives out, and propose a swap:
 
-    keys = owner.reserve_object_keys(n)      of the owner's epoch, so that no sweep takes them while it lives
+    keys = owner.reserve_object_keys(n)      of the owner's epoch, so that none of its sweeps takes them
     the compactor reads, encodes, uploads
     owner.propose_swap(proposal)             checked in full, then published by the owner; or refused, with a reason
 

@@ -5,7 +5,7 @@
 
 - Neighbours only, in offset order, and never more than `compaction_chunk_bytes` together.
 - While a segment grows, a joined chunk is several times as long as its longest part, so that a byte is copied a few
-  times in its life and not with every publication. A cold segment is joined as far as that is worth a copy.
+  times in all and not with every publication. A cold segment is joined as far as that is worth a copy.
 - What the indexes know of events is kept: the blocks that are read become the runs that are encoded, each with
   what the segment, not the image, says of it; a chunk never mixes blocks of known and unknown structure.
 - A published event keeps its time: blocks are joined only if their lowest times are equal. So a chunk of many small
@@ -293,7 +293,7 @@ class Compactor:
                 await self._rest()
 
     async def _rest(self) -> None:
-        """Not beyond the time that is set for the step: those who publish wait for its end."""
+        """Not beyond the time that is set for the step: publications wait for its end."""
         left = self._rests_until - get_running_loop().time()
         await self._pace.rest(at_most=max(left, 0.0))
 

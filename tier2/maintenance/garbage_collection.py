@@ -14,7 +14,7 @@ Deleting:
 
 Repacking:
 
-    an object lost references but not all -> ask who still refers to it -> if little of it is alive: copy those images,
+    an object lost references but not all -> ask what still refers to it -> if little of it is alive: copy those images,
     verified and byte for byte -> publish layout entries that name the copy -> the old object is garbage
 
 - Which objects to look at is remembered in memory, a bounded number of them; forgetting one costs only space.

@@ -162,7 +162,7 @@ class Scrubber:
                 return await self._scrub(found, kept)
         elif isinstance(found, SuspectLayout):
             await self._look_again(found)
-        # A look-up or a page reads about a block of a run.
+        # A look-up or a page reads about a block of an SST.
         self._allowance -= self._components.settings.sst_block_bytes
         return False
 
@@ -296,7 +296,7 @@ class ScrubWalk:
         self._began_at: ObjectIdentity | None = None
         """Given out as the pass began: what it is to read has a lower one."""
         self._view: ManifestView | None = None
-        """That of the pin."""
+        """That of the snapshot."""
         self._pins: list[Snapshot] | None = None
         """Those that follow."""
         self._begin, self._end = range_of(SEGMENT)
@@ -314,7 +314,7 @@ class ScrubWalk:
     async def next(self) -> Step:
         """O(one page), whatever lies between two chunks.
 
-        Raises CorruptedDataError and ObjectNotFoundError for runs; `skip_root()` goes on behind them.
+        Raises CorruptedDataError and ObjectNotFoundError for SSTs; `skip_root()` goes on behind them.
         """
         if self._began_at is None:
             self._began_at = self._owned.take_identity()

@@ -42,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 
 
 async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
-    """Merge one group of runs if one is due. One at a time. Raises as Storage.publish()."""
+    """Merge one group of SSTs if one is due. One at a time. Raises as Storage.publish()."""
     async with owned.lock:
         await owned.settle()
         manifest = owned.manifest
@@ -68,7 +68,7 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
             await owned.settle()
             runs = replace_ssts(owned.manifest.runs, inputs, merged)
             if any(pin.manifest.version > manifest.version for pin in await owned.pins()):
-                # Pinned while it was merged: that manifest names the inputs, and their records say that they had gone.
+                # A snapshot was made meanwhile: its manifest names the inputs, their records say that they had gone.
                 entries = owned.garbage_entries(replaced)
                 runs = (await owned.upload_sst(dict(entries), uploader), *runs)
             attempt = ManifestUpdate(
@@ -89,7 +89,7 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
 
 
 def replace_ssts(runs: tuple[Sst, ...], inputs: tuple[Sst, ...], merged: Sst) -> tuple[Sst, ...]:
-    """The runs with the inputs, which still lie side by side, replaced by what was merged from them."""
+    """`runs` with the inputs, which still lie side by side, replaced by what was merged from them."""
     first = runs.index(inputs[0])
     end = first + len(inputs)
     assert runs[first:end] == inputs, f"runs moved while they were merged first={first}"
@@ -98,7 +98,7 @@ def replace_ssts(runs: tuple[Sst, ...], inputs: tuple[Sst, ...], merged: Sst) ->
 
 @dataclass(frozen=True, slots=True)
 class MergeChoice:
-    """Runs [newest, oldest] of a manifest, by index."""
+    """SSTs [newest, oldest] of a manifest, by index."""
 
     newest: int
     oldest: int
@@ -108,7 +108,7 @@ class MergeChoice:
 
 
 def choose_merge(runs: Sequence[Sst], settings: StorageSettings) -> MergeChoice | None:
-    """The lowest group that is due, None if there is none. Runs are listed newest first. O(runs)."""
+    """The lowest group that is due, None if there is none. SSTs are listed newest first. O(SSTs)."""
     tier = start = 0
     for at, run in enumerate(runs):
         own = tier_of(stored_bytes(run), settings)

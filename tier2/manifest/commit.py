@@ -5,7 +5,7 @@ another begins: the same bytes are offered to the same compare-and-set until eit
 shows our nonce. So
 
 - at most one attempt is open, and everything below it has already been uploaded;
-- an attempt that lands late, after reading back showed the old version, is recognised by the next one who asks;
+- an attempt that lands late, after reading back showed the old version, is recognised by the next call that asks;
 - its objects are not garbage before a later version of ours is published.
 
     answer to put_if_match      manifest read back                what it means
@@ -57,7 +57,7 @@ class ManifestUpdate:
     records: Mapping[SegmentId, bytes | None] = field(default_factory=dict)
     """Encoded records that the publication changes; None for a segment that it removes."""
     changes_pins: bool = False
-    """Whether it makes or drops a pin."""
+    """Whether it makes or drops a snapshot."""
 
 
 class ManifestCommitter:

@@ -130,7 +130,7 @@ class GarbageWatch:
         self._not_looked_at += count
 
     async def due(self, view: ManifestView, pins: Sequence[Snapshot] = ()) -> list[ObjectReference]:
-        """Recorded garbage whose grace is over and that no pin needs: up to a batch, oldest identities first."""
+        """Recorded garbage whose grace is over and that no snapshot needs: up to a batch, oldest identities first."""
         now = get_running_loop().time()
         recorded: list[ObjectReference] = []
         start, end = range_of(GARBAGE)
@@ -160,7 +160,7 @@ class GarbageWatch:
 
 
 class OrphanSweep:
-    """Looks once in the life of a claim for what earlier owners left behind."""
+    """Looks once for each claim for what earlier owners left behind."""
 
     def __init__(
         self, *, object_store: ObjectStore, names: ObjectNames, epoch: int, batch_max: int
@@ -192,7 +192,7 @@ class OrphanSweep:
 
 
 class ProbeSweep:
-    """Deletes, once in the life of a claim, what races of conditional puts left behind whose answers were lost."""
+    """Deletes, once for each claim, what races of conditional puts left behind whose answers were lost."""
 
     def __init__(
         self, *, object_store: ObjectStore, names: ObjectNames, grace_seconds: float

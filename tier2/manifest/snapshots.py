@@ -37,11 +37,11 @@ class Snapshot:
     """Unix time."""
     epoch: int
     serial: int
-    """Objects of an earlier epoch, or of this one with at most this serial, existed when the pin was made."""
+    """Objects of an earlier epoch, or of this one with at most this serial, existed when the snapshot was made."""
     manifest: Manifest
 
     def needs(self, identity: ObjectIdentity, dropped_by: int) -> bool:
-        """Whether the pinned manifest may name an object that became garbage in version `dropped_by`."""
+        """Whether the manifest of the snapshot may name an object that became garbage in version `dropped_by`."""
         existed = identity.epoch < self.epoch or (
             identity.epoch == self.epoch and identity.serial <= self.serial
         )
@@ -69,7 +69,7 @@ class Snapshot:
 
 
 async def read_snapshots(view: ManifestView) -> list[Snapshot]:
-    """All pins below a manifest, by name. Raises CorruptedDataError."""
+    """All snapshots below a manifest, by name. Raises CorruptedDataError."""
     start, end = range_of(PIN)
     return [
         Snapshot.decode(snapshot_name_of(key), value)
@@ -81,7 +81,7 @@ async def read_snapshots(view: ManifestView) -> list[Snapshot]:
 def is_in_a_snapshot(
     pins: Sequence[Snapshot], identity: ObjectIdentity, garbage_record: bytes
 ) -> bool:
-    """Whether any pin needs an object that waits as garbage."""
+    """Whether any snapshot needs an object that waits as garbage."""
     if not pins:
         return False
     dropped_by = decode_garbage(garbage_record)

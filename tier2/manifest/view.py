@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class ManifestView:
-    """A consistent, read-only map over the runs of one manifest version."""
+    """A consistent, read-only map over the SSTs of one manifest version."""
 
     def __init__(self, manifest: Manifest, files: SstReader, executor: Executor | None) -> None:
         self.manifest = manifest
@@ -35,17 +35,17 @@ class ManifestView:
         self._executor = executor
 
     async def get(self, key: bytes) -> bytes | None:
-        """O(runs) filter look-ups; usually at most one block is read."""
+        """O(SSTs) filter look-ups; usually at most one block is read."""
         found = await self._look_up(key)
         return None if found is None else found[1]
 
     async def is_removed(self, key: bytes) -> bool:
-        """Whether the removal of the key is on record: it hides older runs and has not left with the oldest one."""
+        """Whether the removal of the key is on record: it hides older SSTs and has not left with the oldest one."""
         found = await self._look_up(key)
         return found is not None and found[1] is None
 
     async def _look_up(self, key: bytes) -> Entry | None:
-        """What the newest run that knows the key says of it."""
+        """What the newest SST that knows the key says of it."""
         group = group_of(key)
         for run in self.manifest.runs:
             for part in _overlapping(run, key, key + b"\0"):
@@ -60,7 +60,7 @@ class ManifestView:
         return None
 
     async def get_many(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Values of the keys that exist. One sweep over each run; big sweeps search in the executor."""
+        """Values of the keys that exist. One sweep over each SST; big sweeps search in the executor."""
         values: dict[bytes, bytes] = {}
         ordered = sorted(keys)
         for first in range(0, len(ordered), _KEYS_AT_ONCE):
@@ -97,8 +97,8 @@ class ManifestView:
     ) -> tuple[list[Entry], bytes | None]:
         """Live entries of [start, end) in key order, and where to go on (None: that was all).
 
-        Looks at about `limit` entries of each run; with removals among them fewer come back, perhaps none. With
-        `group` (which all keys of the range belong to) runs whose filter denies it are not read.
+        Looks at about `limit` entries of each SST; with removals among them fewer come back, perhaps none. With
+        `group` (which all keys of the range belong to) SSTs whose filter denies it are not read.
         """
         gathered: list[list[Entry]] = []
         bound: bytes | None = None
@@ -140,7 +140,7 @@ class ManifestView:
     async def _gather(
         self, run: Sst, start: bytes, end: bytes, limit: int, group: bytes | None
     ) -> tuple[list[Entry], bool]:
-        """Up to about `limit` entries of one run, and whether it has more of them in the range."""
+        """Up to about `limit` entries of one SST, and whether it has more of them in the range."""
         entries: list[Entry] = []
         parts = _overlapping(run, start, end)
         for part in parts:
@@ -173,7 +173,7 @@ class ManifestView:
 
 
 class ViewSource(Protocol):
-    """Where readers get the current view from: the owner has it in memory, everybody else reads the manifest again."""
+    """Where readers get the current view from: the owner has it in memory, other processes read the manifest again."""
 
     @property
     def view(self) -> ManifestView: ...

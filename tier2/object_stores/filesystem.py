@@ -21,8 +21,8 @@ Invariants:
   tag compared under the same lock; so one of several racing writers wins, in one process or in many.
 - A sync that failed is never repeated and believed: the temporary file is thrown away, and a name whose directory
   could not be synced is *doubtful* until a fresh file with the same bytes has taken its place durably. A doubtful
-  object is never shown to a caller of read(), who might conclude from its bytes that they are safe. (A removal in doubt
-  is left alone: at worst a power cut brings garbage back, which no manifest names.)
+  object is never shown to a caller of read(), which might conclude from its bytes that they are safe. (A removal in
+  doubt is left alone: at worst a power cut brings garbage back, which no manifest names.)
 
 Files and directories:
 
@@ -300,7 +300,7 @@ class ObjectFiles:
         )
         self._doubtful: set[str] = set()
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- start and close -------------------------------------------------------------------------
 
     def start(self, token: str) -> int:
         """Make the directories and clear away what dead stores left; returns the files removed. Under the lock."""

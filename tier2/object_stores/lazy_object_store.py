@@ -66,7 +66,7 @@ class LazyObjectStore:
 
     async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
         await self._ensure_started()
-        # The door says that a listing is held in `aclosing`; its type only says that it iterates.
+        # The interface says that a listing is held in `aclosing`; its type only says that it iterates.
         listing = self._store.list(prefix)
         async with aclosing(listing) as objects:
             async for info in objects:

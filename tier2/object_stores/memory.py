@@ -1,4 +1,4 @@
-"""Objects in a dictionary: for tests, for the simulation (behind a door that injects faults), and as the model of the
+"""Objects in a dictionary: for tests, for the simulation (behind a store that injects faults), and as the model of the
 conformance suite.
 
 Invariants:

@@ -86,7 +86,7 @@ def _location_in_index(index: LmdbIndex, volumes: VolumeFiles, key: str) -> Obje
 def _locations_in_bucket(
     place: str, keys: Iterable[str], *, endpoint_url: str, region: str
 ) -> Mapping[str, ObjectLocation]:
-    # Only those who use S3 need its client library.
+    # Only a process that uses S3 needs its client library.
     import botocore.session
     from botocore.config import Config
 

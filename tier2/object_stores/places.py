@@ -38,7 +38,7 @@ async def open_place(
 ) -> AsyncIterator[ObjectStore]:
     """The object store of a place. Raises InvalidRequestError, StorageError."""
     if is_remote(place):
-        # Only those who use S3 need its client library.
+        # Only a process that uses S3 needs its client library.
         from tier2.object_stores.s3.s3_object_store import S3ObjectStore
         from tier2.object_stores.s3.settings import S3Settings, parse_s3_url
 

@@ -1,8 +1,8 @@
 """Volumes as a container's object store, the default on one machine: an open engine, or one that is opened by start().
 
 - Keys live under one prefix of the engine, so that buckets of the S3 endpoint and containers do not meet.
-- A part of an object comes as the disk gives it, as from every other store: its blocks have checksums, and who reads
-  them looks. A whole object is checked here.
+- A part of an object comes as the disk gives it, as from every other store: its blocks have checksums, and the
+  reader looks at them. A whole object is checked here.
 - The tag of an object is its sequence number: it never comes back, whatever the bytes.
 - An engine is shared: a VolumeObjectStore does not close it. LateVolumes closes the one that it opened.
 - Between start() and close() of LateVolumes this process holds the directory; start() that failed may be called again.

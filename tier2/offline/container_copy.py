@@ -1,6 +1,6 @@
 """Copies one container's Tier 2, as one manifest version names it, to another store: restore, and recovery by copy.
 
-- Runs are verified as they are copied; a damaged one stops the copy, because without it nothing can be found. Chunk
+- SSTs are verified as they are copied; a damaged one stops the copy, because without it nothing can be found. Chunk
   objects are copied as they are, whole: what is damaged in them is found when it is read or verified.
 - A chunk object that is missing is reported, and the rest is copied: its stretches are lost, not the others.
 - The manifest comes last and only if there is none: a copy that was cut off has no manifest, and may be begun again.

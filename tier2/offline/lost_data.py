@@ -120,7 +120,7 @@ async def find_lost_chunks(
 ) -> LostChunks:
     """Under the newest manifest. `progress` is called with the number of segments gone through since the last call.
 
-    O(objects + layout entries). Raises CorruptedDataError if a run is lost or damaged, StorageError.
+    O(objects + layout entries). Raises CorruptedDataError if an SST is lost or damaged, StorageError.
     """
     for _ in range(_ATTEMPTS_MAX):
         view = reader.view
@@ -163,7 +163,7 @@ async def find_lost_chunks_of_snapshot(
 async def _compare_with_listing(
     view: ManifestView, components: Components, progress: Callable[[int], object]
 ) -> LostChunks:
-    """Under one manifest version. Raises ObjectNotFoundError if a run is missing."""
+    """Under one manifest version. Raises ObjectNotFoundError if an SST is missing."""
     comparison = _ListingComparison(components, *await _listed_sizes(components))
     following: bytes | None
     following, end = range_of(SEGMENT)
@@ -189,7 +189,7 @@ async def _compare_with_listing(
 
 
 async def _listed_sizes(components: Components) -> tuple[dict[bytes, int], dict[bytes, int]]:
-    """Sizes of chunk objects and of runs, by identity."""
+    """Sizes of chunk objects and of parts of SSTs, by identity."""
     chunks: dict[bytes, int] = {}
     runs: dict[bytes, int] = {}
     names = components.names

@@ -74,7 +74,7 @@ class VerifyReport:
     chunks: int = 0
     garbage: int = 0
     backups: int = 0
-    """Roots that are kept for them; what they hold counts in none of the above."""
+    """Manifests that are kept for them; what they hold counts in none of the above."""
     damages: list[str] = field(default_factory=list)
     damage_count: int = 0
     orphans: list[str] = field(default_factory=list)
@@ -107,7 +107,7 @@ async def verify_container(
     Without `objects` it neither asks whether a chunk's object is there nor looks at backups: for a caller that proves
     the chunks elsewhere.
 
-    Raises StorageError if the store does not answer, or if an owner that is at work merges runs faster than they can be
+    Raises StorageError if the store does not answer, or if an owner that is at work merges SSTs faster than they can be
     verified.
     """
     for _ in range(_ATTEMPTS_MAX):
@@ -139,7 +139,7 @@ class VerifyProgress:
 
 
 class _ManifestMovedOnError(Exception):
-    """A run of the view is gone because the owner merged it: begin again."""
+    """An SST of the view is gone because the owner merged it: begin again."""
 
 
 class _BackupDroppedError(Exception):
@@ -166,7 +166,7 @@ class _Verification:
         listed = await self._list()
         await self._verify_runs()
         if not self._report.sound:
-            # A damaged run cannot be scanned; it is the first thing to repair.
+            # A damaged SST cannot be scanned; it is the first thing to repair.
             return self._report
         try:
             await self._each_page(CATALOG, self._verify_catalog)

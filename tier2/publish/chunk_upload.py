@@ -182,7 +182,7 @@ def gather_into_objects(
 
 
 class Uploader:
-    """Puts chunks and run parts under fresh identities. One publication or merge uses one uploader."""
+    """Puts chunks and SST parts under fresh identities. One publication or merge uses one uploader."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class Uploader:
         return identity
 
     async def upload_parts(self, images: Iterable[SstPartImage]) -> list[SstPart]:
-        """Store parts of one run, in key order."""
+        """Store parts of one SST, in key order."""
         parts = [(image, image.named(self._take(ObjectKind.RUN))) for image in images]
         await run_bounded(parts, self._upload_part, self._settings.upload_count_max)
         return [part for _, part in parts]
@@ -305,7 +305,7 @@ def _encode_pack(
 def _verify_encoded(chunk: NewChunk, encoded: EncodedChunk) -> None:
     """The last look at bytes that replace others: decoded again they must be what was read.
 
-    Block by block: to join all of an image would keep the interpreter from everybody else for milliseconds.
+    Block by block: to join all of an image would keep the interpreter from all other threads for milliseconds.
     """
     crc32 = 0
     pieces = iter(encoded.buffers[1:])

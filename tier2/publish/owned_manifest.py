@@ -150,7 +150,7 @@ class OwnedManifest:
         attempt = await self.publisher.settle()
         if attempt is not None:
             if attempt.publication is not None:
-                # Until it is asked for: a merge or a pin may be settled in between.
+                # Until it is asked for: a merge or a snapshot may be settled in between.
                 self._landed_late = attempt.publication
             self._landed(attempt)
 
@@ -202,7 +202,7 @@ class OwnedManifest:
 
 
 def build_sst(changes: dict[bytes, bytes | None], settings: StorageSettings) -> list[SstPartImage]:
-    """Empties `changes`. O(n log n). An empty run has no part.
+    """Empties `changes`. O(n log n). An empty SST has no part.
 
     Runs beside the loop in a thread: it sorts by keyspace and takes entries out in slices, because one sort or one
     release of 100,000 entries is many milliseconds in which the interpreter serves no other thread.

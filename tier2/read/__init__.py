@@ -1,1 +1,1 @@
-"""Reading below a manifest, for the owner of a container and for everybody else."""
+"""Reading below a manifest, for the owner of a container and for every other reader."""

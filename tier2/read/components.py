@@ -30,7 +30,7 @@ class Components:
         executor: Executor | None,
         readers: Executor | None = None,
     ) -> None:
-        """`readers`: threads for those who wait for a chunk's bytes; without it they share the executor."""
+        """`readers`: threads for callers that wait for a chunk's bytes; without it they share the executor."""
         self.object_store = object_store
         self.container_id = container_id
         self.settings = settings

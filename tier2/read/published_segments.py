@@ -152,7 +152,7 @@ class _LayoutWindow:
 
 
 class PublishedSegments:
-    """The reading half of a container's Tier 2, for its owner and for everybody else."""
+    """The reading half of a container's Tier 2, for its owner and for every other reader."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class PublishedSegments:
         """A publication is about to change these segments: from now on nothing of them is kept, so that nothing
         stale can be left when the manifest moves on. Cut off, it has not begun.
 
-        Only who began a change ends it: another one may be open that waits for its answer.
+        Only the call that began a change ends it: another one may be open that waits for its answer.
         """
         assert not self._changing, f"another change is open segments={len(self._changing)}"
         self._changing = records
@@ -339,7 +339,7 @@ class PublishedSegments:
     async def published_entry(
         self, view: ManifestView, segment_id: SegmentId, offset: int, end: int
     ) -> LayoutEntry:
-        """The layout entry that holds `offset`, for who goes through [offset, end).
+        """The layout entry that holds `offset`, for a caller that goes through [offset, end).
 
         Raises ValueError for what is not published, SegmentTruncatedError, CorruptedDataError for a hole.
         """

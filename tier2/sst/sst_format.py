@@ -94,7 +94,7 @@ Sst = tuple[SstPart, ...]
 
 
 def stored_bytes(run: Sst) -> int:
-    """Size of a run in the store. O(parts)."""
+    """Size of an SST in the store. O(parts)."""
     return sum(part.size for part in run)
 
 
@@ -216,7 +216,7 @@ class SstBuilder:
         return finished
 
     def finish(self) -> list[SstPartImage]:
-        """The rest; the builder is done. An empty run has no part."""
+        """The rest; the builder is done. An empty SST has no part."""
         self._cut_blocks(all_of_it=True)
         if self._entry_count:
             self._finish_part()
@@ -322,7 +322,7 @@ class SstPartIndex:
 
 
 def describe_part(identity: ObjectIdentity, size: int, footer: bytes) -> SstPart:
-    """A part as its own last bytes describe it, for who has no manifest; its first and last key are not known.
+    """A part as its own last bytes describe it, for a caller without a manifest; its first and last key are not known.
 
     Raises CorruptedDataError.
     """

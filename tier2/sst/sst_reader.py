@@ -1,4 +1,4 @@
-"""Fetches indexes and blocks of runs through one bounded cache.
+"""Fetches indexes and blocks of SSTs through one bounded cache.
 
 - Nothing leaves here that failed a checksum: it is fetched once more, and then it is CorruptedDataError, a log line and
   a counter.
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class SstReader:
-    """Indexes and blocks of the runs of one container."""
+    """Indexes and blocks of the SSTs of one container."""
 
     def __init__(
         self,

@@ -92,7 +92,7 @@ class Candidate:
 class CompactionTrigger:
     """When to look again: some time after a change, soon when the disk is full, otherwise never.
 
-    Set by those who change something, awaited by the compactor.
+    Set by tasks that change something, awaited by the compactor.
     """
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class Compactor:
         self._task = asyncio.create_task(self._run_in_background(), name="volumes: compaction")
 
     async def close(self) -> None:
-        """The step under way ends; what it copied and did not publish is for the next life to remove. Idempotent."""
+        """The step under way ends; what it copied and did not publish is removed after the next start. Idempotent."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -463,7 +463,7 @@ class CompactionPicker:
         self._distrusted: set[int] = set()
 
     def refuse(self, number: int) -> None:
-        """Not again in this life."""
+        """Not again in this run of the process."""
         self._refused.add(number)
 
     def distrust(self, number: int) -> None:

@@ -9,7 +9,7 @@ Invariants:
   checksum is that of key, index record and bytes, and the bytes are those of the put, by its own checksums.
 - Bytes that take the place of bytes that others name are certainly what their hash says: of buffers that may change
   meanwhile a copy is hashed again, and written.
-- Only the put itself waits for its check: it leaves the commit queue and joins it again, behind those who came
+- Only the put itself waits for its check: it leaves the commit queue and joins it again, behind those that came
   meanwhile. It was not answered, so its caller cannot tell in which order changes side by side were made.
 - A put whose caller went away before its check began or ended is not made: the caller may have deleted its key since.
 - A few calls are under way at a time; the other puts wait here, each as one of the bounded queue. A call takes what

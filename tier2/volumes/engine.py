@@ -4,7 +4,7 @@ Invariants:
 
 - A verb returns when its change is synced and indexed; a read sees every change whose verb has returned.
 - Every byte that is handed out was checked: whole objects by all their pieces, ranges by the pieces they touch. Only
-  who has checksums of its own inside an object (chunks, runs) may ask for a part unchecked.
+  a caller with checksums of its own inside an object (chunks, SSTs) may ask for a part unchecked.
 
 start() first, close() last, after every other call has ended.
 """

@@ -544,7 +544,7 @@ def _take_for_granted(_key: bytes, _stored: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedRows:
-    """What the database had of some rows, before the one who applies gets to them."""
+    """What the database had of some rows, before the thread that applies gets to them."""
 
     flushes: int
     rows: Mapping[bytes, bytes | None]

@@ -148,7 +148,7 @@ class Upload:
     parts: dict[int, Part] = field(default_factory=dict)
     completing: bool = False
     turn: asyncio.Lock = field(default_factory=asyncio.Lock, compare=False)
-    """For callers who wait for a completion under way, to see what came of it."""
+    """For callers that wait for a completion under way, to see what came of it."""
 
 
 class UploadFiles:

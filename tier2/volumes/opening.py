@@ -164,7 +164,7 @@ async def open_engine(
 ) -> OpenEngine:
     """Raises StorageUnavailableError if another process has it, CorruptedDataError, OSError.
 
-    `open_index` opens the database in a directory it is given. `readers`: threads for those who wait for an object;
+    `open_index` opens the database in a directory it is given. `readers`: threads for callers that wait for an object;
     without it they share the executor.
     """
     loop = asyncio.get_running_loop()
@@ -260,7 +260,7 @@ async def open_engine(
     compactor.start()
     scrubber.start()
     settling.start()
-    # What earlier lives left may be worth a look.
+    # What earlier runs of the process left may be worth a look.
     alarm.set(urgent=False)
     return OpenEngine(engine=engine, uploads=uploads, lock=lock, replay=replay, settling=settling)
 
@@ -332,7 +332,7 @@ async def open_engine_for_reading(
 
 
 async def _opened_or_closed(opening: "asyncio.Future[_Opened]") -> "_Opened":
-    """Who is cancelled meanwhile leaves no lock behind: what is opened then is closed again."""
+    """A caller that is cancelled meanwhile leaves no lock behind: what is opened then is closed again."""
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:

@@ -435,7 +435,7 @@ class ReadQueue:
             _fail_future(future, refusal)
             return future
         if not wanted.checked:
-            # Parts of chunks and runs, which are no small objects.
+            # Parts of chunks and SSTs, which are no small objects.
             self._read_alone((wanted, future), None)
             return future
         if not self._asked:

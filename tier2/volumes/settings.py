@@ -37,7 +37,7 @@ class VolumeSettings:
     """The background compactor reads and writes no faster."""
     compaction_busy_share_max: float = 0.5
     """The background compactor works no larger share of the time: small objects cost by their number, not by their
-    bytes, and those who append need the interpreter too."""
+    bytes, and tasks that append need the interpreter too."""
     compaction_busy_share_min: float = 0.3
     """The share to which it goes down while the loop is late."""
     compaction_garbage_share_max: float = 0.75

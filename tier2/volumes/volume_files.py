@@ -61,7 +61,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """What the system says when a disk, or what we may have of it, is full."""
 SLICE_BYTES = 4 << 20
 CACHED_BYTES_MAX = 256 << 20
-"""As much as the store's own cache has by default: who reads what was just flushed finds it in one of the two."""
+"""As much as the store's own cache has by default: a reader of what was just flushed finds it in one of the two."""
 PAST_CACHE_BYTES_MIN = 1 << 20
 """So many bytes of chunks go past the system's cache: the store's own has the newest of them anyway."""
 EARLY_BYTES_MIN = 1 << 20
@@ -527,7 +527,7 @@ class VolumeScan:
         if 0 <= start <= len(self._buffer) - RECORD_HEADER_BYTES:
             content = self._buffer[start : start + RECORD_HEADER_BYTES]
         else:
-            # No more than that: who asks may go on with a stretch.
+            # No more than that: the caller may go on with a stretch.
             content = self._file.read_at(self._offset, min(RECORD_HEADER_BYTES, self.bytes_left))
         try:
             return decode_record_header(content, self._secret).total_length

@@ -15,9 +15,9 @@ Invariants:
 - A version of any id, also of the empty one, is there once: a put of an id that exists takes its place.
 - What is under retention or legal hold is neither removed nor replaced.
 - A put shares bytes only if this batch writes them, or if they were found sound where the index has them
-  (deduplication.py). If they were not, the put brings its own bytes, and all who name that hash are led to those. The
-  record that brought the damaged ones is written anew, without bytes, since no rebuild could read it: so the volumes
-  say the same.
+  (deduplication.py). If they were not, the put brings its own bytes, and all versions that name that hash are led to
+  those. The record that brought the damaged ones is written anew, without bytes, since no rebuild could read it: so the
+  volumes say the same.
 """
 
 from asyncio import Future

@@ -431,7 +431,7 @@ class HashingQueue:
         self._changed = asyncio.Event()
 
     def join(self, waiting: QueuedMutation) -> None:
-        """Behind all who joined before."""
+        """Behind all that joined before."""
         self._queue.append(waiting)
         if type(waiting.mutation) is not UnhashedPut:
             self._pass_hashed()
