@@ -102,7 +102,7 @@ class StreamRepair:
 async def repair_streams(data_directory: Path, *, tier2_place: str) -> StreamRepair:
     """`tier2_place`: s3://BUCKET/PREFIX, or empty for what is in the directory. What was repaired is flushed.
 
-    Raises what open_offline() raises, and what the calls of the service raise: begin again then.
+    Raises what open_offline() raises, and what the controller and the service raise: begin again then.
     """
     async with open_offline(data_directory, tier2_place=tier2_place) as service:
         controller = Controller(

@@ -5,7 +5,7 @@
     o key                             the current version of an object                      ObjectRow
     v key 00 (2^64 - 1 - sequence)    its earlier versions, newest first                    ObjectRow
     i key 00 version id               which of them that is: the number of its put            u64
-    b SHA-256                         where the bytes of that hash are; how many name them           BlobRow
+    b SHA-256                         where the bytes of that hash are; how many name them  BlobRow
     s u32                             a volume: how far it is indexed, what of it is live   VolumeRow
     m name                            numbers of the engine
 

@@ -10,7 +10,7 @@ Invariants:
   given a new one.
 - A volume that is written was made by this `VolumeFiles`: header written and synced, then its directory, before any
   record.
-- A volume that is being written is in `written_now` until its writer releases it: it is not compacted or removed.
+- A volume being written is in `written_now` until its writer releases it, and is not compacted or removed before.
 - Reads open the file anew: a volume that compaction removes meanwhile is either read whole or not found, and a reader
   that does not find it asks the index again.
 - Of what an open volume has synced the system need not keep more than `cached_bytes_max` in memory: a stream of writes
