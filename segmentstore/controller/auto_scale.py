@@ -67,7 +67,7 @@ class SegmentRates:
         self._amount = amount
 
     def sample(self, *, now: float, amount: int) -> None:
-        """`amount` bytes or events have been appended over the segment's life, as of `now` (loop time)."""
+        """`amount` bytes or events have been appended since the segment was created, as of `now` (loop time)."""
         elapsed = now - self._now
         if elapsed <= 0:
             return
@@ -123,7 +123,7 @@ class AutoScale:
         segments_per_stream_max: int,
         settings: AutoScaleSettings,
     ) -> None:
-        """`segments_per_stream_max`: that of streams, whoever scales them."""
+        """`segments_per_stream_max`: the limit of streams, also where a client scales them."""
         self._segments_per_stream_max = segments_per_stream_max
         self._store = store
         self._operations = operations

@@ -1,4 +1,4 @@
-"""Builds the components of the controller over its doors, ties them together, and lists the calls that they answer.
+"""Builds the components of the controller over its interfaces, ties them together, and lists the calls they answer.
 
 Whatever is remembered of tables and segments is remembered in the components: others know nothing but what the tables
 say.
@@ -220,7 +220,7 @@ class ControllerComponents:
         return [TRANSACTIONS_TABLE, *self.metadata.table_names()]
 
     def require_settled(self) -> None:
-        """Raises RetryLaterError while a change is on its way into a table that nobody waits for any more."""
+        """Raises RetryLaterError while a change whose caller has left is on its way into a table."""
         self.metadata.require_settled()
         self._transaction_table.require_settled()
 

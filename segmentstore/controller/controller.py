@@ -5,13 +5,13 @@
     run()    the background work, until cancelled: interrupted operations, transactions, retention, scaling, watermarks
     service  the gRPC service for a ControllerServer, or for a simulation that calls it without a socket
 
-From `start` to the end of `run` is one life. Another one may follow in the same process.
+From `start` to the end of `run()` is one run of the controller. Another one may follow in the same process.
 
 Invariants:
 
 - Calls are answered while `run` works; before and after they wait, or are told to come back. Those that are under way
   when it ends are refused before it returns.
-- A life begins with nothing in memory: another controller may have been at work since the one before. What that one
+- A run begins with nothing in memory: another controller may have been at work since the run before. What that one
   left on its way into a table is there before anything is read.
 - Only the table of scopes has to be there for a start. A scope whose table does not answer, transactions that cannot be
   read, and what cannot be finished stay behind, are tried again while `run` works, and are named in `complaints`:
@@ -86,7 +86,7 @@ class Controller:
 
     @property
     def components(self) -> ControllerComponents:
-        """Those of the present life: each has its own."""
+        """Those of the present run: each has its own."""
         return self._components
 
     @property

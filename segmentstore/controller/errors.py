@@ -13,7 +13,7 @@ class ControllerError(SegmentStoreError):
 class MetadataConflictError(ControllerError):
     """A batch met a record that changed since it was read. Nothing was written: read again and decide.
 
-    Whoever asked is told to come back: within one controller the locks prevent it, so another one is at work.
+    The caller is told to come back: within one controller the locks prevent it, so another one is at work.
     """
 
     kind = ErrorKind.UNAVAILABLE
@@ -124,6 +124,6 @@ def too_many_waiters(name: str, count: int) -> RetryLaterError:
 
 
 class ControllerRestartedError(ControllerError):
-    """The controller's life ended while the call was under way. Its outcome is unknown: ask again."""
+    """The controller's run ended while the call was under way. Its outcome is unknown: ask again."""
 
     kind = ErrorKind.UNAVAILABLE

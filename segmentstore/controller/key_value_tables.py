@@ -380,7 +380,7 @@ class KeyValueTables:
         try:
             await self._tables.create_table(segment, key_length=key_bytes)
         except SegmentExistsError as error:
-            # Of an earlier attempt, since the number was free at the intent and is given to nobody else.
+            # Of an earlier attempt, since the number was free at the intent and is given to no other table.
             if not await self._has_keys_of(segment, key_bytes):
                 raise NotATableError(
                     f"the name is taken by another table name={segment!r}"

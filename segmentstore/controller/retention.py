@@ -165,7 +165,7 @@ class Retention:
             try:
                 await self._truncation.truncate(scope, stream, chosen)
             except PreconditionError as error:
-                # Somebody truncated the stream further, or across this cut: it will be of no use any more.
+                # Another truncation went further, or across this cut: it will be of no use any more.
                 _LOG.info("stream=%s is not truncated at a cut: %s", history.name, error)
             cuts = [
                 cut

@@ -1,4 +1,4 @@
-"""What was begun and broken off while the process lives on is taken up again, with growing pauses.
+"""What was begun and broken off while the process goes on is taken up again, with growing pauses.
 
 Who asked may never come back: without this, a scope, a group or a table would stay half made or half deleted until the
 process ends. What another process left is found by its own index when a controller starts.
@@ -32,7 +32,7 @@ ResourceName = tuple[str, ...]
 
 
 class RetryQueue:
-    """Of one room. `resume` finishes what the records say is under way, if anything is; it may be called again."""
+    """Of one component. `resume` finishes what the records say is under way, if anything is; it may be called again."""
 
     def __init__(self, *, resume: Callable[[ResourceName], Awaitable[None]]) -> None:
         self._resume = resume

@@ -244,5 +244,5 @@ class Scopes:
             await self._streams.sealing.seal(scope, stream)
             await self._streams.deletion.delete(scope, stream)
         except StreamNotFoundError:
-            # It went with another one, or somebody else was faster.
+            # It went with another one, or another caller deleted it before.
             return

@@ -47,11 +47,11 @@ class TransactionSettings:
     open_per_stream_max: int = 1_000
     """Transactions of one stream that are open, committing or aborting. Above it: retry later."""
     reserved_per_stream_max: int = 64
-    """Transactions of one stream that are written down before anybody begins them. 0: none."""
+    """Transactions of one stream that are written down before a caller begins them. 0: none."""
     reserve_within_seconds: float = 10.0
     """Where a transaction begins so soon behind the one before, the next ones are written down ahead."""
     reserved_seconds: float = 60.0
-    """After so long, one that nobody began is removed by the next sweep."""
+    """After so long, one that no caller began is removed by the next sweep."""
     completed_per_stream_max: int = 1_000
     """Finished transactions that one stream remembers; older ones are forgotten first."""
     completed_seconds: float = 3_600.0
@@ -169,7 +169,7 @@ class TransientSegmentSettings:
     """Of segments in which writers collect large events; times in seconds."""
 
     keep_seconds: float = 86_400.0
-    """One that nobody has written to for so long is taken for abandoned. A large event is collected in seconds."""
+    """One without a write for so long is taken for abandoned. A large event is collected in seconds."""
     interval_seconds: float = 3_600.0
     """Between two passes over the names of all segments."""
     segments_per_read: int = 500

@@ -184,7 +184,7 @@ class Subscribers:
                 raise PreconditionError(f"{name} ends at {info.length} offset={offset}")
 
     async def clean(self, history: StreamHistory) -> None:
-        """The stream is being deleted: nobody subscribes to it any more."""
+        """The stream is being deleted: no reader group subscribes to it any more."""
         more = True
         while more:
             page = await history.table.names(

@@ -7,7 +7,7 @@ nothing was written to it for `keep_seconds`.
 
 Invariants:
 
-- A segment that was written to within `keep_seconds` is not deleted, nor one of which nobody knows when that was.
+- A segment that was written to within `keep_seconds` is not deleted, nor one whose last write has no known time.
 - Nothing is deleted while the clocks are not trusted, nor by what a listing said alone: each segment is asked
   once more before it goes.
 - One pass reads one page of names after the other and pauses between them; it remembers nothing, so a restart costs
@@ -41,7 +41,7 @@ class TransientSegments:
         clock_watch: ClockWatch,
         settings: TransientSegmentSettings,
     ) -> None:
-        """Somebody else looks at `clock_watch` often."""
+        """The loop of retention looks at `clock_watch` often; this one only asks it."""
         self._segments = segments
         self._wall_clock = wall_clock
         self._clock_watch = clock_watch
@@ -57,7 +57,7 @@ class TransientSegments:
                 _LOG.warning("abandoned transient segments stay for now: %s", error)
 
     async def run_once(self) -> int:
-        """One pass over all segments; how many were deleted. Raises what the door raises: the next pass goes on."""
+        """One pass over all segments; how many were deleted. Raises what the store raises: the next pass goes on."""
         deleted, after = 0, ""
         while True:
             page = await self._segments.list_segments(

@@ -3,10 +3,10 @@
 A writer **takes part** if it noted a later time than the last watermark's lower one. Others are waited for while they
 are alive and not silent for too long; then they are forgotten, and come back with their next note.
 
-A watermark is due when some writers take part and nobody is waited for. Its times are the lowest and highest of those
-that take part, its cut the latest position of any of them for every key, and never behind the cut before. Keys that no
-position covers are filled with the segments of the newest epoch among those positions, from their start: a reader has
-passed the cut there only when it has come that far.
+A watermark is due when some writers take part and no writer is waited for. Its times are the lowest and highest of
+those that take part, its cut the latest position of any of them for every key, and never behind the cut before. Keys
+that no position covers are filled with the segments of the newest epoch among those positions, from their start: a
+reader has passed the cut there only when it has come that far.
 
 Watermarks stand in the stream's mark segment, which is a revisioned stream to the readers' client. Its bytes are
 events, each a watermark. The mark attribute (16 bytes, `MARK_ATTRIBUTE`) is an offset at which a client that comes new
@@ -15,7 +15,7 @@ may begin; absent means at the start offset.
 Invariants:
 
 - A watermark is computed from durable marks only, and written once: what was written last is read back from the mark
-  segment by whoever goes on.
+  segment by the task that goes on.
 - A stream none of whose writers is left is not looked at any more, until one notes a time.
 - A stream that fails is left for the next interval and holds up no other.
 - Lower times grow from one watermark to the next; cuts never go back, and cover the key space.
@@ -129,7 +129,7 @@ class MarkSegment:
         self._length = start + position
 
     async def append(self, watermark: Watermark) -> None:
-        """Write the next one. Raises BadOffsetError if somebody else wrote one: load again."""
+        """Write the next one. Raises BadOffsetError if another controller wrote one: load again."""
         event = watermark.encode_event()
         offsets = [*self._offsets, self._length]
         updates: list[AttributeUpdate] = []

@@ -13,7 +13,7 @@ Invariants:
 
 - A writer's time and position never go back.
 - A writer that was closed keeps its last mark until it counts no more.
-- A stream has at most `writers_per_stream_max` writers. They are counted when a life meets the first new one, and again
+- A stream has at most `writers_per_stream_max` writers. They are counted when a run meets the first new one, and again
   at the bound; in between the count is kept here, never below what the table says, since no other controller adds.
 - At most `waiting_max` times of commits wait; of one writer only the newest does.
 """
@@ -95,7 +95,7 @@ class WriterMarks:
         raise RetryLaterError(f"a writer's mark keeps changing stream={scope!r}/{stream!r}")
 
     async def remove(self, request: api.RemoveWriterRequest) -> api.RemoveWriterResponse:
-        """A writer was closed: nobody waits for its next time."""
+        """A writer was closed: no watermark waits for its next time."""
         status = RemoveResponse.Status
         try:
             history = await self._operations.history(request.stream.scope, request.stream.stream)
@@ -225,7 +225,7 @@ class NotedTimes:
     def note_later(
         self, scope: str, stream: str, writer: str, time: int, position: Mapping[int, int]
     ) -> None:
-        """Remember a time until somebody takes it."""
+        """Remember a time until `take` hands it out."""
         key = (scope, stream, writer)
         waiting = self._waiting.get(key)
         if waiting is not None and waiting.time > time:

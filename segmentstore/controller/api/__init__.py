@@ -1,1 +1,1 @@
-"""The gRPC face of the controller: decode, call, encode."""
+"""The gRPC server of the controller: decode, call, encode."""

@@ -1,7 +1,7 @@
 """The gRPC server of the controller: the socket (plain HTTP/2), the services, the calls under way, errors as statuses.
 
 There are two services, Pravega's and our own. A call goes from the server to ControllerService, which waits for a
-controller that recovers and hands the call to the answerer of its name; OpenCalls holds those under way in one life of
+controller that recovers and hands the call to the answerer of its name; OpenCalls holds those under way in one run of
 the controller.
 
 Which gRPC status an error becomes (clients retry on the codes, not on the words):
@@ -22,12 +22,12 @@ Invariants:
   come back in pauses that grow tenfold (1 ms, 10 ms, ... 10 s): refused in the last moment of a recovery, they would
   stand still for many times as long as it took.
 - A call that the service does not have is UNIMPLEMENTED; every call has one answerer.
-- Calls are answered by the life of the controller that is there when they begin, and end with it at the latest. When
+- Calls are answered by the run of the controller that is there when they begin, and end with it at the latest. When
   `OpenCalls.end` returns no call is under way any more, and each of them was answered or refused.
 - A call that is ended so is refused with ControllerRestartedError, which clients come back after; its operation is
-  taken up by the next life, as that of any caller who left.
+  taken up by the next run, as that of any caller who left.
 - `ControllerServer.close` lets calls that are under way finish for `close_grace_seconds`, then cancels them: an
-  operation that a call began is finished by whoever holds its stream next.
+  operation that a call began is finished by the next task that holds its stream.
 - A fault of ours is logged here with its traceback, and reaches the client as INTERNAL without it.
 """
 
@@ -63,7 +63,7 @@ class ControllerServerSettings:
 
 
 class OpenCalls:
-    """The calls under way in one life of the controller; they end with it."""
+    """The calls under way in one run of the controller; they end with it."""
 
     def __init__(self) -> None:
         self._calls: dict[asyncio.Timeout, None] = {}
@@ -75,7 +75,7 @@ class OpenCalls:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """One call. Raises ControllerRestartedError if the life ends first."""
+        """One call. Raises ControllerRestartedError if the run ends first."""
         assert not self._ended, "a call of a life that has ended"
         call = asyncio.timeout(None)
         try:
@@ -105,10 +105,10 @@ class OpenCalls:
 
 
 class ControllerService:
-    """The calls of the controller, served for as long as the process lives, by one life after the other."""
+    """The calls of the controller, served until the process ends, by one run of the controller after the other."""
 
     def __init__(self, *, calls: Sequence[Call]) -> None:
-        """`calls`: those that there are; each life brings its own answerers."""
+        """`calls`: those that there are; each run brings its own answerers."""
         self._calls = _calls_by_name(calls)
         self._open_calls = OpenCalls()
         self._ready = asyncio.Event()
@@ -120,11 +120,11 @@ class ControllerService:
 
     @property
     def open_calls(self) -> OpenCalls:
-        """Those of the present life."""
+        """Those of the present run."""
         return self._open_calls
 
     def begin(self, calls: Sequence[Call]) -> None:
-        """A life of the controller begins: these answer."""
+        """A run of the controller begins: these answer."""
         assert not self.is_ready, "a life begins while another one answers"
         answerers = _calls_by_name(calls)
         assert answerers.keys() == self._calls.keys(), f"other calls {sorted(answerers)}"
@@ -133,14 +133,14 @@ class ControllerService:
         self._ready.set()
 
     async def end(self) -> None:
-        """The life is over: calls under way are refused, later ones wait. Returns when none is under way."""
+        """The run is over: calls under way are refused, later ones wait. Returns when none is under way."""
         self._ready.clear()
         await self._open_calls.end()
 
     async def answer(self, name: str, request: bytes) -> bytes:
         """One call without a socket.
 
-        Raises SegmentStoreError (RetryLaterError while the controller recovers, ControllerRestartedError if its life
+        Raises SegmentStoreError (RetryLaterError while the controller recovers, ControllerRestartedError if its run
         ends), KeyError (no such call).
         """
         if not self._ready.is_set():

@@ -51,7 +51,7 @@ class MetadataStore:
         return [self._scopes.name, *(table.name for table in self._opened.values())]
 
     def require_settled(self) -> None:
-        """Raises RetryLaterError while a batch is under way that nobody waits for any more."""
+        """Raises RetryLaterError while a batch is under way whose caller has left."""
         for table in [self._scopes, *self._opened.values()]:
             table.require_settled()
 

@@ -7,10 +7,10 @@ Invariants:
   here by reading it again, because adding and removing names commute.
 - Batches that change the same index follow one another: they would only refuse each other.
 - The log owns its futures: a caller that gives up does not take back what it submitted. It may take place later than
-  the next look at the records: whoever finishes what was broken off asks `require_settled` first.
+  the next look at the records: the task that finishes an interrupted operation asks `require_settled` first.
 - Nothing is cached: the table answers from memory what is in its cache, and another controller may write too.
 - A batch that finds its names as it wants them writes nothing, so no version holds off a removal that is on its way
-  behind it: it is refused while a batch is under way that nobody waits for.
+  behind it: it is refused while a batch is under way whose caller has left.
 - What a call reads is noted with it (ownership_proof.py): its answer may have to wait for `proof` that it was not old.
 """
 
@@ -77,7 +77,7 @@ class NamePage:
 class MetadataTable:
     """The records of one table segment.
 
-    Every method raises what the door of tables raises; SegmentNotFoundError says that the table is gone.
+    Every method raises what the interface of tables raises; SegmentNotFoundError says that the table is gone.
     """
 
     def __init__(self, *, tables: TableApi, name: str) -> None:
@@ -93,7 +93,7 @@ class MetadataTable:
         return self._name
 
     def require_settled(self) -> None:
-        """Raises RetryLaterError while a batch is under way that nobody waits for any more."""
+        """Raises RetryLaterError while a batch is under way whose caller has left."""
         if self._abandoned:
             raise RetryLaterError(f"an earlier batch is on its way table={self._name!r}")
 
@@ -214,7 +214,7 @@ class MetadataTable:
         return True
 
     async def _submitted(self, batch: "Future[Sequence[int]]") -> Sequence[int]:
-        # It takes place also if the caller leaves: then its refusal has nobody who would look.
+        # It takes place also if the caller leaves: then no task looks at its refusal.
         batch.add_done_callback(retrieve_exception)
         try:
             return await asyncio.shield(batch)

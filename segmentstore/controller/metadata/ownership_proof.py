@@ -11,8 +11,8 @@ nothing.
 Invariants:
 
 - A proof is submitted behind the moment at which it was asked for. Everything read before is thereby proved.
-- Whoever asks meanwhile shares the next one. They begin at least PAUSE_SECONDS apart, however many ask.
-- Nobody owns a proof that is under way: a caller who leaves takes nobody else's away.
+- Callers that ask meanwhile share the next one. Proofs begin at least PAUSE_SECONDS apart, however many callers ask.
+- No caller owns a proof that is under way: a caller that leaves takes it from no other caller.
 - A call notes what it reads itself, and what it reads of other components' memory (TransactionTable.note_read).
 """
 
@@ -59,7 +59,7 @@ class OwnershipProof:
     async def wait(self) -> None:
         """Until what was read from the table before is proved.
 
-        Raises RetryLaterError (the table is gone), and what the door of tables raises: it was not proved.
+        Raises RetryLaterError (the table is gone), and what the interface of tables raises: it was not proved.
         """
         mine = self._gathering
         loop = asyncio.get_running_loop()

@@ -133,7 +133,7 @@ class Repair:
         """The latest epoch of segments that a stream does not list."""
 
     async def repair_all(self, is_lost: TailIsLost = nothing_is_lost) -> RepairReport:
-        """Before the controller's start. Raises what the doors raise; begin again then."""
+        """Before the controller's start. Raises what the interfaces raise; begin again then."""
         report = RepairReport()
         await self._create_scope_tables(report)
         await self._skip_numbers_of_scopes(is_lost)
@@ -203,7 +203,7 @@ class Repair:
         for segment, name, info in zip(segments, names, infos, strict=True):
             known = replaced[segment.segment_id]
             length = known.record.length if known.record is not None else None
-            # Without a length its stream is in between: whoever goes on with that may have to write to it.
+            # Without a length its stream is in between: the task that finishes that operation may have to write to it.
             is_sealed = state.state is StreamState.SEALED or length is not None
             if info is None:
                 missing.append(name)

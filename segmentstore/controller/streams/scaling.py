@@ -6,7 +6,7 @@ then is the first of them sealed; the new epoch becomes current last. A client t
 
 Invariants:
 
-- The intent of a scale is the new epoch itself: whoever resumes follows its record and decides nothing again.
+- The intent of a scale is the new epoch itself: the task that resumes it follows its record and decides nothing again.
 - Every step may be repeated; records that an earlier attempt wrote are left as they are.
 - A segment is replaced once, by the epoch right behind the last one that lists it.
 """
@@ -61,7 +61,7 @@ class EpochTransition:
     async def publish_successors(
         self, history: StreamHistory, before: EpochRecord, after: EpochRecord
     ) -> None:
-        """Whoever asks for the successors of a replaced segment gets them from now on."""
+        """A reader that asks for the successors of a replaced segment gets them from now on."""
         replaced = [segment.segment_id for segment in replaced_segments(before, after)]
         batch = Batch()
         for segment_id, known in (await history.sealed(replaced)).items():

@@ -163,7 +163,7 @@ class StreamHistory:
 
 
 def state_key(stream: str) -> RecordKey[StreamStateRecord]:
-    """Life and counters."""
+    """State and counters."""
     return RecordKey(record_keys.state(stream), StreamStateRecord.decode)
 
 

@@ -2,12 +2,12 @@
 
 An operation writes its intent (a state that says what is under way) in one batch with the stream's name in the index
 `pending`, does its steps on segments, and writes its completion in one batch that takes the name out again. Between
-any two steps the process may die. Whoever holds the stream next, be it a verb, the loop below or the start of another
-process, finds the state and drives the same steps again.
+any two steps the process may die. The next task that holds the stream, be it a verb, the loop below or the start of
+another process, finds the state and drives the same steps again.
 
 Invariants:
 
-- Nobody sees or changes a stream through `exclusive` while its state is on the way to another.
+- No caller sees or changes a stream through `exclusive` while its state is on the way to another.
 - A stream whose state is on the way stands in `pending`.
 - An operation that fails or is cancelled is taken up again by `run`, with growing pauses, for as long as it takes.
 """
@@ -55,7 +55,7 @@ class StreamOperations:
         self._unfinished: dict[tuple[str, str], None] = {}
         """In the order in which they were interrupted."""
         self._driven: dict[tuple[str, str], None] = {}
-        """Those that somebody drives at this moment."""
+        """Those that a task drives at this moment."""
         self._failures: dict[tuple[str, str], str] = {}
         """Why the last attempt at each failed."""
         self._interrupted = asyncio.Event()
@@ -81,7 +81,7 @@ class StreamOperations:
         """Hold a stream whose state is settled, or that does not exist.
 
         What was under way is finished first. Raises ScopeNotFoundError, RetryLaterError (too many wait), and what the
-        doors raise while finishing.
+        interfaces raise while finishing.
         """
         async with self._locks.held(f"{scope}/{stream}"):
             history = await self.history(scope, stream)
@@ -140,7 +140,7 @@ class StreamOperations:
             await asyncio.sleep(backoff.next_seconds())
 
     def check(self) -> None:
-        """Nobody drives a stream that nobody holds; O(streams in use)."""
+        """No task drives a stream whose lock is free; O(streams in use)."""
         self._locks.check()
         for scope, stream in self._driven:
             assert self._locks.is_held(f"{scope}/{stream}"), f"driven and not held {scope}/{stream}"

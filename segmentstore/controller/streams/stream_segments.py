@@ -28,7 +28,7 @@ class SegmentSize:
 
     length: int
     events: int
-    """Of those that were appended as events; 0 if nobody counted."""
+    """Of those that were appended as events; 0 if the segment has no count."""
 
 
 class StreamSegments:
@@ -116,6 +116,6 @@ def _segment_is_missing(name: str) -> RetryLaterError:
 
 
 def event_count(properties: SegmentProperties) -> int:
-    """Of those that were appended as events; 0 if nobody counted."""
+    """Of those that were appended as events; 0 if the segment has no count."""
     events = properties.core_attributes.get(EVENT_COUNT, 0)
     return events if isinstance(events, int) else 0

@@ -19,8 +19,8 @@ Invariants:
 - "No successors" is answered only once the stream's state says SEALED, which is written after the last segment was
   sealed.
 - The next free segment number outlives the stream, so a stream created again finds none of the old segments.
-- The state record of a deleted stream goes last, in one batch with the name: until then whoever comes next goes on
-  deleting.
+- The state record of a deleted stream goes last, in one batch with the name: until then the next task that holds the
+  stream goes on deleting.
 """
 
 from collections.abc import Awaitable, Callable
@@ -85,14 +85,14 @@ MARK_CONFIGURATION = StreamConfigurationRecord(scaling=ScalingPolicy(segment_cou
 _LARGEST_SEGMENT_ID = segment_id_of(number=(1 << 31) - 1, creation_epoch=(1 << 31) - 1)
 
 Closing = Callable[[str, str], AbstractAsyncContextManager[None]]
-"""Keeps a stream (scope, name) free of unfinished business of another room while it is sealed."""
+"""Keeps a stream (scope, name) free of unfinished work of another component while it is sealed."""
 
 Cleaning = Callable[[StreamHistory], Awaitable[None]]
-"""Removes what another room keeps of a stream that is being deleted; may be called again."""
+"""Removes what another component keeps of a stream that is being deleted; may be called again."""
 
 
 class Streams:
-    """Builds the verbs over the doors; holds no state of its own."""
+    """Builds the verbs over the interfaces; holds no state of its own."""
 
     def __init__(
         self,

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- The head is recorded before the first byte goes: nobody is sent to what is being deleted.
-- A segment goes only when nobody needs any more what it remembers.
+- The head is recorded before the first byte goes: no reader is sent to what is being deleted.
+- A segment goes only when no client needs any more what it remembers.
 - A cut lies between the head and the end of the stream, and covers the key space; the head never goes back.
 """
 

@@ -7,7 +7,7 @@ Invariants:
 - A decision is durable before it is told, and the first one stands.
 - The number of a commit is taken in the same stretch as the call: that is what "in the order of the calls" means.
 - While a decision is being written the transaction is DECIDING; who wants to decide it too waits for the outcome.
-- A decision whose outcome is unknown is looked up again before the transaction is touched by anybody.
+- A decision whose outcome is unknown is looked up again before any task touches the transaction.
 - Who is told that a transaction is alive is told so when nothing is decided, and silence ends none that has a lease.
 - A lease runs by the loop's clock, which neither jumps nor stands still while the process runs. A controller
   that starts grants every open transaction the longest lease that a ping may have asked for: pings are in memory only,
@@ -120,7 +120,7 @@ class Decisions:
             self.grant(name, int(self._settings.retry_seconds_max * 1000))
 
     def grant(self, name: TransactionName, lease_ms: int) -> None:
-        """The transaction stays open for so long, unless somebody decides it or grants it more."""
+        """The transaction stays open for so long, unless it is decided before or another grant adds to it."""
         now = asyncio.get_running_loop().time()
         self._begun_at.setdefault(name, now)
         self._leases.grant(name, deadline=now + lease_ms / 1000)

@@ -1,4 +1,4 @@
-"""Ids of transactions, and transactions that are written down before anybody begins them.
+"""Ids of transactions, and transactions that are written down before a caller begins them.
 
 ## Ids
 
@@ -20,9 +20,10 @@ Invariants:
 
 - A reserved transaction is in the table before it is handed out, and is handed out once: its record is older than its
   segments, as that of any other.
-- It is no different from an open transaction that nobody was told of: a controller that starts takes it for one, and
+- It is no different from an open transaction that no caller was told of: a controller that starts takes it for one, and
   its lease ends it.
-- Its record holds the longest lease, which is what a transaction has after a start; nobody with a longer one gets it.
+- Its record holds the longest lease, which is what a transaction has after a start; a begin that asks for a longer one
+  does not get it.
 - It belongs to the epoch that was current when it was written down; once that is over it is given back.
 - What is given back, or may have been written and may not, is removed by the next pass, and never handed out.
 """
@@ -88,7 +89,7 @@ class Reservations:
     ) -> tuple[int, TransactionRecord] | None:
         """One that is in the table, for a transaction that begins now; None if there is none.
 
-        Raises what the door of tables raises.
+        Raises what the interface of tables raises.
         """
         now = asyncio.get_running_loop().time()
         book.begins_often = now - book.last_begin <= self._settings.reserve_within_seconds
@@ -98,7 +99,7 @@ class Reservations:
         while (reserved := book.take_reserved()) is not None:
             transaction_id, record = reserved
             if transaction_epoch_of(transaction_id) == epoch:
-                # Another controller may have taken it for one that nobody hears of.
+                # Another controller may have taken it for one whose owner is gone.
                 try:
                     found = await self._table.read(book.name(transaction_id))
                 except BaseException:

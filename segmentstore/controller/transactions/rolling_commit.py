@@ -18,7 +18,7 @@ was written before and before everything that is written after.
 
 Invariants:
 
-- Every step may be repeated, by whoever holds the stream; the plan decides, nothing is decided again.
+- Every step may be repeated, by any task that holds the stream; the plan decides, nothing is decided again.
 - A segment of E + 1 that is sealed has taken in all of its transactions.
 """
 

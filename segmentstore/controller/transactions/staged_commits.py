@@ -1,6 +1,6 @@
 """Many transactions committed as one: what a distributed job needs to write exactly once.
 
-    begin   a stage: a transaction whose lease lasts for as long as a job may take, and that nobody pings
+    begin   a stage: a transaction whose lease lasts for as long as a job may take, and that its owner never pings
     commit  one batch: the stages join a new transaction that is committing, and the application's fence moves
             then the completer: create the new transaction's segments, merge the stages into them in the order given,
             record that, and commit it like any other transaction

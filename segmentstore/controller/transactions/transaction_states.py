@@ -4,8 +4,8 @@ Where a transaction stands is its phase:
 
 | phase | what is true of it | next |
 |---|---|---|
-| RESERVED | open in the table, and nobody has begun it | RETURNED, or gone: a begin takes it and makes it OPEN |
-| RETURNED | nobody shall have it; it may be in the table | gone |
+| RESERVED | open in the table, and no caller has begun it | RETURNED, or gone: a begin takes it and makes it OPEN |
+| RETURNED | no caller shall have it; it may be in the table | gone |
 | OPEN | takes events until it is decided or its lease ends | DECIDING |
 | DECIDING | a decision is being written, under the number of its call | JOINING, COMMITTING, STAGE, ABORTING, UNKNOWN |
 | UNKNOWN | a change was sent, or was refused: the table has to be read | whatever the table says |
@@ -73,7 +73,7 @@ UNFINISHED: Final = (
     Phase.ABORTING,
 )
 _AHEAD: Final = frozenset({Phase.RESERVED, Phase.RETURNED})
-"""Nobody has begun these."""
+"""No caller has begun these."""
 _MOVES: Final[Mapping[Phase, frozenset[Phase]]] = {
     Phase.RESERVED: frozenset({Phase.RETURNED}),
     Phase.RETURNED: frozenset(),
@@ -289,7 +289,7 @@ class StreamTransactions:
         return transaction_id, record
 
     def give_back(self, transaction_id: int) -> None:
-        """Nobody shall have it, and it may be in the table."""
+        """No caller shall have it, and it may be in the table."""
         if transaction_id not in self._by_id:
             self._add(transaction_id, Transaction(Phase.RETURNED, None))
         self._move_to(transaction_id, Phase.RETURNED)
@@ -392,7 +392,7 @@ class TransactionStates:
         """All of the table has been read; before that nothing here may be believed."""
 
     def load(self, name: TransactionName, record: TransactionRecord) -> None:
-        """The table held this record at the start. What its writer noted was noted in an earlier life."""
+        """The table held this record at the start. What its writer noted was noted in an earlier run."""
         now = asyncio.get_running_loop().time()
         self.stream(name.scope, name.stream).follow_table(name.transaction_id, record, now=now)
         self.changed()

@@ -66,7 +66,7 @@ class LoadedTransaction:
 
 
 class TransactionTable:
-    """Reads and conditional changes. Raises what the door of tables raises, and MetadataConflictError."""
+    """Reads and conditional changes. Raises what the interface of tables raises, and MetadataConflictError."""
 
     def __init__(self, *, tables: TableApi) -> None:
         self._tables = tables
@@ -95,7 +95,7 @@ class TransactionTable:
                     return
 
     def require_settled(self) -> None:
-        """Raises RetryLaterError while a change is under way that nobody waits for any more."""
+        """Raises RetryLaterError while a change is under way whose caller has left."""
         self._table.require_settled()
 
     def note_read(self) -> None:
@@ -121,7 +121,7 @@ class TransactionTable:
         await self._table.commit(batch)
 
     async def remove(self, names: Sequence[TransactionName]) -> None:
-        """Transactions that nobody decides any more, as far as they are there: all of them or none."""
+        """Transactions that no caller decides any more, as far as they are there: all of them or none."""
         keys = [_transaction_key(name) for name in names]
         batch = Batch()
         for key, versioned in zip(keys, await self._table.read_many(keys), strict=True):

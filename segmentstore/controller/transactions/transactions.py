@@ -12,9 +12,9 @@ Invariants:
 - Commits of one stream take effect in the order of their calls.
 - A commit is never undone and an abort never becomes a commit; the later call is refused.
 - A transaction's record is older than its segments: a controller that dies in between leaves a transaction whose lease
-  runs out, not segments that nobody knows.
-- A transaction that its owner was told of lives as long as its lease, also if another controller took over before
-  anybody wrote.
+  runs out, not segments that no record names.
+- A transaction that its owner was told of lives as long as its lease, also if another controller took over and this
+  one has not written since.
 """
 
 import asyncio
@@ -142,7 +142,7 @@ class Transactions:
                 name, record = transaction.name, transaction.record
                 self._book.load(name, record)
                 if record.state is TransactionState.OPEN:
-                    # A ping may have asked for more than the begin did, and is in nobody's memory any more.
+                    # A ping may have asked for more than the begin did, and no process remembers it any more.
                     self._decisions.grant(name, max(record.lease_ms, self._settings.lease_ms_max))
         self._book.is_loaded = True
 
@@ -300,7 +300,7 @@ class Transactions:
             self._book.changed()
             self._book.drop_if_empty(book)
 
-    # --- the stream's life -----------------------------------------------------------------------
+    # --- seal and delete of the stream -----------------------------------------------------------
 
     @asynccontextmanager
     async def closed(self, scope: str, stream: str) -> AsyncIterator[None]:
