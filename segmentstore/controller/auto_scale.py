@@ -1,7 +1,7 @@
 """Watches how fast the segments of streams grow, and scales streams as their policies say.
 
-Rates are the store's own: lengths and event counts of active segments, asked for at every interval. They live in
-memory; a controller that starts watches anew and scales nothing before its windows are full.
+Rates are the store's own: lengths and event counts of active segments, asked for at every interval. They are kept in
+memory only; a controller that starts watches anew and scales nothing before its windows are full.
 
 A rate is averaged over windows of several lengths. Each average forgets exponentially: a sample that is one window old
 counts 1/e of a new one. A segment that was watched for less than that is averaged over the time it was watched, so that

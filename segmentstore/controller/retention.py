@@ -13,7 +13,7 @@ that `choose_cut` chooses. The mark stream and the streams of reader groups have
 Without subscribers the stream is truncated at the newest cut that may go. With them it is truncated where the slowest
 of them stands (S), held between both bounds:
 
-- S behind the newest cut that may go: that cut, since the policy promises `keep` to everybody;
+- S behind the newest cut that may go: that cut, since the policy promises `keep` to every reader;
 - S before it, and behind the cut of `keep_max`: S;
 - S before the cut of `keep_max`, or crossing it: that cut, because the policy allows no more;
 - S crosses only the newest cut that may go: the newest kept cut that S has passed for every key.

@@ -60,7 +60,7 @@ _LOG = logging.getLogger(__name__)
 INDEX_ATTEMPTS_MAX = 16
 """Only another controller can get between us and an index: it gives up or takes over long before."""
 COMMIT_ATTEMPTS_MAX = 64
-"""Of several batches that change one record side by side one is written in each round."""
+"""Of several batches that change one record side by side one is written at each attempt."""
 INDEX_WAITERS_MAX = 1000
 """Batches of one table that wait to change the same index."""
 

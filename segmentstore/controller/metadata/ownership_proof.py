@@ -85,7 +85,7 @@ class OwnershipProof:
     async def _submit(self, mine: _PendingProof) -> None:
         try:
             async with self._tables.open_table(self._name) as table:
-                # Another one of the round may have been faster.
+                # Another caller that shares this proof may have been faster.
                 if mine.outcome is None:
                     self._begin(mine, table)
         except SegmentNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Streams: all verbs and questions in one hand; creating, updating, sealing and deleting a stream stand here.
+"""Streams: one object that holds all verbs and queries; creating, updating, sealing and deleting a stream stand here.
 
     streams.creation.create(...)    streams.scaling.scale(...)         streams.queries.successors(...)
     streams.sealing.seal(...)       streams.truncation.truncate(...)

@@ -148,7 +148,7 @@ class TransactionCompleter:
     ) -> TransactionRecord | None:
         """Believe what the table says of a transaction, and of those that are committed with it.
 
-        Raises RetryLaterError while that may still change behind everybody's back.
+        Raises RetryLaterError while that may still change by a batch whose caller has left.
         """
         self._table.require_settled()
         record = await self._table.read(book.name(transaction_id))

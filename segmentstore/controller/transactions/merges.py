@@ -6,8 +6,8 @@ Invariants:
 - A source that is missing counts as merged only where a segment remembers it: the target itself, or an earlier
   segment of the same number, if the stream was scaled between two attempts; or where that was recorded before the
   segment was truncated away. Otherwise its bytes are lost, which is an error and never a success.
-- A segment's number decides the target: transactions of number n are merged into a segment of number n, which lives
-  in the same container.
+- A segment's number decides the target: transactions of number n are merged into a segment of number n, which is in
+  the same container.
 """
 
 import asyncio

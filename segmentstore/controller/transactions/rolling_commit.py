@@ -4,7 +4,7 @@
     epoch E + 1  the shape of the transactions' epoch: takes the transactions in and is sealed with them
     epoch E + 2  the shape of E again: becomes the active one
 
-Segments of the two epochs have the numbers of the segments whose shape they repeat, so that they live in the same
+Segments of the two epochs have the numbers of the segments whose shape they repeat, so that they are in the same
 containers. Readers come from E to E + 1 to E + 2 and meet the events of the transactions behind everything that
 was written before and before everything that is written after.
 

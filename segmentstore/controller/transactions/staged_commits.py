@@ -259,7 +259,7 @@ class StagedCommits:
         )
 
     async def _find_decided(self, book: StreamTransactions, commit: _Commit) -> None:
-        """The decision of a call that was given up may have reached the table after everybody had looked."""
+        """The decision of a call that was given up may have reached the table after the book was last read from it."""
         if _known(book, commit):
             return
         bits = _derived_bits(commit.fence, commit.version)

@@ -111,7 +111,7 @@ class CommitFences:
     """What applications committed last to one stream."""
 
     known: dict[str, float | None] = field(default_factory=dict)
-    """Applications with a fence -> loop time from which on it is remembered, None for as long as the stream lives."""
+    """Applications with a fence -> loop time from which on it is remembered, None until the stream is deleted."""
     moving: set[str] = field(default_factory=set)
     """Applications whose fence is being written."""
 

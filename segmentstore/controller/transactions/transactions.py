@@ -13,8 +13,8 @@ Invariants:
 - A commit is never undone and an abort never becomes a commit; the later call is refused.
 - A transaction's record is older than its segments: a controller that dies in between leaves a transaction whose lease
   runs out, not segments that no record names.
-- A transaction that its owner was told of lives as long as its lease, also if another controller took over and this
-  one has not written since.
+- A transaction that its owner was told of stays open until its lease ends, also if another controller took over and
+  this one has not written since.
 """
 
 import asyncio
