@@ -70,7 +70,7 @@ class StreamName:
 
 
 class TransactionState(Enum):
-    """Where a transaction is in its life."""
+    """Whether a transaction is open, or how far its commit or abort is."""
 
     UNKNOWN = "unknown"
     """It never existed, or ended long ago."""
@@ -101,7 +101,7 @@ class StagesAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConfig:
-    """The shape of a table's keys, fixed for its life; lengths in bytes."""
+    """The shape of a table's keys, fixed when it is created; lengths in bytes."""
 
     primary_key_length: int
     """Keys with the same primary part are in one partition."""

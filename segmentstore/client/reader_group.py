@@ -9,8 +9,8 @@ Invariants:
   change of segments and at the end; what was not stored before a crash is read again by the reader that takes over.
 - A segment is given away only between two of its events: nothing of it is handed out after its position was stored for
   another reader.
-- A reader lives while its process runs the loop: a task of its own shows its beat. Others watch the beat by their own
-  clocks, so no two machines need to agree on the time.
+- A reader counts as running while its process runs the loop: a task of its own moves its beat. Others watch the beat
+  by their own clocks, so no two machines need to agree on the time.
 - A reader that was taken for dead finds out with its next change of the state, and raises ReaderOfflineError.
 - What the state gives to a reader is read there: a call that is cancelled or fails between stopping a segment and
   giving it away leaves it to the next change, which begins it again behind what is acknowledged here.
@@ -243,7 +243,7 @@ class GroupReader:
             return None
         busy = self._handed_out[0] if self._handed_out is not None else None
         candidates = [key for key in self._positions if key != busy]
-        # One whose events are not in hand costs nothing to give away.
+        # One whose events the user does not hold costs nothing to give away.
         return min(candidates, key=lambda key: (key == self._fetcher.current, key), default=None)
 
     def _dead_readers(self, state: GroupState) -> list[tuple[str, int]]:

@@ -28,7 +28,7 @@ Format of the state, one JSON object, version 1:
 | positions | segment id: offset in bytes |
 | waiting | successor: list of unfinished predecessors |
 | ended | finished segment that is still in the position: list of its successors |
-| readers | by reader id: incarnation (random, per join), beat (grows while it lives), segments |
+| readers | by reader id: incarnation (random, per join), beat (grows while the reader runs), segments |
 | segments | list of [`scope/stream`, segment id] |
 """
 
@@ -136,7 +136,7 @@ class GroupState:
         self.readers.pop(reader, None)
 
     def advance(self, reader: str, positions: Mapping[SegmentKey, int]) -> None:
-        """Store what a reader acknowledged; show that it lives."""
+        """Store what a reader acknowledged; show that it runs."""
         record = self.readers[reader]
         record.beat += 1
         for key in record.segments:

@@ -12,7 +12,7 @@ Invariants:
   would meet the first and call it a conflict.
 - Everything ends within `request_seconds`, reads that wait at the tail within `long_poll_seconds`.
 - A server's address is remembered until a caller finds it wrong (`forget`). A segment's transactions and transient
-  segments live where the segment lives, so they share its address.
+  segments are in the container of their segment, so they share its address.
 - A token is asked for when a segment of its stream is first looked for, and again after the segment was forgotten,
   which is what every caller does whose request was refused for a token that is too old.
 - Memory is bounded by `_REMEMBERED_MAX` addresses, and as many tokens.
@@ -181,7 +181,7 @@ class FixedLocator:
     def __init__(self, endpoint: ServerAddress) -> None:
         self._endpoint = endpoint
 
-    async def endpoint(self, segment: str) -> ServerAddress:  # noqa: ARG002  # the door's signature
+    async def endpoint(self, segment: str) -> ServerAddress:  # noqa: ARG002  # the interface's signature
         return self._endpoint
 
     def forget(self, segment: str) -> None:

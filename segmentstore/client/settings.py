@@ -1,6 +1,6 @@
 """Values that a user of the client may tune, and how the client knows that a server is the one it means (`Tls`).
 
-Every bound and every deadline of the room has its name in `ClientSettings`.
+Every bound and every deadline of this package has its name in `ClientSettings`.
 """
 
 import ssl
@@ -46,9 +46,9 @@ class ClientSettings:
     """Answers of up to `read_bytes` that a reader holds before its user has asked for them."""
 
     commit_seconds: float = 1.0
-    """How often a group's reader stores its positions and shows that it lives."""
+    """How often a group's reader stores its positions and shows that it runs."""
     reader_timeout_seconds: float = 15.0
-    """A reader that shows no life for so long loses its segments."""
+    """A reader whose beat does not change for so long loses its segments."""
     state_attempts_max: int = 50
     """Conditional updates of a group's state that may be lost to others in a row."""
 

@@ -1,4 +1,4 @@
-"""A stream: its life, its segments, and the ways to write to it and to read it."""
+"""A stream: what its controller does with it, its segments, and the ways to write to it and to read it."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -176,7 +176,7 @@ class Stream:
         return self._transaction(lease_seconds, BegunTransaction(number, ranges))
 
     async def transaction_state(self, transaction_id: str) -> TransactionState:
-        """Where a transaction is in its life."""
+        """Whether a transaction is open, or how far its commit or abort is."""
         return await self._controller.transaction_state(
             self.name, _transaction_number(transaction_id)
         )

@@ -16,8 +16,8 @@ Invariants of a transaction:
 
 Invariants of stages:
 
-- What a version committed is in the stream once, however often and from however many processes commit is called, for as
-  long as the stream lives (or, `forgettable`, as long as finished transactions are remembered).
+- What a version committed is in the stream once, however often and from however many processes commit is called, until
+  the stream is deleted (or, `forgettable`, as long as finished transactions are remembered).
 - All stages are committed or none. A stage that is not committed is thrown away when its lease ends; its lease is never
   extended.
 - A stage's blocks stand in each segment in the order in which they were written, the stages' in the order of the ids.
