@@ -7,8 +7,8 @@
 
 Invariants:
 
-- A runner has one loop for its life: what is opened by one call is still good in the next. Between calls the loop
-  stands still.
+- A runner has one loop until it is closed: what is opened by one call is still good in the next. Between calls the
+  loop stands still.
 - After close() no thread and no task of it is left.
 - A runner belongs to one process: it is made where it is used and never sent along.
 - Imports are frozen again only when modules were added, so what tasks leave behind is still collected.
@@ -87,7 +87,7 @@ class InlineExecutor(Executor):
         done: Future[T] = Future()
         try:
             done.set_result(work(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001  # whoever waits for the work gets it
+        except Exception as error:  # noqa: BLE001  # the caller that waits for the work gets it
             done.set_exception(error)
         return done
 
@@ -106,13 +106,13 @@ class _Loop(asyncio.SelectorEventLoop):
         done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001  # whoever waits for the work gets it
+        except Exception as error:  # noqa: BLE001  # the caller that waits for the work gets it
             done.set_exception(error)
         return done
 
 
 def freeze_imports() -> None:
-    """Take everything that lives now for something that stays, if modules came since the last call."""
+    """Take every object that exists now for one that stays, if modules came since the last call."""
     global _frozen_module_count
     if len(sys.modules) == _frozen_module_count:
         return

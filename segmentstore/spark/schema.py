@@ -7,7 +7,7 @@
 | scope, stream | string | | |
 | segment_id | bigint | id of the segment in its stream; null for a segment that is no stream's | |
 | offset | bigint | of the event's first byte (its header) in the segment | |
-| event_number | bigint | from the segment's start over its whole life; null where nobody counted | |
+| event_number | bigint | counted from the segment's start, truncated events too; null where not counted | |
 | timestamp | timestamp, UTC | lower bound of the append time, see below | its own |
 | headers | array of (name, value) | null | headers of the record |
 

@@ -103,7 +103,7 @@ class Tier2Reader:
         return self._containers[container_id]
 
     def container_id(self, segment: str) -> int:
-        """Where a segment lives, by its name."""
+        """The container of a segment, by the segment's name."""
         return container_of(segment, self.container_count)
 
     async def find(self, segment: str) -> SegmentRecord | None:
@@ -122,7 +122,7 @@ class Tier2Reader:
                     yield record
 
     async def refresh(self) -> None:
-        """Look at the newest roots from now on. Raises StorageError."""
+        """Look at the newest manifests from now on. Raises StorageError."""
         for container in self._containers.values():
             if container is not None:
                 await container.refresh()
@@ -201,7 +201,7 @@ async def open_for_uploads(place: Tier2Location, executor: Executor) -> AsyncIte
 
 @asynccontextmanager
 async def open_for_owner(place: Tier2Location, executor: Executor) -> AsyncIterator[ObjectStore]:
-    """What who owns the containers writes to: nobody else may have volumes open.
+    """The objects, open for the owner of the containers to write: no other process may have volumes open.
 
     Raises InvalidRequestError, StorageUnavailableError for volumes in use, StorageError.
     """

@@ -68,12 +68,12 @@ class ChunkFraming:
     start_offset: int
     end_offset: int
     first_offset: int | None = None
-    """Of the first event that begins in the chunk; None if none does, or if nobody knows."""
+    """Of the first event that begins in the chunk; None if none does, or if no block tells it."""
     first_number: int = 0
     first_known: bool = False
     """Whether every block up to that one says where events lie; then `first_offset` None means the inside of one."""
     next_offset: int | None = None
-    """Where the event behind the last one begins, perhaps far behind the chunk; None if nobody knows."""
+    """Where the event behind the last one begins, perhaps far behind the chunk; None if no block tells it."""
     next_number: int = 0
     events: int = 0
     """That begin in the chunk, as far as they could be counted."""
@@ -198,7 +198,7 @@ def scrub_image(image: ScrubImage, content: BufferView, *, framing: bool) -> Scr
 async def _scrub_missing(
     image: ScrubImage, store: ObjectStore, executor: Executor
 ) -> ScrubbedImage:
-    """The root decides whether the object is lost or only somewhere else by now."""
+    """The manifest decides whether the object is lost or only somewhere else by now."""
     reader = ContainerReader(
         object_store=store,
         container_id=ContainerId(image.container_id),

@@ -131,7 +131,7 @@ class JobCheckpoint:
             lock.close()
 
     def _recognize(self) -> None:
-        """Whose directory it is: this job's from now on, if it was nobody's."""
+        """Which job the directory belongs to: this one from now on, if it had none."""
         described = f"{self._directory}/job.json"
         if self._create(described, self._identity):
             return

@@ -47,7 +47,7 @@ class OutputDirectory(Protocol):
         """The next run may begin. Idempotent."""
 
     def read_text(self, place: str) -> str | None:
-        """None if it is not there. What is found is durable, also if whoever made it was killed before that."""
+        """None if it is not there. What is found is durable, also if the run that made it was killed before that."""
 
     def create_text(self, place: str, text: str) -> None:
         """Make it, whole. Raises FileExistsError if it is there, and changes nothing then."""

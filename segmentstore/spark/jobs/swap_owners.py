@@ -1,6 +1,6 @@
 """The owner of a container as the `compact` job meets it: over HTTP if the service runs, in this process if not.
 
-- Only the owner changes a manifest. With the service off nobody owns it, so the job claims an epoch first, by opening
+- Only the owner changes a manifest. With the service off it has no owner, so the job claims an epoch first, by opening
   the container's log as the service would: the log is held meanwhile, and whatever is in it waits for the next
   start.
 - Neither decides anything about a swap: a refusal comes with the owner's reason.
@@ -47,7 +47,10 @@ _CONFLICT, _BUSY = 409, 503
 def open_owner(
     place: Tier2Location, *, server: str = "", data_directory: Path | None = None
 ) -> Iterator[SwapOwner | None]:
-    """The service at `server`; else whoever claims the next epoch of the store in `data_directory`; else nobody."""
+    """The service at `server`; else this process, which claims the next epoch of the store in `data_directory`.
+
+    None without both.
+    """
     with LoopRunner() as runner:
         if server:
             yield ServiceOwner(server, runner)

@@ -106,7 +106,7 @@ class VerifySummary:
 
 @dataclass(slots=True)
 class _Plan:
-    """What is to be proved under the roots as they were read."""
+    """What is to be proved under the manifests as they were read."""
 
     images: list[ScrubImage] = field(default_factory=list)
     sealed_lengths: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -186,7 +186,7 @@ class VerifyJob:
             try:
                 await _plan_container(reader, plan)
             except (CorruptedDataError, ObjectNotFoundError) as error:
-                # The report has it already, unless the root moved on this very moment: then the next round looks again.
+                # The report has it already, unless the manifest moved on just now: then the next round looks again.
                 if not self._summary.of(container).damages:
                     self._summary.add_damage(container, str(error))
 

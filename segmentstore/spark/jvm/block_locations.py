@@ -51,7 +51,7 @@ BLOCKS_MAX: Final = 1 << 16
 _SERVED_BYTES: Final = 4 << 20
 """Asked for at once from the service."""
 _UNKNOWN_NUMBER: Final = -1
-"""Number of an event that nobody counted."""
+"""Number of an event whose number Tier 2 does not hold."""
 _NUMBER_TO_COUNT_BACK: Final = -2
 """Number of the first event of a segment, where it is still to be found out."""
 
@@ -281,7 +281,7 @@ async def _blocks_of_range(
                 continue
             block = replace(_location_of(stored), lowest_time_ms=pruning.time_ms)
             if not found and not stored.events_known and stored.offset <= record.start_offset:
-                # Nobody said where events lie: one begins where the segment does.
+                # The writer did not say where events lie: one begins where the segment does.
                 block = replace(
                     block,
                     first_event_offset=record.start_offset,

@@ -287,7 +287,7 @@ def serve(questions: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _read(questions: BinaryIO, size: int) -> bytes:
-    """So many bytes, or fewer at the end. Without a buffer, so that what waits is seen by whoever waits for it."""
+    """So many bytes, or fewer at the end. No buffer is used: one would hide a waiting question from `select`."""
     content = bytearray()
     while len(content) < size and (piece := questions.read(size - len(content))):
         content += piece

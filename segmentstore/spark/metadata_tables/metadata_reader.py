@@ -3,7 +3,7 @@
 Invariants:
 
 - `chunks`, `transactions` and `readerGroups` come from Tier 2 alone: what was not flushed is not in them.
-- `streams` and `segments` come from whoever the options allow to be asked, as the data itself does.
+- `streams` and `segments` come from the service or from Tier 2, as the options allow; so does the data itself.
 - Options that name a scope, a stream or a segment choose rows; without them every scope is shown.
 """
 

@@ -27,7 +27,7 @@
 | start_offset, end_offset | bigint | what can be read: [start, end) |
 | published_end | bigint | what of it is in Tier 2 |
 | is_sealed | boolean | |
-| container_id | int | whose root leads to it; null if only the service was asked |
+| container_id | int | whose manifest leads to it; null if only the service was asked |
 | modified | timestamp | last change that Tier 2 knows of; null if it knows none |
 | successors, predecessors | array of bigint | ids of segments |
 

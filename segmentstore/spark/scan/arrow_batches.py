@@ -59,7 +59,7 @@ class EventBatchBuilder:
         self._next_offset: int | None = None
         """Where the next event begins, or at least the next bytes; None: nowhere is known."""
         self._number: int | None = None
-        """Of the next event; None if nobody counted up to it."""
+        """Of the next event; None if the events before it were not counted."""
         self._time_ms = 0
         """The last one that a block brought."""
         self._constants: dict[str, pa.Array] = {}
@@ -175,7 +175,7 @@ class EventBatchBuilder:
     def _facts_of_rows(
         self, pieces: Sequence[Block], starts: Places, base: int
     ) -> tuple[Places, Places]:
-        """Number and time of each event; -1 for a number and 0 for a time that nobody said."""
+        """Number and time of each event; -1 for a number and 0 for a time that is not known."""
         numbers = np.full(len(starts), -1, dtype=np.int64)
         times = np.zeros(len(starts), dtype=np.int64)
         bounds = [piece.facts.offset - base for piece in pieces]

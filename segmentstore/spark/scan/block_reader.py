@@ -36,7 +36,7 @@ class BlockInfo:
     offset: int
     first_event_offset: int | None
     event_number: int | None
-    """Of that event; None if nobody counted."""
+    """Of that event; None if it was not counted."""
     lowest_time_ms: int
     """Of the block, or of one before it; 0 if unknown."""
 

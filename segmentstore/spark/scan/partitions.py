@@ -7,7 +7,7 @@ Invariants:
   whatever was there before. `blocks` is a hint that is filled only for readers that cannot look it up.
 - Ranges of one plan do not overlap, and leave nothing out.
 - `start` is any offset: a filter or a user may have named it. Where Tier 2 does not say where the event around it
-  begins, whoever reads walks from `walk_from`, and leaves out what begins before `start`.
+  begins, the reader walks from `walk_from`, and leaves out what begins before `start`.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class BlockLocation:
     event_number: int
     """Of that event."""
     events_known: bool
-    """False: nobody said where events begin in this block."""
+    """False: the writer did not say where events begin in this block."""
     lowest_time_ms: int
     highest_time_ms: int
     """Bounds of append times, Unix milliseconds; 0 if unknown."""
@@ -52,7 +52,7 @@ class SegmentRange(InputPartition):
     """In its stream; None (as scope and stream) for a segment that is no stream's."""
     segment_name: str
     container_id: int
-    """Whose root leads to the segment; -1 if Tier 2 is not read at all."""
+    """Whose manifest leads to the segment; -1 if Tier 2 is not read at all."""
     start: int
     end: int
     """Exclusive."""

@@ -136,7 +136,7 @@ class RangeReader:
         self._offset = part.start
         """Where reading goes on: every byte of the range before it was looked at."""
         self._head = self._tail = 0
-        """Of the segment as it was seen last; 0 while nobody has seen it."""
+        """Of the segment as this reader saw it last; 0 before that."""
 
     async def batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
         """The rows. Hold it in `aclosing`. Raises as read_range()."""
@@ -164,12 +164,12 @@ class RangeReader:
         self._check_end()
 
     def _check_end(self) -> None:
-        """Nobody has more. An event without its end may be left, bytes that were planned may not be missing."""
+        """No source has more. An event without its end may be left, bytes that were planned may not be missing."""
         if self._offset < self._part.end:
             self._lose(head=self._head, tail=self._tail)
 
     async def _published_blocks(self, view: Tier2Reader) -> AsyncGenerator[Sequence[Block], None]:
-        """From where an event begins; until the end of what is published, if nobody stops it before."""
+        """From where an event begins; until the end of what is published, unless the caller stops before."""
         for attempt in range(OPEN_ATTEMPTS):
             if attempt:
                 # The plan saw more than this process does: volumes are seen up to a second late.
@@ -301,7 +301,7 @@ async def _block_at(container: ContainerReader, record: SegmentRecord, offset: i
 
 
 def begun_at(block: Block, offset: int, number: int | None) -> Block:
-    """A block of which nobody said where events lie, now that one is known to begin at `offset`."""
+    """A block whose writer did not say where events lie, now that one is known to begin at `offset`."""
     return replace(
         block, facts=replace(block.facts, first_event_offset=offset, event_number=number)
     )

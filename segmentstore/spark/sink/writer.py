@@ -5,8 +5,8 @@
     driver    one call commits the stages of all tasks together, or throws them away
 
 `df.write.format("segmentstore")` writes all its rows together. With txnAppId and txnVersion a write that is repeated
-(the same version, or an older one) adds nothing, for as long as the stream lives. Without them every write is one of
-its own; it is still whole or not there.
+(the same version, or an older one) adds nothing, until the stream is deleted. Without them every write is one of its
+own; it is still whole or not there.
 
 `df.writeStream.format("segmentstore")` writes each micro-batch under the query's id and the batch's number. The id
 stands in the checkpoint. A query that is started again from it replays the batch that it had not written down, with

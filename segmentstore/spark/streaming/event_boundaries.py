@@ -2,7 +2,7 @@
 
 The index of a chunk says of each block where its first event begins and which number it has. From the last one
 that fits, headers are walked; no more than a block is read for one answer, unless an event is longer than a block, or
-nobody declared where events lie: then they are walked from the start of what waits.
+the writer did not declare where events lie: then they are walked from the start of what waits.
 
 Invariants:
 
@@ -21,7 +21,7 @@ from segmentstore.contracts.storage import StoredBlock
 
 _PIECE_BYTES: Final = 4 << 20
 _UNKNOWN_BLOCKS_MAX: Final = 64
-"""Blocks of which nothing is known that are passed by; where there are more, nobody declared events at all."""
+"""Blocks of which nothing is known that are passed by; where there are more, the writer declared no events at all."""
 _WALK_BYTES_MAX: Final = 16 << 20
 """Bytes that may be walked for a number that is only good to divide a limit more evenly."""
 
@@ -32,7 +32,7 @@ class Boundary:
 
     offset: int
     event_number: int | None
-    """Of the event that begins there, counted from the segment's start; None: nobody counted."""
+    """Of the event that begins there, counted from the segment's start; None: it was not counted."""
 
 
 class SegmentContent(Protocol):

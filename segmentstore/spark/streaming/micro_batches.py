@@ -112,7 +112,7 @@ class MicroBatchSource(Protocol):
         """Where the query ends; None: never, or that is not known yet."""
 
     async def end_of_gone(self, stream: str, segment_id: int) -> SealedSegmentRecord | None:
-        """What became of a segment that retention removed; None if nobody knows."""
+        """What became of a segment that retention removed; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ class MicroBatchPlanner:
             if record is not None:
                 next_epoch = max(next_epoch, record.replacing_epoch)
         for segment_id in order.first_behind_gone(start) if next_epoch else ():
-            # It does not follow directly: what was between is gone as well, and nobody has read it.
+            # It does not follow directly: what was between is gone as well, and the query has not read it.
             if creation_epoch_of(segment_id) > next_epoch:
                 self._losses.segment_is_gone(name, OffsetRange(segment_id, 0, 0))
 
@@ -404,7 +404,7 @@ def _clipped(stream: StreamMetadata, frozen: StreamMetadata) -> StreamMetadata:
 
 
 def _events_in(start: Boundary, end: Boundary) -> int:
-    """Events between two boundaries; where nobody counted, a number that they cannot exceed."""
+    """Events between two boundaries; where they were not counted, a number that they cannot exceed."""
     if start.event_number is None or end.event_number is None:
         return max(1, (end.offset - start.offset) // 8)
     return end.event_number - start.event_number
@@ -420,7 +420,7 @@ class TriggerDelay:
     def admits(self, waiting_bytes: int, *, now: float) -> bool:
         """Whether a batch comes now; `now` in seconds of a clock that never goes back.
 
-        The first one always does: how long its bytes have waited before a restart nobody knows.
+        The first one always does: how long its bytes have waited before a restart is not known.
         """
         if waiting_bytes <= 0:
             return False
@@ -441,7 +441,7 @@ def fair_shares(waiting: Mapping[Key, int], limit: int) -> dict[Key, int]:
     total = sum(wanted.values())
     if total <= limit:
         return wanted
-    # The first unit of everybody comes off the limit, the rest is divided by what then still waits.
+    # The first unit of every segment comes off the limit, the rest is divided by what then still waits.
     rest = max(0, limit - len(wanted))
     still_waiting = total - len(wanted)
     shares: dict[Key, int] = {}

@@ -35,7 +35,7 @@ class ProgressPublisher:
         self._channel = channel
         self._scope = scope
         self._group = group
-        # Derived from the name, so that a query that starts again knows its own group from that of somebody else.
+        # Derived from the name, so that a query that starts again knows its own group from that of another client.
         self._group_id = str(uuid5(NAMESPACE_URL, f"segmentstore-spark-query:{scope}/{group}"))
         self._config: messages.ReaderGroupConfiguration | None = None
 
@@ -144,7 +144,7 @@ class ProgressPublisher:
         if answer.status == status.SUCCESS:
             return True
         if answer.status in (status.GENERATION_MISMATCH, status.SUBSCRIBER_NOT_FOUND):
-            # Somebody changed the group, or made it without retention by consumption: look at it again next time.
+            # Another client changed the group, or made it without retention by consumption: look at it again next time.
             self._config = None
         _LOG.warning(
             "progress is not taken group=%s stream=%s why=%s", self.name, stream, status_of(answer)

@@ -1,7 +1,7 @@
 """The streaming reader as Spark calls it, and the opened query behind it: what it reads, where it begins and ends.
 
-Spark hands positions in and out, gets ranges for the tasks, and says what was committed. It keeps one reader for the
-life of a query in a process beside the driver, and makes others from its pickle for the tasks. So what is open (a loop,
+Spark hands positions in and out, gets ranges for the tasks, and says what was committed. It keeps one reader for each
+run of a query in a process beside the driver, and makes others from its pickle for the tasks. So what is open (a loop,
 Tier 2, connections) is opened with the first call that needs it and never travels.
 
 Where a query begins and ends, in words of the options:

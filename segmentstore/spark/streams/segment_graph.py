@@ -61,9 +61,9 @@ class StreamSegmentMetadata:
     published_end: int
     """Behind the last byte in Tier 2; 0 if nothing of the segment is there."""
     is_sealed: bool
-    """Nothing will be appended. False if nobody says so."""
+    """Nothing will be appended. False if neither the service nor Tier 2 says so."""
     container_id: int
-    """Whose root leads to the segment in Tier 2; -1 if Tier 2 is not read."""
+    """Whose manifest leads to the segment in Tier 2; -1 if Tier 2 is not read."""
     successors: tuple[int, ...] = ()
     predecessors: tuple[int, ...] = ()
 

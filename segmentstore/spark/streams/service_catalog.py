@@ -144,7 +144,7 @@ class ServiceStreamCatalog:
         self, name: StreamName, head: Mapping[int, int], active: Sequence[SegmentRange]
     ) -> dict[int, _Edges]:
         ranges: dict[int, SegmentRange] = {}
-        # What follows a segment that takes events nobody knows yet.
+        # What follows a segment that still takes events is not decided yet.
         edges = {each.segment_id: _Edges(each, ()) for each in active}
         for epoch in sorted(set(map(creation_epoch_of, head))):
             for each in await self._controller.epoch_segments(name, epoch):

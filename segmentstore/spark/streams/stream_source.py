@@ -1,4 +1,4 @@
-"""What a query reads, opened on the driver: streams and segments from whoever may be asked, and the two ends of it.
+"""What a query reads, opened on the driver: its streams and segments, from the service or Tier 2, and its two ends.
 
 Invariants:
 
@@ -131,7 +131,7 @@ class StreamSource:
         return _edge(stream, is_latest=text.lower() == LATEST)
 
     async def _found(self, look: Callable[[], Awaitable[T]]) -> T:
-        """What the newest roots show. Without the service a missing stream is looked for again, within a bound:
+        """What the newest manifests show. Without the service a missing stream is looked for again, within a bound:
         what was flushed to volumes a moment ago is seen up to a second late."""
         for _ in range(OPEN_ATTEMPTS - 1):
             await self._look_again()

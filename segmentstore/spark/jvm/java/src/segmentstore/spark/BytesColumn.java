@@ -7,7 +7,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * Slices of a block: values, keys, and names and values of headers. The bytes are copied once, when Spark asks for
- * them, so rows that are filtered out and columns that nobody asks for cost nothing.
+ * them, so rows that are filtered out and columns that the query does not ask for cost nothing.
  */
 final class BytesColumn extends EventColumn {
   private final Slices slices;

@@ -333,7 +333,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
               + " expected=" + known + " found=" + nextOffset);
     }
     begun = block;
-    // What nobody said of this block goes on from the one before: events follow each other without a gap.
+    // What is unknown of this block goes on from the one before: events follow each other without a gap.
     if (known != LongColumn.UNKNOWN && block.eventNumber() != LongColumn.UNKNOWN) {
       nextNumber = block.eventNumber();
     }

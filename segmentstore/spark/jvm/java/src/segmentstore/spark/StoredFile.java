@@ -67,7 +67,7 @@ final class StoredFile implements Closeable {
       if (room < length) {
         throw endsBefore(position + length);
       }
-      // The one before is unmapped when it is collected: nobody can still be looking at it then.
+      // The one before is unmapped when it is collected: no slice of it is in use then.
       long size = Math.min(room, Math.max(length, WINDOW_BYTES));
       window = file.map(FileChannel.MapMode.READ_ONLY, position, size);
       windowStart = position;
