@@ -355,7 +355,7 @@ class WireConnection(asyncio.BufferedProtocol):
             return
         is_over_limit = self._is_over_limit()
         if self._behind and not is_over_limit and not self._work_is_due:
-            # Not at once: a buffer full of tiny frames must not hold up everybody else.
+            # Not at once: a buffer full of tiny frames must not hold up the other connections.
             self._work_is_due = True
             self._loop.call_soon(self._run_work)
         blocked = is_over_limit or self._behind

@@ -94,7 +94,7 @@ ListChunks: TypeAlias = Callable[[str], Awaitable[Sequence[StorageChunk]]]
 FlushContainer: TypeAlias = Callable[[int], Awaitable[None]]
 EventNear: TypeAlias = Callable[[str, int], Awaitable[int | None]]
 """An event's beginning near an offset: the first at or above it, or one below it with whole events between; None if
-nobody knows."""
+none is known."""
 
 
 class SegmentCommands:

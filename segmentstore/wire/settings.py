@@ -1,4 +1,4 @@
-"""Values that a user may tune in the wire room. Every bound of the room has its name here."""
+"""Values that a user may tune in the wire protocol. Every bound of this package has its name here."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class WireSettings:
     reads_per_connection_max: int = 10_000
     """Unanswered reads. At it: the socket is not read."""
     cold_reads_per_connection_max: int = 8
-    """Reads from Tier 2 at a time; further ones wait in line."""
+    """Reads from Tier 2 at a time; further ones wait in a queue."""
 
     read_bytes_max: int = 1 << 20
     """Data of one SegmentRead."""

@@ -142,8 +142,8 @@ def read_single_update(payload: bytes, begin: int) -> TableEntry | None:
 class SameShapeUpdates:
     """UpdateTableEntries of one table that differ in request id, key, version and value, and in no length.
 
-    Whoever keeps many under way sends such ones: a whole run of them is read in one go, and everything else in them is
-    compared with what the first one had there.
+    A client that keeps many updates under way sends such ones: a sequence of them is read in one go, and everything
+    else in them is compared with what the first one had there.
     """
 
     __slots__ = (

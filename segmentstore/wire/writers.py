@@ -271,7 +271,7 @@ class ConnectionAppends:
             return
         writer.reopened(pinned, asyncio.get_running_loop().time())
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- tick and close --------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
         for writer in self.writers.values():
@@ -469,7 +469,7 @@ class Writer:
                 raise error
         self.end()
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- the end, and the segment's handle -------------------------------------------------------
 
     def end(self) -> None:
         """Accept nothing more; what was submitted goes on, and holds the segment until it has ended."""
