@@ -67,7 +67,7 @@ class NodeHealth:
 
 
 def health_as_json(health: NodeHealth, complaints: Sequence[str]) -> dict[str, object]:
-    """The body of `/health`; `complaints` are those of the HTTP room itself."""
+    """The body of `/health`; `complaints` are those of the HTTP server itself."""
     slowed = [container.throttle for container in health.containers if container.throttle]
     storage = [
         (container.storage_state, container.storage_cause)

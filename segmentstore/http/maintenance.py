@@ -1,4 +1,4 @@
-"""What the HTTP room does without being asked: look at the clocks, let go of idle segments, expire streams.
+"""What the HTTP server does without being asked: look at the clocks, let go of idle segments, expire streams.
 
 One task, from start() to close(). Each tick does a bounded amount of work; a sweep over all streams is spread over as
 many ticks as it needs.

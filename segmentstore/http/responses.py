@@ -1,4 +1,4 @@
-"""What goes out: refusals by kind, security headers, the 204 of a plain append.
+"""What the server answers: refusals by kind, security headers, the 204 of a plain append.
 
 - Content is foreign: browsers must neither guess its type (nosniff) nor run it in this server's origin (CSP sandbox),
   or a stored text/html would be stored cross-site scripting.

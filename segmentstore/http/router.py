@@ -1,7 +1,7 @@
 """One handler for every request: who answers it, what every answer has in common, and how it is counted.
 
 A middleware stack, a route per verb and aiohttp's own refusals would cost more than an append and would answer without
-this room's headers. Paths are looked at raw: a name is decoded exactly once, in requests.py.
+this server's headers. Paths are looked at raw: a name is decoded exactly once, in requests.py.
 """
 
 import asyncio

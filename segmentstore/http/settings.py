@@ -1,4 +1,4 @@
-"""Values that a user may tune in the HTTP room. Every bound of the room has its name here."""
+"""Values that a user may tune in the HTTP server. Every bound of this package has its name here."""
 
 from dataclasses import dataclass
 

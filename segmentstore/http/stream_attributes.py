@@ -76,7 +76,7 @@ def is_reserved_key(key: bytes) -> bool:
 
 
 def producer_key(producer_id: str) -> AttributeKey:
-    """Where a producer's record lives."""
+    """Under which key a producer's record is."""
     return AttributeKey(_PRODUCER_PREFIX + producer_id.encode())
 
 
@@ -158,7 +158,7 @@ def _fork_origin(value: AttributeValue | None) -> ForkOrigin | None:
 
 @dataclass(frozen=True, slots=True)
 class StreamConfiguration:
-    """What a PUT fixed for the life of a stream."""
+    """What a PUT fixed until the stream is deleted."""
 
     content_type: str = DEFAULT_CONTENT_TYPE
     time_to_live_seconds: int | None = None

@@ -90,7 +90,7 @@ class StreamDirectory:
         self.expired_count = 0
 
     def open(self, name: str) -> AbstractAsyncContextManager[OpenStream]:
-        """Raises Refusal: 404 (absent or over), 410 (deleted, but its forks live)."""
+        """Raises Refusal: 404 (absent or over), 410 (deleted, but it still has forks)."""
         return self._open_in(self.segments, name)
 
     def open_for_reading(self, name: str) -> AbstractAsyncContextManager[OpenStream]:
@@ -268,7 +268,7 @@ class StreamExpiry:
     """When a stream is over: `Stream-Expires-At` by the wall clock, `Stream-TTL` by the last access.
 
     - The last access is volatile, in the loop's time: reads must not write. A stream that this process has not seen
-      before counts as accessed now, so a restart (or a full table) lets streams live longer, never shorter.
+      before counts as accessed now, so after a restart (or with a full table) streams expire later, never earlier.
     - A stream that has changed since its last access was written by something else (a segment verb, another server of
       this process): it counts as accessed when that is seen. So no writer's stream expires under it.
     - Nothing is over while the clocks are not trusted.

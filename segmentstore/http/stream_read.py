@@ -140,7 +140,7 @@ class StreamRead:
 
     async def handle(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         live = request.query.get("live")
-        # An event stream has no word for "there may be more that nobody can give": it is refused whole.
+        # An event stream cannot say "there may be more, which this server cannot give": it is refused whole.
         open_stream = self._directory.open if live == "sse" else self._directory.open_for_reading
         async with open_stream(name) as stream:
             requested = _requested_offset(request, needed=live in {"long-poll", "sse"})
