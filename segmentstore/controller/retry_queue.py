@@ -1,6 +1,6 @@
 """What was begun and broken off while the process goes on is taken up again, with growing pauses.
 
-Who asked may never come back: without this, a scope, a group or a table would stay half made or half deleted until the
+The caller may never come back: without this, a scope, a group or a table would stay half made or half deleted until the
 process ends. What another process left is found by its own index when a controller starts.
 
 Invariants:

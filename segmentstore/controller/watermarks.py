@@ -79,7 +79,7 @@ class MarkedWriter:
 
 @dataclass(frozen=True, slots=True)
 class Participants:
-    """Who decides about the next watermark."""
+    """The writers that decide about the next watermark."""
 
     taking_part: Sequence[MarkedWriter]
     waited_for: Sequence[str]

@@ -65,7 +65,7 @@ class MetadataStore:
         if record.state is ScopeState.DELETING:
             raise RetryLaterError(f"scope is being deleted scope={scope!r}")
         table = self.table_of(scope, record.incarnation)
-        # It goes before the scope does: who can write to it knows that there is this scope.
+        # It goes before the scope does: a process that can write to it knows that there is this scope.
         note_read(table.proof)
         return table
 

@@ -109,7 +109,7 @@ class MetadataTable:
         return await self._read_many(keys)
 
     async def peek(self, key: RecordKey[RecordType]) -> Versioned[RecordType]:
-        """As `read`, for who proves in another way that the record is not old."""
+        """As `read`, for a caller that proves in another way that the record is not old."""
         return (await self._read_many([key]))[0]
 
     async def commit(self, batch: Batch) -> None:

@@ -1,8 +1,8 @@
 """Proof that a table was this process's own when a call read from it.
 
-Another process may have taken the table's container over. Who has lost it does not know until it writes: what it reads
-meanwhile is old. A write that succeeds cannot come from there, so what was read before it was not old. The write is an
-empty record, which reads as absent.
+Another process may have taken the table's container over. The process that lost it does not know until it writes: what
+it reads meanwhile is old. A write that succeeds cannot come from such a process, so what was read before it was not
+old. The write is an empty record, which reads as absent.
 
 What a call has read is noted by the tables themselves (`note_read`), so that no component can forget it; before the
 answer is told the call proves all of it (`CallReads.prove`). What works in the background belongs to no call, and notes
@@ -38,7 +38,7 @@ _PROOF_KEY: Final = record_keys.PROOF.encode()
 
 @dataclass(slots=True, eq=False)
 class _PendingProof:
-    """Those who asked since the last one was submitted."""
+    """The callers that asked since the last one was submitted."""
 
     outcome: "Future[Sequence[int]] | None" = None
     """None until it is submitted."""

@@ -14,7 +14,7 @@ table of a scope has these indexes of streams:
 Invariants:
 
 - Epochs are read one by one or in short stretches; nothing here grows with the age of a stream.
-- A stream that is being created or deleted does not exist for those who ask.
+- A stream that is being created or deleted does not exist for clients.
 - A listing passes a scope over that is being deleted, however long that takes, or whose table does not answer: it goes
   on with the others.
 """

@@ -66,7 +66,7 @@ class StreamOperations:
         return len(self._unfinished)
 
     def register(self, state: StreamState, resumption: Resumption) -> None:
-        """Say who drives streams in this state. Before the start, once per state."""
+        """Say what drives streams in this state. Before the start, once per state."""
         assert state not in SETTLED, f"nothing is under way in this state state={state.name}"
         assert state not in self._resumptions, f"registered already state={state.name}"
         self._resumptions[state] = resumption

@@ -6,12 +6,12 @@ Invariants:
 
 - A decision is durable before it is told, and the first one stands.
 - The number of a commit is taken in the same stretch as the call: that is what "in the order of the calls" means.
-- While a decision is being written the transaction is DECIDING; who wants to decide it too waits for the outcome.
+- While a decision is being written the transaction is DECIDING; another caller that decides it waits for the outcome.
 - A decision whose outcome is unknown is looked up again before any task touches the transaction.
-- Who is told that a transaction is alive is told so when nothing is decided, and silence ends none that has a lease.
+- A caller is told that a transaction is open only while nothing is decided. Silence ends none that has a lease.
 - A lease runs by the loop's clock, which neither jumps nor stands still while the process runs. A controller
   that starts grants every open transaction the longest lease that a ping may have asked for: pings are in memory only,
-  and it cannot know who tried to ping in between.
+  and it cannot know which owners tried to ping in between.
 - An owner that renews decides anew how long its lease is, also shorter than before.
 """
 

@@ -414,7 +414,7 @@ class TransactionStates:
         self.stream(name.scope, name.stream).fences.known[name.application_id] = since
 
     def changed(self) -> None:
-        """Let those look again who wait for a change."""
+        """Let the tasks look again that wait for a change."""
         for watcher in self._watchers:
             if not watcher.done():
                 watcher.set_result(None)

@@ -6,7 +6,7 @@ would change one twice.
 
 Invariants:
 
-- A record is replaced only by who has read it: another controller's change is met as a MetadataConflictError.
+- A record is replaced only by a controller that has read it: another one's change is met as a MetadataConflictError.
 - Changes of several transactions are one batch: all of it or nothing. A fence moves in the batch of its commit.
 """
 
