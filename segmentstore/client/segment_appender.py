@@ -129,7 +129,7 @@ class SegmentAppender:
         self._is_send_scheduled = False
         self._is_over = False
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        """Who waits for the acknowledgement of which number."""
+        """The number of an event, and the future of the caller that waits for its acknowledgement."""
 
     @property
     def unacknowledged(self) -> int:

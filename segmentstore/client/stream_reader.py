@@ -16,8 +16,8 @@ Invariants:
 - Each segment has one batch on its way or waiting for room; `pieces_ahead_max` more wait in the queue. A slow user
   therefore stops the reading, not the memory.
 - After `stop` no event of that segment comes out any more, also none that was in the queue already, and not its end.
-- The end of a segment is given again and again until the segment is stopped: who was cancelled while it dealt with the
-  end meets it again.
+- The end of a segment is given again and again until the segment is stopped: a caller that was cancelled while it dealt
+  with the end meets it again.
 - A segment whose reading fails ends the queue: its error is raised by this and every later `next`. So does closing:
   a caller that reads behind the end of an `async with` hears so, and not that the stream has ended.
 - The events of a segment come in order, each once, whatever breaks: a read is repeated from where the last one ended.
