@@ -61,7 +61,7 @@ Word = TypeVar("Word", bound=StrEnum)
 
 
 class ReadMode(StrEnum):
-    """Who may be asked."""
+    """Whether only Tier 2 is asked, or the service as well."""
 
     AUTO = "auto"
     """Tier 2, and the service for what it does not hold yet, if there is a `controller`."""

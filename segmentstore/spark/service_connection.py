@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from segmentstore.contracts.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    # Only those who ask the service need its client library.
+    # Only queries that ask the service need its client library.
     from segmentstore.client.settings import ClientSettings, Tls
     from segmentstore.client.store import Store
 

@@ -17,8 +17,8 @@
 - Manifests are numbered without a gap. Each says where every segment stood behind it, so the last one alone tells
   where to go on.
 - A manifest is made once and never replaced, and a run stages under a name of its own. So of runs that meet one commits
-  a batch, and the others end with an error; none removes what another one that may go on has staged for a batch that is
-  not committed. In a local directory a second run is refused before it does anything.
+  a batch, and the others end with an error. None removes what another run, which may still be at work, has staged for a
+  batch that is not committed. In a local directory a second run is refused before it does anything.
 - A manifest without files is only of a batch without events; the staged files are durable before their manifest is.
 """
 
@@ -519,7 +519,7 @@ class ExportCommitLog:
 
     def _remove_staging(self) -> None:
         """Everything if this run is alone; else what was staged for batches that are committed, and published. What is
-        staged for the next batch may be that of a run that goes on."""
+        staged for the next batch may be that of a run that is still at work."""
         if self._is_alone:
             self._directory.remove(_STAGING)
             return

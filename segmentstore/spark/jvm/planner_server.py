@@ -65,7 +65,7 @@ from tier2.object_stores.places import is_remote
 
 IDLE_SECONDS_MAX: Final = 600.0
 PLACED_OBJECTS_MAX: Final = 1000
-"""Objects whose indexes are read for a plan; ranges behind them are left to those who read them."""
+"""Objects whose indexes are read for a plan; those of further ranges are left to the tasks that read them."""
 PLACED_REMOTE_OBJECTS_MAX: Final = 64
 """The same where every look is a request."""
 SERVICE: Final = "service:"

@@ -241,7 +241,7 @@ class _OpenQuery:
 
 
 def _publisher_of(options: SourceOptions) -> "ProgressPublisher":
-    # Only those who ask the service need its client library.
+    # Only queries that ask the service need its client library.
     from segmentstore.spark.streaming.progress_publisher import ProgressPublisher
 
     return ProgressPublisher.at(options, scope=options.scope, group=options.checkpoint_group)

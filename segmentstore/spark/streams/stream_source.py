@@ -239,7 +239,7 @@ async def open_stream_source(
         store: Store | None = None
         served: ServiceStreamCatalog | None = None
         if options.uses_service:
-            # Only those who ask the service need its client library.
+            # Only queries that ask the service need its client library.
             from segmentstore.spark.streams.service_catalog import open_service_catalog
 
             store, served = await opened.enter_async_context(open_service_catalog(options, view))

@@ -51,7 +51,7 @@ final class StoredUrl {
 
   private static void refuse(int status, String url, int attempt) throws IOException {
     switch (status) {
-        // 403: the permission in the URL has expired; who asks again gets another URL.
+        // 403: the permission in the URL has expired; a reader that asks again gets another URL.
       case 403, 404, 416, PARTIAL_CONTENT ->
           throw new Places.VanishedException("HTTP status " + status + " " + url);
       default -> {
