@@ -303,7 +303,7 @@ class StreamSegmentContainer:
             self._closed.set()
 
     async def _release(self, cause: BaseException) -> None:
-        # To the end also when the container is taken away meanwhile: a log that stays locked is nobody's to open.
+        # To the end also when the container is taken away meanwhile: no next owner can open a log that stays locked.
         await finish_despite_cancellation(self._give_back(cause))
 
     async def _give_back(self, cause: BaseException) -> None:

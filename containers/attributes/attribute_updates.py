@@ -3,12 +3,13 @@
 Pure: changes nothing. Results are absolute values, so that replaying them changes nothing. A key whose value is
 not known here is neither refused nor accepted: the caller fetches it first.
 
-What passes here can be encoded, in the log, in every later checkpoint and in Tier 2, whoever asked for it:
+An update that passes here, a client's or the store's own, can be encoded in the log, in every later checkpoint and in
+Tier 2:
 
 - numbers have 64 bits, sums too; a count of events is never negative;
 - a segment's core attributes are so few and so short that its record stays small; they may only not grow beyond the
   bounds: a segment that has more from an earlier version keeps them, and may change and remove them;
-- what the container keeps in attributes for itself (counters of tables, the memory of merges) is set by nobody else.
+- only the container sets the attributes that it keeps for itself (counters of tables, the memory of merges).
 
 Merged sources
 --------------
@@ -274,7 +275,7 @@ def merged_source_keys(source_names: Iterable[str]) -> list[AttributeKey]:
 
 
 def is_merged_source_key(key: AttributeKey) -> bool:
-    """Whether the attribute is a memory of a merge, which is nobody's but ours."""
+    """Whether the attribute is a memory of a merge: the container's own, not shown to clients."""
     return len(key) == len(_MERGED_KEY_PREFIX) + _MERGED_NAME_HASH_BYTES and key.startswith(
         _MERGED_KEY_PREFIX
     )

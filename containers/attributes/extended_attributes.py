@@ -71,7 +71,8 @@ class AttributeFetches:
 
         They are in memory as well when it is done, for a while. Fails with StorageError, ContainerStoppedError.
 
-        The segment must be pinned, or waited for in line, as long as somebody relies on the answer.
+        As long as the caller relies on the answer, it keeps the segment pinned, or a request of it in the admission
+        queue.
         """
         if self._stopped is not None:
             refused: Future[AttributeValues] = asyncio.get_running_loop().create_future()

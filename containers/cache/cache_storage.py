@@ -136,7 +136,7 @@ class CacheStorage:
         return CacheBlock(unit, slab, start, _BLOCK_SIZES[order])
 
     def free(self, block: CacheBlock) -> None:
-        """Give the block back. Nobody may hold a view of it that is still to be read."""
+        """Give the block back. The caller makes sure that no view of it is read after this."""
         block.slab = _NO_BYTES
         self._allocator.free(block.unit)
 

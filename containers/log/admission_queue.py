@@ -22,7 +22,7 @@ from segmentstore.contracts.identifiers import AttributeKey
 from segmentstore.runtime.waiting import wait_for_event
 
 _LOOK_AGAIN_SECONDS = 0.05
-"""The longest wait for room of which nobody tells."""
+"""The longest wait for room before the queue looks again without a call of wake()."""
 
 
 class WaitingRequest:
@@ -175,7 +175,7 @@ class AdmissionQueue:
         self._wake.set()
 
     def fail_all(self, error: Exception) -> None:
-        """The container ends: nobody waits any longer."""
+        """The container ends: every waiting request fails."""
         self.is_blocked = False
         for line in [self._requests, *self._aside.values()]:
             while line:

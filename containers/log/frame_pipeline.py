@@ -115,7 +115,7 @@ class FramePipeline:
         if self.failure is not None or self._refused:
             return  # after a refusal the end comes when those before it are acknowledged
         self._send_frames()
-        # A log may have written the frame before it returned: nobody waits for another turn of the loop then.
+        # A log may have written the frame before it returned: it is then completed here, a turn of the loop earlier.
         if self._in_flight and self._in_flight[0][1].done() and not self._completion_scheduled:
             self._complete_frames()
 
@@ -239,7 +239,7 @@ class FramePipeline:
         await self._idle.wait()
 
     def fail(self, cause: BaseException) -> None:
-        """End for good. Nobody will learn here what became of the operations under way: they are rolled back."""
+        """End for good. Operations under way are rolled back; whether the log has them stays unknown here."""
         if self.failure is not None:
             return
         self.failure = cause if isinstance(cause, Exception) else ContainerStoppedError(repr(cause))

@@ -127,7 +127,7 @@ class InMemoryLog:
             self._reader.set_result(None)
 
     def wake_reader_at(self, up_to: SequenceNumber) -> None:
-        """Somebody waits until the reader has everything up to this number: no rest before."""
+        """A flush waits until the reader has everything up to this number: until then items do not rest."""
         self._wake_reader_up_to = max(self._wake_reader_up_to, up_to)
         self.wake_reader()
 

@@ -304,7 +304,7 @@ class OperationProcessor:
                     raise
                 break
             merged.append(operation)
-        # Nobody waits for these: the log keeps the order, so they are durable when the last one is.
+        # These need no future: the log keeps the order, so they are durable when the last one is.
         self._pipeline.queue.extend(merged[:-1])
         return merged[-1]
 
@@ -449,7 +449,7 @@ class OperationProcessor:
 
     def _after_completion(self) -> None:
         """A frame is durable and applied, or nothing was left to be written."""
-        # Gauges cost a lone append a tenth of its time. While nobody is held up by them, they may be a moment old.
+        # Gauges cost a lone append a tenth of its time. While they hold up no request, they may be a moment old.
         if (
             self._throttle is not NO_THROTTLE
             or self._log_full

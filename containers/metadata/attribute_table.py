@@ -1,7 +1,7 @@
 """The attributes of one segment in memory: committed, pending, and how much is known.
 
 An attribute is *known*, *known to be absent*, or *unknown*: a table that is not `complete` may lack values that
-Tier 2 has, and nobody may conclude absence from it. Core attributes are always complete.
+Tier 2 has, so no caller may conclude that what it lacks is absent. Core attributes are always complete.
 
 Extended values carry the sequence number of the operation that set them, 0 if they were read from Tier 2. What is
 published can therefore be told from what is not without a look at the value, and only the former ever leaves memory.

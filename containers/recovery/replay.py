@@ -425,7 +425,7 @@ class Replay:
                 segment = self._segment(record)
                 segment.pending_deleted = True
                 self._applied(DeleteOperation(segment), record, segment)
-                segment.read_index.discard_all()  # nobody reads or flushes them any more
+                segment.read_index.discard_all()  # no read and no flush needs its bytes any more
             case OperationType.MERGE:
                 self._merge(record)
             case OperationType.MAP_SEGMENT | OperationType.MAP_TRANSACTION:

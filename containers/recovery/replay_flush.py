@@ -1,9 +1,9 @@
 """Flushes in the middle of a recovery, when the log holds more than memory does.
 
-Nobody is served yet and nothing is accepted, so a flush is a few rounds of the storage writer's parts over what has
-been replayed so far, and the state at that place of the log is what is published. Tier 2 may know of more than replay
-has reached: then only segments are flushed of which Tier 2 cannot have seen the end (`Replay.may_be_flushed`), or a
-segment would come back that a former life had deleted or merged.
+The container serves no request and accepts nothing yet, so a flush is a few rounds of the storage writer's parts over
+what has been replayed so far, and the state at that place of the log is what is published. Tier 2 may know of more than
+replay has reached: then only segments are flushed of which Tier 2 cannot have seen the end (`Replay.may_be_flushed`),
+or a segment would come back that the container had deleted or merged in an earlier epoch.
 
 Invariants:
 - what is published is the state after exactly the operations replayed, with the root's numbers above them;

@@ -135,6 +135,6 @@ class SegmentExpiry:
 def _is_old(block: StoredBlock, record: SegmentRecord, oldest_ms: int | None) -> bool:
     if oldest_ms is None:
         return False
-    # Where events are may be known without when they came: a merge counts bytes that were written as nobody's events.
+    # Where events are may be known without when they came: a merge counts as events bytes that were declared as none.
     newest_ms = block.highest_time_ms or record.last_modified_ms
     return newest_ms < oldest_ms

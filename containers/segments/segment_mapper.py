@@ -6,8 +6,8 @@ Invariants:
   which the segment becomes active;
 - existence is decided by active metadata, else by the catalog under the root; never by a listing, and "does not
   exist" is never remembered;
-- only a segment that nobody holds, that waits for nothing and whose every operation is published is evicted; the check
-  and the removal are one stretch.
+- a segment is evicted only if no caller pins it, no request of it waits and all of its operations are published; the
+  check and the removal are one stretch.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ class SegmentMapper:
                 await self._activate(name)
                 continue
             if not last.is_gone():
-                # Its end is accepted and not yet durable: nobody may be told of it before.
+                # Its end is accepted and not yet durable: no caller may be told of it before.
                 await asyncio.shield(self._processor.barrier(None))
             if self._metadata.last_of_name(name) is last:
                 raise SegmentNotFoundError(name)
@@ -241,7 +241,7 @@ class SegmentMapper:
             del self._mapping[name]
 
     def is_being_created(self, name: str) -> bool:
-        """Its creation is accepted and not yet durable: nobody may see it."""
+        """Its creation is accepted and not yet durable: no query may show it."""
         mapping = self._mapping.get(name)
         return mapping is not None and not _is_durable(mapping)
 
@@ -319,7 +319,8 @@ class SegmentMapper:
 def _is_durable(mapping: "Future[int]") -> bool:
     """Whether that creation is durable.
 
-    One that failed stays unborn: until the container, which ends by it, has ended, whoever asks learns of that.
+    A creation that failed never becomes durable. It ends the container; until then each caller that asks for the
+    segment gets the failure.
     """
     return mapping.done() and not mapping.cancelled() and mapping.exception() is None
 

@@ -45,7 +45,7 @@ Outcome = TypeVar("Outcome")
 
 
 class TableHandle:
-    """Pinned while somebody holds it; the context manager that made it unpins."""
+    """Its segment is pinned while the caller holds it; the context manager that made the handle unpins."""
 
     __slots__ = (
         "_fetches",

@@ -204,8 +204,8 @@ class Backlog:
     ) -> list[SegmentAggregator]:
         """The aggregators to publish now, the one with the oldest operation first. O(n log n), in slices.
 
-        Whoever is due takes along everything at least half as old as the age limit, and everything that wants
-        to be published soon, so that many small segments go in few rounds.
+        If one aggregator is due, those at least half as old as the age limit go along, and all that want to be
+        published soon, so that many small segments share few publications.
         """
         patience = 1.0 - pressure
         bytes_min = self._settings.flush_bytes * patience

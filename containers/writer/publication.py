@@ -150,7 +150,7 @@ class PublicationBuilder:
                     wrong = await under_way.popleft()
             if wrong is not None:
                 break
-        # Also after a failure: nobody looks at the cache any more when this has returned.
+        # Also after a failure: no thread reads the cache any more when this has returned.
         while under_way:
             found = await under_way.popleft()
             wrong = wrong or found

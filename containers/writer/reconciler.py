@@ -6,7 +6,7 @@ A publication may have happened without our learning of it, so the record in Tie
 |---|---|
 | the record we remember | go on |
 | a newer one, within what the container has committed | believe it; items that it covers are dropped |
-| bytes, seal, truncation or operations beyond what is committed | halt: nobody else may write them |
+| bytes, seal, truncation or operations beyond what is committed | halt: only this container may write them |
 | less than we were once told is published, or nothing | halt: something was lost |
 | nothing, and the segment is new or deleted | go on |
 
@@ -87,7 +87,7 @@ class Reconciler:
             self._remembered.popitem(last=False)
 
     def forget(self, segment_id: SegmentId) -> None:
-        """The segment left Tier 2, or nobody knows what Tier 2 has."""
+        """The segment left Tier 2, or it is unknown what Tier 2 has of it."""
         self._remembered.pop(segment_id, None)
         self._expected.pop(segment_id, None)
 

@@ -409,7 +409,7 @@ class FlushWaiters:
                 waiter.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """Nobody will reach anything any more."""
+        """The storage writer has ended: every waiter gets the error."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(error)
