@@ -161,7 +161,7 @@ class LogDirectory:
     def claim_epoch(self, *, floor: int) -> int:
         """Fence every earlier owner durably and return the new epoch, above `floor` and every epoch ever claimed.
 
-        Returns only when the names of all earlier epochs are gone: whoever holds one acknowledges nothing any more.
+        Returns only when the names of all earlier epochs are gone: an owner of such an epoch acknowledges nothing more.
         """
         claimed = max(floor, self.highest_epoch()) + 1
         try:
@@ -184,7 +184,7 @@ class LogDirectory:
         return claimed
 
     def check_epoch(self) -> None:
-        """Raises LogNotPrimaryError if somebody claimed a higher epoch, and may have read the log, before this call."""
+        """Raises LogNotPrimaryError if an owner claimed a higher epoch, and may have read the log, before this call."""
         # Asked behind every sync: the path is made once, and the way to the answer is short.
         if not self._files.exists(self._own_epoch_path):
             raise LogNotPrimaryError(

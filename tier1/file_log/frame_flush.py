@@ -174,7 +174,7 @@ class FrameFlush:
         return True
 
     def stop(self) -> None:
-        """Begin no further frame; the one that is being written ends, and nobody is told."""
+        """Begin no further frame; the one that is being written ends, and its end is not reported."""
         self._stopped = True
         self._next.clear()
 
@@ -183,7 +183,7 @@ class FrameFlush:
         while self._job is not None:
             job = self._job
             if job.done():
-                # Told to the loop, and not by it yet: it gets to that only when nobody here asks again and again.
+                # The job has ended and its callback, which clears `_job`, waits for its turn of the loop: let it run.
                 await asyncio.sleep(0)
                 continue
             try:
@@ -195,7 +195,7 @@ class FrameFlush:
 
     def _start(self, planned: PlannedFrame) -> None:
         loop = asyncio.get_running_loop()
-        # What the job reports belongs to whoever started it: the simulation tells processes apart by their context.
+        # What the job reports belongs to the process that started it: the simulation tells processes by their context.
         context = copy_context()
         try:
             job = loop.run_in_executor(self._executor, self._write_frames, planned, loop, context)
@@ -213,7 +213,7 @@ class FrameFlush:
         self._ended(job)
 
     def _write_on_loop(self, planned: PlannedFrame, pace: InlineSyncPolicy) -> None:
-        """Whoever hands the frame over is told of its end before that returns: a turn of the loop is spared."""
+        """The caller of hand_over() learns of the frame's end before that call returns: a loop turn is spared."""
         try:
             self._write(planned, encode_frame(planned.header, planned.pending))
         except Exception as error:  # noqa: BLE001 - whatever it is, the log cannot go on

@@ -136,7 +136,7 @@ class JournalFiller:
         return self._made
 
     def close(self) -> None:
-        """Leave the file where it is, also one that nobody took: the next owner removes it."""
+        """Leave the file where it is, also one that the pool never took: the next owner removes it."""
         if self._file is not None:
             self._file.close()
         if self._made is not None:
@@ -248,7 +248,7 @@ class JournalPool:
                 await self._wake.wait()
                 continue
             if enough:
-                # Recycled files are enough for now, but whether space is back nobody else would find out.
+                # Recycled files are enough for now, but no other task would find out that space is back.
                 if await self._has_room(self._next_bytes):
                     self._set_full(full=False)
                     self._on_change()
