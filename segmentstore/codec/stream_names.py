@@ -169,7 +169,7 @@ def parse_segment(name: str) -> SegmentName:
 
 
 def is_of_internal_stream(name: str) -> bool:
-    """Whether it names a segment that holds a reader group's state or a stream's watermarks: nobody's events."""
+    """Whether it names a segment that holds a reader group's state or a stream's watermarks: no user's events."""
     match = _SEGMENT.fullmatch(name)
     return match is not None and match["stream"].startswith((READER_GROUP_PREFIX, MARK_PREFIX))
 

@@ -78,8 +78,8 @@ class HostAssignment:
 
     version: int
     since: Mapping[ContainerId, int]
-    """Of each container, the version that gave it to this host. A container that was another host's, or nobody's, in
-    between has another one, also for a host that never saw the versions in between (K3)."""
+    """Of each container, the version that gave it to this host. A container given to another host in between, or
+    to none, has another one, also for a host that never saw the versions in between (K3)."""
 
     @property
     def containers(self) -> AbstractSet[ContainerId]:
@@ -87,7 +87,7 @@ class HostAssignment:
         return self.since.keys()
 
     def keeps(self, container_id: ContainerId, *, since: int) -> bool:
-        """Whether a life of the container that began for `since` is to go on."""
+        """Whether a container that was started for `since` is to go on."""
         return self.since.get(container_id) == since
 
 

@@ -39,8 +39,8 @@ class SegmentStoreError(Exception):
 def is_outcome_unknown(error: SegmentStoreError) -> bool:
     """Whether a change that ended with this error may have been made all the same: stored, and the answer lost.
 
-    Whoever asked for it must neither be told that nothing was done, nor do it again as if it were. Other errors come
-    before a change is handed to the log.
+    The caller that asked for the change must neither be told that nothing was done, nor do it again as if nothing was.
+    Other errors come before a change is handed to the log.
     """
     return error.kind is ErrorKind.FENCED or isinstance(
         error, ContainerStoppedError | DurableDataLogError | ServiceHaltError

@@ -7,7 +7,7 @@ Guarantees (tests/contracts/object_store_suite.py):
 - B3  put_if_absent and put_if_match: of several racing calls exactly one wins, also between processes.
 - B4  A failed conditional put may still have happened, or may still happen later (lost or late answer):
       the caller reads back. No implementation retries one by itself.
-- B5  delete is idempotent. list is in key order and may be stale; nobody concludes existence from it.
+- B5  delete is idempotent. list is in key order and may be stale; no caller concludes existence from it.
 
 Keys: `/`-separated parts of [A-Za-z0-9._=-], each at most 200 characters, never starting with a dot; no key is a
 path prefix of another key (some gateways over file systems refuse that).

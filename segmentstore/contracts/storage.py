@@ -187,7 +187,7 @@ class StoredBlock:
     event_number: int
     """Of that event, counted from the segment's start over its whole life; 0 without one."""
     events_known: bool
-    """False: nobody said where events lie in this block. True without a first event: it is the inside of one."""
+    """False: no writer said where events lie in this block. True without a first event: it is the inside of one."""
     lowest_time_ms: int
     highest_time_ms: int
     """Bounds of the append times of the block's events, in Unix milliseconds; 0 if nothing is known."""

@@ -1,7 +1,8 @@
 """What Tier 2 has published of a container that stays down, for readers: no claim, no write, no log.
 
 PublishedContainer stands in the place of a container that failed again and again for the same cause. Tier 1 holds
-what was acknowledged and not published yet, and nobody can read it; so what is said here is what the manifest proves:
+what was acknowledged and not published yet, and no process reads it now; so this container says only what the manifest
+proves:
 
 - Published bytes are read. At and behind the published length of a segment that is not sealed there a read is refused
   with the cause of the failure: it is not the end.

@@ -14,8 +14,8 @@
 
 Invariants:
 
-- Reading is exact: `end()` refuses bytes that nobody asked for, and a short record never reads as a smaller one.
-- Bytes that do not parse raise CorruptedDataError; whoever reads them stops instead of guessing.
+- Reading is exact: `end()` refuses bytes that no field has read, and a short record never reads as a smaller one.
+- Bytes that do not parse raise CorruptedDataError; the caller stops instead of guessing.
 """
 
 import struct

@@ -55,7 +55,7 @@ class WriterMarkRecord:
 
     time: int
     alive: bool
-    """False once the writer was closed: its last mark counts, but nobody waits for the next."""
+    """False once the writer was closed: its last mark counts, but no watermark waits for the next."""
     position: Mapping[int, int]
 
     def encode(self) -> bytes:

@@ -113,7 +113,7 @@ class ConditionalCheckFailed(Command):
 
 @dataclass(frozen=True, slots=True)
 class InvalidEventNumber(Command):
-    """The segment knows another last event of the writer: somebody else writes under its id."""
+    """The segment knows another last event of the writer: another client writes under its id."""
 
     type: ClassVar[int] = 55
     writer_id: Uuid

@@ -99,7 +99,7 @@ class Hello(Command):
     low_version: Int32
 
     def speaks(self, *, high_version: int, low_version: int) -> bool:
-        """Whether the sender shares a version with somebody who speaks low_version to high_version."""
+        """Whether the sender shares a version with a peer that speaks low_version to high_version."""
         return max(self.low_version, low_version) <= min(self.high_version, high_version)
 
 

@@ -5,7 +5,8 @@
  *
  * Invariants:
  *
- * - Every buffer is held from before it is measured until it was read: nobody resizes it meanwhile, nothing else is read.
+ * - Every buffer is held from before it is measured until it was read: its owner cannot resize it meanwhile. No byte
+ *   outside of the held buffers is read.
  * - A buffer that is not contiguous is refused (BufferError), as is what is no buffer (TypeError), before anything is read.
  * - SHA-256 is that of the library that Python's own hashlib has loaded, found at run time: nothing is linked, and no other
  *   library is ever loaded. HASHES is false where it was not found. Contents of about the same length are hashed side by
@@ -131,7 +132,7 @@ static int hold_content(Held *held, Content *content, PyObject *given) {
 /* Whatever it gives, `release` comes behind it. */
 static int hold_all(Held *held, PyObject *given) {
     memset(held, 0, sizeof *held);
-    PyObject *contents = PySequence_Tuple(given); /* nobody else changes it */
+    PyObject *contents = PySequence_Tuple(given); /* a tuple: no other thread can change it */
     if (!contents)
         return -1;
     Py_ssize_t count = PyTuple_GET_SIZE(contents);
