@@ -28,7 +28,7 @@ class FramePipelineSettings:
     frames_in_flight_max: int = 16
     slice_seconds: float = 0.001
     queued_bytes_max: int = 8 * 1024 * 1024
-    """Appends accepted and not yet in a frame; beyond it they wait in line. With two more appends of the largest size
+    """Appends accepted and not yet in a frame; beyond it they are queued. With two more appends of the largest size
     this has to fit into the reserve of the log."""
     small_bytes: int = 64 * 1024
     small_operations: int = 256
@@ -225,7 +225,7 @@ class ExpirySettings:
     rules: tuple[RetentionRule, ...] = ()
     """The first one whose prefix fits decides."""
     exempt: Callable[[str], bool] = no_name
-    """Says of a segment's name whether no rule applies to it, such as for what the faces keep for themselves."""
+    """Says of a segment's name whether no rule applies to it, such as for what the servers keep for themselves."""
     interval_seconds: float = 60.0
     blocks_max: int = 4_096
     """Blocks of one segment that one look drops at most."""
@@ -248,6 +248,6 @@ class ContainerSettings:
     tables: TableSettings = field(default_factory=TableSettings)
     expiry: ExpirySettings = field(default_factory=ExpirySettings)
     claim_retry_seconds: float = 2.0
-    """Between two attempts to claim a root that did not answer at start."""
+    """Between two attempts to claim a manifest that did not answer at start."""
     housekeeping_seconds: float = 0.5
     """Between two looks at the throttle and the active set while nothing else happens."""

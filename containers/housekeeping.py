@@ -112,7 +112,7 @@ class Housekeeping:
         """Tier 2 was down at start: once it answers, a restart with it is the simplest truth.
 
         The replayed state took every byte of the log for un-flushed; instead of mending it in place, the container
-        ends and is assigned again, and recovers with the root at hand.
+        ends and is assigned again, and recovers with the manifest at hand.
         """
         try:
             await self._storage.claim(

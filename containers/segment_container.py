@@ -163,7 +163,7 @@ class StreamSegmentContainer:
     def container_id(self) -> ContainerId:
         return self._container_id
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- start and end ---------------------------------------------------------------------------
 
     @property
     def _is_running(self) -> bool:
@@ -435,7 +435,7 @@ class StreamSegmentContainer:
 
     @property
     def backups(self) -> ContainerBackups:
-        """Root versions that are kept. Raises ContainerNotFoundError."""
+        """Snapshots of the manifest. Raises ContainerNotFoundError."""
         self._require_running()
         return ContainerBackups(storage=self._storage, flush=self._housekeeping.flush)
 

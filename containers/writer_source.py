@@ -102,6 +102,6 @@ class ContainerWriterSource(ActiveSegments):
             self._processor.checkpoint().add_done_callback(retrieve_exception)
 
     def _note_root(self) -> None:
-        """What leaves memory or the log is in this root: the log says so first, in every checkpoint, so that an older
-        one is known for what it is."""
+        """What leaves memory or the log is in this manifest: the log says so first, in every checkpoint, so that an
+        older one is known for what it is."""
         self._metadata.root_changes = self._root_changes()

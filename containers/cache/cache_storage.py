@@ -1,7 +1,7 @@
 """The memory of the cache: blocks of 4 KiB to 1 MiB out of arenas that are touched once and never given back.
 
 The first write to a fresh page costs more than the copy into it, so arenas are zero-filled when they are made and then
-recycled for the life of the process. While make_ahead() runs, a thread makes the next one when half of the last is
+recycled until the process ends. While make_ahead() runs, a thread makes the next one when half of the last is
 taken; without it, or when that is too late, an arena is made when it is needed. One storage serves all containers of a
 process.
 

@@ -1,11 +1,11 @@
 """Requests that cannot be accepted yet: writers are slowed, the cache has no room, or an attribute is not in memory.
 
-The line keeps call order per segment: while a segment has a request here, every later one of it that must not
+The queue keeps call order per segment: while a segment has a request here, every later one of it that must not
 overtake queues behind it. A segment that waits for an attribute steps aside with its requests and lets other segments
 go on. Requests are held, never dropped; their bytes are bounded.
 
-Invariant: of one segment, what stands aside was called before what stands in the line. Hence every new request goes to
-the end of the line, also one of a segment that stepped aside: others of it may be in the line still, because a batch
+Invariant: of one segment, what stands aside was called before what stands in the queue. Hence every new request goes to
+the end of the queue, also one of a segment that stepped aside: others of it may be in the queue still, because a batch
 takes only so many. What comes back from aside goes to the front.
 """
 
@@ -26,7 +26,7 @@ _LOOK_AGAIN_SECONDS = 0.05
 
 
 class WaitingRequest:
-    """One request in the line."""
+    """One request in the queue."""
 
     __slots__ = ("attempt", "attributes", "fail", "length", "segment")
 
@@ -49,7 +49,7 @@ class WaitingRequest:
 
 
 class AdmissionQueue:
-    """The line and the task that works it off."""
+    """The queue and the task that works it off."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class AdmissionQueue:
         self._aside: dict[SegmentMetadata, deque[WaitingRequest]] = {}
         self._wake = asyncio.Event()
         self.is_blocked = False
-        """The head of the line found no room in the cache: who comes now must not take it away."""
+        """The head of the queue found no room in the cache: a request that comes now must not take it away."""
 
     def __len__(self) -> int:
         return len(self._requests) + sum(len(line) for line in self._aside.values())
@@ -94,7 +94,7 @@ class AdmissionQueue:
             self._wake.set()
 
     async def run(self) -> None:
-        """Work the line off until cancelled."""
+        """Work the queue off until cancelled."""
         async with asyncio.TaskGroup() as fetches:
             while True:
                 while not self._requests:
@@ -129,7 +129,7 @@ class AdmissionQueue:
         await wait_for_event(self._wake, until=asyncio.get_running_loop().time() + seconds)
 
     def _admit_batch(self, fetches: asyncio.TaskGroup) -> bool:
-        """Let the head of the line through; False if the cache has no room for it."""
+        """Let the head of the queue through; False if the cache has no room for it."""
         requests = self._requests
         length = 0
         for _ in range(self._batch_requests_max):

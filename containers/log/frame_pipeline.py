@@ -232,7 +232,7 @@ class FramePipeline:
         if not self.queue and not self._in_flight and not self._builder.has_rest:
             self._idle.set()
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- drain and failure -----------------------------------------------------------------------
 
     async def drain(self) -> None:
         """Wait until nothing is queued or in flight, or the pipeline failed."""

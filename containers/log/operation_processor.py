@@ -240,7 +240,7 @@ class OperationProcessor:
         )
 
     def truncate(self, segment: SegmentMetadata, offset: int) -> "Future[int]":
-        """Never waits in line: it frees space."""
+        """Never waits in the admission queue: it frees space."""
         return self._process(
             segment, lambda: self._updater.accept_truncate(segment, offset), overtakes=True
         )
@@ -253,7 +253,7 @@ class OperationProcessor:
         attribute_updates: Sequence[AttributeUpdate] = (),
         seal_source: bool = False,
     ) -> "Future[int]":
-        """The target's new length. The source stays active while the merge waits in line."""
+        """The target's new length. The source stays active while the merge is queued."""
         future = self._process(
             target,
             lambda: self._updater.accept_merge(
@@ -309,7 +309,7 @@ class OperationProcessor:
         return merged[-1]
 
     def delete(self, segment: SegmentMetadata) -> "Future[int]":
-        """Never waits in line: it frees space, and what waits will be refused."""
+        """Never waits in the admission queue: it frees space, and what waits will be refused."""
         return self._process(segment, lambda: self._updater.accept_delete(segment), overtakes=True)
 
     def update_attributes(
@@ -336,7 +336,7 @@ class OperationProcessor:
         )
 
     def barrier(self, segment: SegmentMetadata | None) -> "Future[int]":
-        """Done when everything submitted before it (of the segment: also what waits in line) is done."""
+        """Done when everything submitted before it (of the segment: also what is in the admission queue) is done."""
         future: Future[int] = self._loop.create_future()
         if segment is not None and segment.waiting_requests:
             self._enqueue(segment, lambda: self._submit_barrier(Barrier(segment), future), future)
@@ -491,10 +491,10 @@ class OperationProcessor:
                 operation.segment.reset_pending()
         self._admission_queue.fail_all(self._pipeline.stop_error())
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- start and end ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work the waiting line off; raises what ended the processor."""
+        """Work the admission queue off; raises what ended the processor."""
         async with asyncio.TaskGroup() as tasks:
             line = tasks.create_task(self._admission_queue.run())
             await self._pipeline.failed.wait()
@@ -525,7 +525,7 @@ class OperationProcessor:
 
 
 def _pin_until(done: "Future[int]", segments: Sequence[SegmentMetadata]) -> None:
-    """Segments stay active while an operation on them waits in line."""
+    """Segments stay active while an operation on them is queued."""
     if done.done():
         return
     for segment in segments:

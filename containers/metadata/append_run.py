@@ -67,7 +67,7 @@ class AppendRun(_AppendFields):
         self.events: int | None = None
         """How many whole events the run is; None: bytes of unknown structure."""
         self.event_number = 0
-        """Events of the segment before the run, over the segment's whole life. Means nothing without `events`."""
+        """Events of the segment before the run, counted from the segment's creation. Means nothing without `events`."""
         self.attributes: dict[AttributeKey, AttributeValue | None] | None = None
         """Values after the last append of the run, of those attributes that its appends changed."""
 

@@ -36,7 +36,7 @@ class ContainerMetadata:
         self.by_id: dict[SegmentId, SegmentMetadata] = {}
         self._by_name: dict[str, SegmentMetadata] = {}
         self.root_changes = 0
-        """How many changes of Tier 2's root are known to be durable; an older root is not this container's."""
+        """How many changes of Tier 2's manifest are known to be durable; an older manifest is not this container's."""
         self.attribute_ledger = AttributeLedger()
         self.merged_into: dict[str, tuple[str, SegmentId]] = {}
         """Name and id of the target of each source that was merged since the log begins: before its name is given to
@@ -53,7 +53,7 @@ class ContainerMetadata:
         return self.highest_segment_id
 
     def raise_numbers(self, *, sequence_number: int, segment_id: int) -> None:
-        """Continue above these: what an earlier life may have handed out never returns."""
+        """Continue above these: numbers that an earlier owner may have handed out never return."""
         self.sequence_number = SequenceNumber(max(self.sequence_number, sequence_number))
         self.highest_segment_id = SegmentId(max(self.highest_segment_id, segment_id))
 

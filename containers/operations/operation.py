@@ -185,8 +185,8 @@ class MapTransactionOperation(MapSegmentOperation):
 
 
 class MetadataCheckpointOperation(Operation):
-    """All active segments at this sequence number, as one encoded snapshot, and how many changes of Tier 2's root are
-    durable: what has left memory is in those."""
+    """All active segments at this sequence number, as one encoded snapshot, and how many changes of Tier 2's manifest
+    are durable: what has left memory is in those."""
 
     __slots__ = ("payload", "root_changes")
     type = OperationType.METADATA_CHECKPOINT
@@ -198,7 +198,7 @@ class MetadataCheckpointOperation(Operation):
 
 
 class StorageCheckpointOperation(Operation):
-    """Storage lengths of all active segments, and how many changes of Tier 2's root are durable."""
+    """Storage lengths of all active segments, and how many changes of Tier 2's manifest are durable."""
 
     __slots__ = ("lengths", "root_changes")
     type = OperationType.STORAGE_CHECKPOINT

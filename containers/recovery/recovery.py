@@ -109,7 +109,7 @@ class Recovery:
         """As it was claimed; `_claimed` knows of flushes on the way."""
         self._claim_failure = ""
         self._root_changes = 0
-        """Of the root as it was claimed: a flush on the way adds to them."""
+        """Of the manifest as it was claimed: a flush on the way adds to them."""
         self._flushes = 0
 
     async def run(self) -> RecoverySummary:
@@ -222,9 +222,9 @@ class Recovery:
             raise _too_little_memory("although Tier 2 took what it can", still_full) from still_full
 
     async def _look_ahead(self) -> None:
-        """A flush adds to the changes of the root: what the rest of the log says of them is asked before the first one.
+        """Read what the rest of the log says of the manifest's changes, before the first flush adds to them.
 
-        Else an older root had as many as the log says, as soon as recovery was tried again.
+        Else an older manifest had as many as the log says, as soon as recovery was tried again.
         """
         stream = RecordStream()
         async with aclosing(self._log.read()) as entries:
@@ -288,7 +288,7 @@ class Recovery:
         return claimed.was_ours and changes is not None and claimed.changes > changes
 
     def _require_newest_root(self, logged: int) -> None:
-        """Nothing left memory or the log but what that many changes of the root had brought to Tier 2."""
+        """Nothing left memory or the log but what that many changes of the manifest had brought to Tier 2."""
         metadata = self._metadata
         metadata.root_changes = max(metadata.root_changes, logged)
         if self._claimed is not None and logged > self._root_changes:

@@ -211,7 +211,7 @@ class Replay:
         self.records.pop(segment.segment_id, None)
 
     def begin_flush(self) -> None:
-        """What has left memory is not handed to anybody, and no run grows that is about to be."""
+        """What has left memory is not handed out, and no run grows that is about to be."""
         self._memory_log.drop_segments(self._forgotten)
         for segment in self._metadata.by_id.values():
             segment.open_run = None
@@ -535,7 +535,7 @@ class Replay:
                 self.forget(segment)
 
     def _restore_evicted(self, segment: SegmentMetadata, sequence_number: SequenceNumber) -> None:
-        """A life without Tier 2 cannot tell what an earlier one evicted, and names it again.
+        """An owner without Tier 2 cannot tell what an earlier one evicted, and names it again.
 
         The log may have let go of the eviction. What was evicted was in Tier 2, to the last byte: it still is, or the
         segment ends further down in the log.

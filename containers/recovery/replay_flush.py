@@ -6,8 +6,8 @@ replay has reached: then only segments are flushed of which Tier 2 cannot have s
 or a segment would come back that the container had deleted or merged in an earlier epoch.
 
 Invariants:
-- what is published is the state after exactly the operations replayed, with the root's numbers above them;
-- nothing is acknowledged: the log is as it was, and a crash at any moment leaves a root that is ahead of it;
+- what is published is the state after exactly the operations replayed, with the manifest's numbers above them;
+- nothing is acknowledged: the log is as it was, and a crash at any moment leaves a manifest that is ahead of it;
 - bytes of which Tier 2 says that it has them are compared before anything is built on them;
 - a failure of Tier 2 ends the recovery: what became of the attempt is settled by the next claim.
 """
@@ -49,7 +49,7 @@ class ReplayFlush:
         self._memory_log = memory_log
 
     async def flush(self, replay: Replay, claimed: ClaimedManifest) -> ClaimedManifest:
-        """Publish what has been replayed, as far as it may be; gives what the root knows then.
+        """Publish what has been replayed, as far as it may be; gives what the manifest knows then.
 
         Raises StorageError, StoreFullError, StorageNotPrimaryError, DataCorruptionError.
         """

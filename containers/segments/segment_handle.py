@@ -148,7 +148,7 @@ class SegmentHandle:
         attribute_updates: Sequence[AttributeUpdate],
         seal_source: bool,
     ) -> "Future[int]":
-        """See contracts.segments.SegmentApi.merge. Appends to the source that wait in line are not part of it."""
+        """See contracts.segments.SegmentApi.merge. Appends to the source that are still queued are not part of it."""
         return self._processor.merge(
             self._metadata,
             source._metadata,

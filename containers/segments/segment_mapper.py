@@ -4,7 +4,7 @@ Invariants:
 - one resolution of a name is in flight at a time, shared by all who ask; of several creates one wins;
 - a segment is logged (mapped) before anything else of it can be, because mapping is submitted in the very stretch in
   which the segment becomes active;
-- existence is decided by active metadata, else by the catalog under the root; never by a listing, and "does not
+- existence is decided by active metadata, else by the catalog under the manifest; never by a listing, and "does not
   exist" is never remembered;
 - a segment is evicted only if no caller pins it, no request of it waits and all of its operations are published; the
   check and the removal are one stretch.

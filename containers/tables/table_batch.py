@@ -59,11 +59,11 @@ BATCH_ENTRIES_MAX = 65_000
 
 
 class OutdatedCopyError(SegmentStoreError):
-    """A record that compaction wants to move is not the newest of its key any more. Never leaves this room."""
+    """A record that compaction wants to move is not the newest of its key any more. Never leaves this package."""
 
 
 class AllRefusedError(SegmentStoreError):
-    """Nothing of a group is appended; its `outcomes` say why. Never leaves this room."""
+    """Nothing of a group is appended; its `outcomes` say why. Never leaves this package."""
 
 
 class TableBatch:

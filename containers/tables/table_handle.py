@@ -1,4 +1,4 @@
-"""One table in the hands of a face: see contracts.tables.Table."""
+"""One table as a server uses it: see contracts.tables.Table."""
 
 import asyncio
 from asyncio import Future

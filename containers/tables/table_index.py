@@ -103,7 +103,7 @@ def stands_at(value: AttributeValue, offset: int) -> bool:
 def is_table(segment: SegmentMetadata) -> bool:
     """Whether the segment was created as a table.
 
-    Only this attribute says so, which nothing but a creation can set: SEGMENT_TYPE is anybody's to write.
+    Only this attribute says so, which nothing but a creation can set: any client may write SEGMENT_TYPE.
     """
     return TABLE_KEY_LENGTH in segment.attributes.core_values
 

@@ -142,7 +142,7 @@ class ScannedRecord(NamedTuple):
 
 
 IsWanted: TypeAlias = Callable[[bytes, int], bool]
-"""Of the key of a record that is no removal, and its offset: whether anybody wants it."""
+"""Of the key of a record that is no removal, and its offset: whether the caller wants it."""
 
 
 async def scan_records(

@@ -125,7 +125,7 @@ class Backlog:
 
     def _add(self, segment: SegmentMetadata, item: PendingItem, now: float) -> None:
         if last_number(item) <= segment.published_sequence_number:
-            return  # Replayed, and in Tier 2 since a former life.
+            return  # Replayed, and in Tier 2 since an earlier epoch.
         aggregator = self._aggregator(segment)
         aggregator.add(item, now)
         if isinstance(item, _SPACE_FREEING_ITEMS):
@@ -144,7 +144,7 @@ class Backlog:
         self._note_marks(target)
 
     def _forget_merged_before(self, merge: MergeOperation) -> None:
-        """The merge was published in a former life; what was replayed of its source is in Tier 2 under the target."""
+        """The merge was published in an earlier epoch; what was replayed of its source is in Tier 2 in the target."""
         source = self._aggregators.pop(SegmentId(merge.source.segment_id), None)
         gone = [] if source is None else [*source.sources()]
         for other in reversed(gone):

@@ -97,4 +97,4 @@ class WriterDataSource(FlushSource, Protocol):
         """A copy of committed bytes, flushed ones included, if all of [start, end) is in memory; None otherwise."""
 
     async def acknowledge(self, up_to: SequenceNumber) -> None:
-        """Everything of every operation at or below is under a published root. The log may be truncated."""
+        """Everything of every operation at or below is under a published manifest. The log may be truncated."""

@@ -15,7 +15,7 @@ bytes before the segment's first flush, and all that remain before the first ack
 no longer has them. What Tier 2 has truncated or deleted meanwhile cannot be compared and is left out.
 
 Invariants:
-- a remembered record is the one under the published root: set when published or loaded, forgotten when in doubt;
+- a remembered record is the one under the published manifest: set when published or loaded, forgotten when in doubt;
 - every DataCorruptionError is raised before anything of the segment is published.
 """
 
@@ -70,7 +70,7 @@ class Reconciler:
         """Replayed bytes found equal to Tier 2's."""
 
     def set_new_above(self, sequence_number: SequenceNumber) -> None:
-        """The claimed root knew no operation above this number: what is created later is not in Tier 2."""
+        """The claimed manifest knew no operation above this number: what is created later is not in Tier 2."""
         self._new_above = sequence_number
 
     def expect(self, segment_id: SegmentId, offset: int, length: int, checksum: int) -> None:
@@ -139,7 +139,7 @@ class Reconciler:
             aggregator.learn(None)
 
     def _is_new(self, aggregator: SegmentAggregator) -> bool:
-        """Created in this life of the container and never published."""
+        """Created in this epoch of the container and never published."""
         first = aggregator.items[0] if aggregator.items else None
         return (
             isinstance(first, MapSegmentOperation)

@@ -125,7 +125,7 @@ class SegmentAggregator:
     def awaits_removal(self) -> bool:
         """It is deleted or merged in the container, and that operation has not been consumed yet.
 
-        It is not flushed by itself any more: Tier 2 may already have seen it go in a former life.
+        It is not flushed by itself any more: Tier 2 may already have seen it go in an earlier epoch.
         """
         return self.merged_into is None and self.segment.is_gone() and not self.deleted
 

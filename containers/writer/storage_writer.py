@@ -114,7 +114,7 @@ class StorageWriter:
     # --- what the container calls -------------------------------------------------------------
 
     def start(self, claimed: ClaimedManifest) -> None:
-        """Continue above the numbers of the root that was claimed. Before run()."""
+        """Continue above the numbers of the manifest that was claimed. Before run()."""
         self._claimed = claimed
         self.reconciler.set_new_above(claimed.highest_sequence_number)
 
@@ -386,7 +386,7 @@ class FlushWaiters:
 
     @property
     def highest(self) -> SequenceNumber:
-        """The highest number that anybody waits for. O(n)."""
+        """The highest number that a caller waits for. O(n)."""
         return max(self._waiters.values(), default=NO_SEQUENCE_NUMBER)
 
     def add(self, up_to: SequenceNumber) -> "asyncio.Future[None]":
