@@ -124,7 +124,7 @@ class MemoryDurableDataLog:
     def append(
         self, entry: Sequence[BufferView], *, internal: bool = False
     ) -> "asyncio.Future[LogAddress]":
-        """As the door says. An entry above entry_bytes_max fails with AppendTooLargeError and leaves the log open."""
+        """As DurableDataLog says. An entry above entry_bytes_max fails (AppendTooLargeError); the log stays open."""
         assert self._epoch, "append() comes after initialize()"
         loop = asyncio.get_running_loop()
         future: asyncio.Future[LogAddress] = loop.create_future()

@@ -1,7 +1,7 @@
 """The bytes of a journal file: frames, each one group commit.
 
 A journal file is a row of frames from offset 0. What follows the last frame is zeros, or, in a recycled file, frames
-of an earlier life. Little endian throughout.
+of an earlier generation. Little endian throughout.
 
     frame   := header table payload padding         length: a multiple of 4096, starts on a multiple of 4096
     table   := entry_count * (address: u64, length: u32)
@@ -15,7 +15,7 @@ of an earlier life. Little endian throughout.
       6   2  reserved, zero
       8  16  log id
      24   8  epoch of the writer
-     32   8  generation: which life of a file this is; the first file an epoch uses is 1, the next 2 ...
+     32   8  generation: which use of a file this is; the first file an epoch uses is 1, the next 2 ...
      40   8  frame number; +1 each within an epoch, above every number ever seen at the start of an epoch
      48   8  epoch of the frame before this one
      56   8  number of the frame before this one; an epoch frame says here where earlier epochs end

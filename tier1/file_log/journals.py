@@ -5,7 +5,7 @@ background, taken in order, taken back when freed.
 
 Invariants of a journal:
 - A journal that this process writes was created by it under its epoch, wholly overwritten with zeros, synced, and its
-  name synced, before the first frame goes in; each later life of it is a new generation.
+  name synced, before the first frame goes in; each later use of it is a new generation.
 - `position` only grows within a generation, and is a multiple of the page size.
 - Entries leave MARK_PAGES pages free at the end, so that a truncation can always be recorded.
 
@@ -60,7 +60,7 @@ class Journal:
     """A frame was written behind the last sync."""
 
     def begin(self, *, generation: int, first_number: int) -> None:
-        """Start a new life at offset 0."""
+        """Start a new generation at offset 0."""
         assert generation > self.generation, (
             f"generations only grow: {generation} after {self.generation} path={self.path!r}"
         )
@@ -152,7 +152,7 @@ class JournalFiller:
 
 
 class NoJournalSpaceError(Exception):
-    """The disk has no room for a further journal. Stays inside this room."""
+    """The disk has no room for a further journal. Stays inside this package."""
 
 
 class JournalPool:

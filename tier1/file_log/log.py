@@ -6,7 +6,7 @@ How it works, and what each file here adds to it:
                    -> frames (frames.py) -> files (journals.py), made ahead by JournalPool
     initialize()   LogOpening (opening.py): lock and epoch (directory.py), scan and chain (recovery.py)
 
-Invariants (the door's L1 to L6 apart):
+Invariants (L1 to L6 of DurableDataLog apart):
 - Nothing that read() returns can vanish afterwards: it was synced before, here or by an earlier owner.
 - States move forward only: NEW -> OPENING -> OPEN -> CLOSED; a failed writer stays OPEN and refuses everything.
 """
@@ -132,7 +132,7 @@ class FileDurableDataLog:
     # --- life cycle --------------------------------------------------------------------------
 
     async def initialize(self) -> Epoch:
-        """As the door says. Also raises LogFullError when there is no space for one journal; nothing is lost then."""
+        """As DurableDataLog says. Also raises LogFullError if there is no space for one journal; nothing is lost."""
         self._move_to(_State.OPENING)
         try:
             with self._translated():
@@ -185,7 +185,7 @@ class FileDurableDataLog:
         )
 
     async def close(self) -> None:
-        """As the door says; the last synced frame is vouched for by a mark."""
+        """As DurableDataLog says; the last synced frame is vouched for by a mark."""
         async with self._closing:
             if self._state is not _State.CLOSED:
                 self._move_to(_State.CLOSED)
@@ -206,7 +206,7 @@ class FileDurableDataLog:
     # --- entries -----------------------------------------------------------------------------
 
     async def read(self) -> AsyncGenerator[LogEntry, None]:
-        """As the door says. Payloads of one frame share its memory."""
+        """As DurableDataLog says. Payloads of one frame share its memory."""
         opened = self._opened
         assert opened is not None, "read() comes after initialize()"
         assert not self._appended, "read() comes before the first append()"
@@ -235,7 +235,7 @@ class FileDurableDataLog:
     def append(
         self, entry: Sequence[BufferView], *, internal: bool = False
     ) -> "asyncio.Future[LogAddress]":
-        """As the door says. An entry above entry_bytes_max fails with AppendTooLargeError and leaves the log open.
+        """As DurableDataLog says. An entry above entry_bytes_max fails (AppendTooLargeError); the log stays open.
 
         Cancelling the future gives up waiting, not the entry.
         """
@@ -253,7 +253,7 @@ class FileDurableDataLog:
         return writer.append(entry, length=length, internal=internal)
 
     async def truncate(self, up_to: LogAddress) -> None:
-        """As the door says. Entries are gone at once; files go, oldest first, when all of theirs are."""
+        """As DurableDataLog says. Entries are gone at once; files go, oldest first, when all of theirs are."""
         assert self._writer is not None, "truncate() comes after initialize()"
         async with self._releasing:
             self._discarded.extend(await self._writer.truncate(up_to))
@@ -299,7 +299,7 @@ class FileDurableDataLog:
     # --- evidence ----------------------------------------------------------------------------
 
     async def disable(self, why: str) -> None:
-        """As the door says; once fenced, nothing: the evidence belongs to the new owner, and so does the log."""
+        """As DurableDataLog says; once fenced, nothing: the evidence belongs to the new owner, and so does the log."""
         with self._translated():
             await run_blocking(self._executor, partial(self._directory.disable, why))
 

@@ -5,8 +5,8 @@
     plan_recovery()   what of the chain stays in place, and what the new epoch copies
 
 The scan goes from frame to frame; where no valid header lies it steps on page by page, since a torn frame may be
-followed by a whole one. Frames of an earlier life of the file are reported like all others: `link_frames` tells them
-apart.
+followed by a whole one. Frames of an earlier generation of the file are reported like all others: `link_frames` tells
+them apart.
 
 The frames of a log are a chain: each names the one before it. Recovery finds its newest end and follows it back.
 
@@ -18,7 +18,7 @@ The frames of a log are a chain: each names the one before it. Recovery finds it
   cut.
 - The chain begins exactly at the frame that its end calls the oldest needed one.
 
-Invariant: a frame of the file's newest life is never jumped over because of an older frame's length.
+Invariant: a frame of the file's newest generation is never jumped over because of an older frame's length.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -70,7 +70,7 @@ class DurabilityRules:
         return False
 
     def continues(self, previous: FrameHeader, frame: FrameHeader) -> bool:
-        """Whether `frame`, found right behind `previous`, follows it and is no left-over of a former life."""
+        """Whether `frame`, found right behind `previous`, follows it and is no left-over of an earlier generation."""
         if frame.generation == previous.generation:
             adjacent = frame.page == previous.end_page
         else:
