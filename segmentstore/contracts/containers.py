@@ -14,7 +14,7 @@ HostId = NewType("HostId", str)
 
 
 class ContainerState(Enum):
-    """Life of one container object; it goes forward only."""
+    """States of one container object; they go forward only."""
 
     CREATED = "created"
     STARTING = "starting"

@@ -1,4 +1,4 @@
-"""The door to Tier 1: one container's log of opaque entries, with a single writer fenced by epoch.
+"""The interface of Tier 1: one container's log of opaque entries, with a single writer fenced by epoch.
 
 Guarantees every implementation gives (tests/contracts/durable_data_log_suite.py holds them to it):
 
@@ -67,11 +67,11 @@ class DurableDataLog(Protocol):
 
     @property
     def log_id(self) -> bytes:
-        """Sixteen bytes given at creation; tie the log to its Tier-2 root."""
+        """Sixteen bytes given at creation; tie the log to its manifest in Tier 2."""
 
     @property
     def follows(self) -> bytes:
-        """The id of a lost log whose Tier-2 root this one was made to take over; empty: none. Given at creation."""
+        """The id of a lost log whose manifest this one was made to take over; empty: none. Given at creation."""
 
     @property
     def follows_changes(self) -> int | None:

@@ -31,7 +31,7 @@ class ErrorKind(Enum):
 
 
 class SegmentStoreError(Exception):
-    """Root of all errors that cross a room's wall."""
+    """Base class of all errors that one package raises to another."""
 
     kind = ErrorKind.UNAVAILABLE
 
@@ -276,7 +276,7 @@ class StorageUnavailableError(StorageError):
 
 
 class StorageNotPrimaryError(StorageError):
-    """The root was claimed under a higher epoch."""
+    """The manifest was claimed under a higher epoch."""
 
     kind = ErrorKind.FENCED
 

@@ -9,7 +9,7 @@
 from typing import NewType, TypeAlias
 
 SegmentId = NewType("SegmentId", int)
-"""Number that a container gives a segment for life; never reused, also not after deletion."""
+"""Number that a container gives a segment at its creation; never reused, also not after deletion."""
 
 ContainerId = NewType("ContainerId", int)
 """0 .. container count - 1."""
@@ -27,7 +27,7 @@ NO_SEGMENT = SegmentId(0)
 NO_SEQUENCE_NUMBER = SequenceNumber(0)
 
 BufferView: TypeAlias = bytes | memoryview
-"""Bytes handed from room to room. A memoryview must not change until the callee is done with it."""
+"""Bytes handed from package to package. A memoryview must not change until the callee is done with it."""
 
 AttributeKey = NewType("AttributeKey", bytes)
 """1 to 255 bytes. Sixteen-byte keys that start with CORE_ATTRIBUTE_PREFIX are core attributes."""
@@ -44,7 +44,7 @@ CORE_ATTRIBUTE_BYTES_MAX = 16 * 1024
 """Of one segment: the bytes of those values that are byte strings."""
 
 EVENT_COUNT = AttributeKey(CORE_ATTRIBUTE_PREFIX + (1).to_bytes(8, "big"))
-"""Core attribute: events appended over the segment's life, truncation notwithstanding. Never negative."""
+"""Core attribute: events appended since the segment's creation, truncation notwithstanding. Never negative."""
 SCALE_POLICY_TYPE = AttributeKey(CORE_ATTRIBUTE_PREFIX + (2).to_bytes(8, "big"))
 """Core attribute: 0 fixed, 1 kilobytes per second, 2 events per second."""
 SCALE_POLICY_RATE = AttributeKey(CORE_ATTRIBUTE_PREFIX + (3).to_bytes(8, "big"))

@@ -1,4 +1,4 @@
-"""The door to an object store: keys, immutable bytes, and a compare-and-set.
+"""The interface of an object store: keys, immutable bytes, and a compare-and-set.
 
 Guarantees (tests/contracts/object_store_suite.py):
 

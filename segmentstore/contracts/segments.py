@@ -1,4 +1,4 @@
-"""What users of the store hold in their hands: properties, attribute updates, read results, and the verbs.
+"""What users of the store work with: properties, attribute updates, read results, and the verbs.
 
 `SegmentApi` is spoken by one container and by the whole store alike, so that the HTTP and wire servers need not know
 how many containers there are.

@@ -1,7 +1,7 @@
-"""The door to Tier 2 as the one owner of a container sees it: segment verbs under one commit point.
+"""The interface of Tier 2 as the one owner of a container sees it: segment verbs under one commit point.
 
-A flush round is one `publish()`: it uploads chunks (many small segments share one object), writes one sorted run of
-changed records, and replaces the container's root by compare-and-set. All of a publication becomes visible at once
+A flush round is one `publish()`: it uploads chunks (many small segments share one object), writes one SST of
+changed records, and replaces the container's manifest by compare-and-set. All of a publication becomes visible at once
 or not at all, so no half merge, no half delete and no attribute ahead of its bytes can exist.
 
 Guarantees (tests/contracts/storage_suite.py):
@@ -10,7 +10,7 @@ Guarantees (tests/contracts/storage_suite.py):
 - S2  After claim(e), a publish under a smaller epoch raises StorageNotPrimaryError and changes nothing.
 - S3  A published record's `length` never shrinks and its `start_offset` never goes back; `read` returns exactly
       the published bytes of [start_offset, length) or raises; it never returns bytes that fail a checksum.
-- S4  An unknown outcome is resolved inside publish() by reading the root back; StorageError out of publish()
+- S4  An unknown outcome is resolved inside publish() by reading the manifest back; StorageError out of publish()
       means: nothing is known to be published; the same publication may be handed in again, unchanged.
 - S5  Dropped bytes are deleted later, when no reader and no backup can need them, by collect_garbage().
 """
@@ -53,8 +53,8 @@ class RunEvents:
     """What is known of the events of one run. Times are Unix milliseconds."""
 
     first_number: int | None
-    """The run begins with this event, counted from the segment's start over its whole life; None: it lies inside an
-    event that began before it."""
+    """The run begins with this event, counted from the segment's creation; None: it begins inside an event that began
+    before it."""
     lowest_time_ms: int
     highest_time_ms: int
 
@@ -108,21 +108,21 @@ class Publication:
     segments: Sequence[SegmentPublication]
     highest_segment_id: SegmentId
     highest_sequence_number: SequenceNumber
-    """Never smaller than in the root: recovery from Tier 2 alone continues above them."""
+    """Never smaller than in the manifest: recovery from Tier 2 alone continues above them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedManifest:
-    """What the root said when it was claimed."""
+    """What the manifest said when it was claimed."""
 
     created: bool
-    """The root did not exist before: this container starts from nothing."""
+    """The manifest did not exist before: this container starts from nothing."""
     was_ours: bool
     """An earlier owner of the same log had claimed it."""
     epoch: Epoch
     version: int
     changes: int
-    """How many changes of the root there were, claims not counted."""
+    """How many changes of the manifest there were, claims not counted."""
     highest_segment_id: SegmentId
     highest_sequence_number: SequenceNumber
 
@@ -185,7 +185,7 @@ class StoredBlock:
     first_event_offset: int | None
     """In the segment: where the first event that starts in the block starts; None if none is known to."""
     event_number: int
-    """Of that event, counted from the segment's start over its whole life; 0 without one."""
+    """Of that event, counted from the segment's creation; 0 without one."""
     events_known: bool
     """False: no writer said where events lie in this block. True without a first event: it is the inside of one."""
     lowest_time_ms: int
@@ -213,14 +213,14 @@ class StoredBlock:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """A root version that is kept for a backup: nothing that it names is deleted."""
+    """A manifest version that is kept for a backup: nothing that it names is deleted."""
 
     name: str
     created_ms: int
     """Unix time."""
     epoch: int
     version: int
-    """Of the root that is kept."""
+    """Of the manifest that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ KeptBytes: TypeAlias = Callable[[SegmentId, int, int], bytes | None]
 
 
 class ReadOnlyStorage(Protocol):
-    """What can be read from one container's root with or without its owner."""
+    """What can be read from one container's manifest with or without its owner."""
 
     async def find(self, name: str) -> SegmentRecord | None:
         """The published segment of that name, None if the catalog has none."""
@@ -284,11 +284,10 @@ class Storage(ReadOnlyStorage, Protocol):
     """Tier 2 for the owner of one container."""
 
     async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedManifest:
-        """Create or take over the root under this epoch. `follows`: a log whose root becomes this one's for good.
+        """Create or take over the manifest under this epoch. `follows`: a log whose manifest goes over to this one.
 
-        Raises StorageNotPrimaryError if the root's epoch is not smaller, InvalidRequestError (which
-        names both) if store id, log id or container count differ, StorageError if Tier 2 does not answer (may be called
-        again).
+        Raises StorageNotPrimaryError if the manifest's epoch is not smaller, InvalidRequestError (which names both) if
+        store id, log id or container count differ, StorageError if Tier 2 does not answer (may be called again).
         """
 
     def list_blocks(
@@ -302,7 +301,7 @@ class Storage(ReadOnlyStorage, Protocol):
 
     @property
     def root_changes(self) -> int:
-        """How many changes of the root are known to be durable; of a claimed root."""
+        """How many changes of the manifest are known to be durable; of a claimed manifest."""
 
     async def publish(self, publication: Publication) -> None:
         """Make a flush round durable and visible. One at a time."""
@@ -311,14 +310,14 @@ class Storage(ReadOnlyStorage, Protocol):
         """Delete what has been garbage for longer than the grace period; returns the objects removed."""
 
     async def maintain(self) -> bool:
-        """Merge runs, join chunks, if that is due; True if something was done. Never runs beside publish()."""
+        """Merge SSTs, join chunks, if that is due; True if something was done. Never runs beside publish()."""
 
     async def scrub(self, kept: KeptBytes) -> bool:
         """Prove some of what is stored, as far as the settings allow now, and write damaged chunks anew whose bytes
         are kept elsewhere; True if one was. Never runs beside publish()."""
 
     async def pin(self, name: str) -> SnapshotInfo:
-        """Keep what the root names now, under a name, until unpin(); pinning it again gives what is there already.
+        """Keep a snapshot of the manifest under a name, until unpin(). A name that is taken gives its snapshot.
 
         Raises InvalidRequestError, and as publish(). May run beside publish().
         """

@@ -122,7 +122,7 @@ class ContainerManager:
         await self._settled.wait()
 
     async def _watch(self) -> None:
-        # The door says that the iterator is held in `aclosing`; its type only says that it iterates.
+        # AssignmentSource says that the iterator is held in `aclosing`; its type only says that it iterates.
         watch = self._assignments.watch(self._host_id)
         async with aclosing(watch) as assignments:
             async for assignment in assignments:

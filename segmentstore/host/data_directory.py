@@ -3,7 +3,7 @@
 Layout:
 
     lock                       locked by the process that uses the directory; holds its process id as text
-    identity                   what is fixed for the life of the store, format below
+    identity                   what never changes in the store, format below
     tier1/container-0003/      the log of container 3
     tier2/                     the object store, if it is on this file system
 
@@ -66,7 +66,7 @@ class DataDirectoryCorruptedError(SegmentStoreError):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIdentity:
-    """What is fixed for the life of a store."""
+    """What never changes in a store."""
 
     store_id: bytes
     container_count: int

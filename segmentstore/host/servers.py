@@ -35,7 +35,7 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 @dataclass(frozen=True, slots=True)
 class ServerAddresses:
-    """What is listened on; empty for a face that is off."""
+    """What is listened on; empty for a server that is off."""
 
     http: str
     wire: str
@@ -120,7 +120,7 @@ class Servers:
             await asyncio.get_running_loop().create_future()
 
     async def wait_until_ready(self) -> None:
-        """Until every face answers. Containers have to run for that."""
+        """Until every server answers. Containers have to run for that."""
         if self._controller is not None:
             await self._controller.wait_until_recovered()
 

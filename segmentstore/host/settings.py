@@ -95,7 +95,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """The HTTP face."""
+    """The HTTP server."""
 
     address: str = text("127.0.0.1:9091", "HOST:PORT to listen on; port 0 takes any free one.")
     append_bytes_max: int = count(

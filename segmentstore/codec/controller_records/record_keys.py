@@ -62,7 +62,7 @@ def scope(name: str) -> str:
 
 
 def state(stream: str) -> str:
-    """Life and counters of a stream."""
+    """State and counters of a stream."""
     return f"stream/{stream}/state"
 
 

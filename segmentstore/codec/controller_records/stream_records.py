@@ -4,7 +4,7 @@ Every record has a version of its own, the first field. Under which key each one
 
 ## State: StreamStateRecord
 
-Where a stream stands in its life, and its counters. Every transition rewrites this record, under its version.
+The state of a stream, and its counters. Every transition rewrites this record, under its version.
 
     version 1 | unsigned state | unsigned current epoch | unsigned last epoch | unsigned next segment number
               | signed created ms

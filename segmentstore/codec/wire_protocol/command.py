@@ -43,7 +43,7 @@ def frame(command_type: int, *parts: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The root of all commands."""
+    """The base class of all commands."""
 
     type: ClassVar[int]
 

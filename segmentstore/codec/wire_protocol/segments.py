@@ -1,4 +1,4 @@
-"""The life of a segment: created, sealed, truncated, merged, deleted."""
+"""How segments are created, sealed, truncated, merged and deleted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
