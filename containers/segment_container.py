@@ -273,7 +273,7 @@ class StreamSegmentContainer:
         """Stop in order. Everything acknowledged is in the log; nothing is flushed for it.
 
         Cancelling it gives up waiting for what is under way, whose outcome is unknown then; the rest is done in any
-        case, and who else closes waits for that.
+        case, and another caller of close() waits for that.
         """
         if self._lifecycle_state is ContainerState.CREATED:
             self._move_to(ContainerState.STOPPED)

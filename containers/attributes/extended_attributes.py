@@ -35,7 +35,7 @@ async def ask_tier2(segment: SegmentMetadata, ask: Callable[[], Awaitable[Answer
 
 
 class _FetchBatch:
-    """Keys of one segment that are asked for next, and who waits for them."""
+    """Keys of one segment that are asked for next, and the future of the callers that wait for them."""
 
     __slots__ = ("done", "keys")
 

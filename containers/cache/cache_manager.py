@@ -1,11 +1,11 @@
-"""Who may use the cache's memory, and who leaves when it is short.
+"""Which containers may use the cache's memory, and which entries are evicted when it is short.
 
 Entries with bytes that Tier 2 lacks are pinned: they are in no list, so eviction cannot find them. The others stand
 in generations, oldest first; using one moves it to the current generation, at most once per generation. A generation
 ends when a set share of the budget was used in it: age is counted in bytes, not in time; an idle cache does not age.
 
 The room for bytes that Tier 2 lacks is divided among the containers of a process. Half of it is guaranteed in
-equal parts, one for each container that is open; the other half goes to those who come first. What one container holds
+equal parts, one for each container that is open; the other half goes to those that ask first. What one container holds
 beyond its part is taken from that other half alone, so a container whose Tier 2 is slow, or that takes in more than it
 can flush, never keeps the others from their part. Memory outside the cache is charged to a container's share too, so
 that it takes room from bytes: items of the in-memory log.
@@ -361,7 +361,7 @@ class CacheManager:
         self._storage.free(block)
 
     def room_made(self) -> None:
-        """Tell those who wait for room. Called once by each operation that released or un-pinned entries."""
+        """Tell the containers that wait for room. Called once by each operation that released or un-pinned entries."""
         for callback in self.on_room:
             callback()
 

@@ -92,7 +92,7 @@ class SegmentMetadata(_AppendFields):
         self.open_run: AppendRun | None = None
         """The newest item of the in-memory log for this segment, while it may grow."""
         self.has_tail_waiters = False
-        """Whether a commit of bytes would find anyone to wake; kept by its read index."""
+        """Whether a reader waits for bytes at the tail, which a commit has to wake; kept by its read index."""
         self.pins = 0
         """Handles, requests and writer steps that hold this object."""
         self.last_used = 0.0

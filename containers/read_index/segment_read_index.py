@@ -428,7 +428,7 @@ class SegmentReadIndex:
         self._cache.manager.room_made()
 
     def resolve(self, offset: int, end: int) -> "list[tuple[SegmentReadIndex, int, int]]":
-        """Who has the byte at `offset`: this index, then the sources it is read through, innermost last.
+        """Which indexes may have the byte at `offset`: this one, then the sources it is read through, innermost last.
 
         Each with the offset in its own segment, and with `end`, cut where its redirect ends.
         """

@@ -1,4 +1,4 @@
-"""Reads from Tier 2 on behalf of readers: shared, bounded, and ahead of those who read in order.
+"""Reads from Tier 2 on behalf of readers: shared, bounded, and ahead of readers that read in order.
 
 A fetch belongs to the container, not to the reader that caused it. Readers that want a byte a running fetch was asked
 for wait for that one; one that goes away leaves it running for the others.
@@ -81,7 +81,7 @@ class StorageFetches:
         settings: StorageFetchSettings,
         fail: Callable[[Exception], None] = raise_again,
     ) -> None:
-        """`fail` ends the container when a fetch cannot tell those who wait for it."""
+        """`fail` ends the container when a fetch cannot tell the readers that wait for it."""
         self._storage = storage
         self._settings = settings
         self._slots = asyncio.Semaphore(settings.fetches_max)

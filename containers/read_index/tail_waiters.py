@@ -59,7 +59,7 @@ class TailWaiters:
         self._futures.pop(future, None)
 
     def wake(self) -> None:
-        """Wake everyone who waits now."""
+        """Wake every reader that waits now."""
         futures = list(self._futures)
         self._futures.clear()
         _wake_slice(futures, 0)

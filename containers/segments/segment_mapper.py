@@ -1,7 +1,7 @@
 """From names to active segments: activation, creation, pins, and eviction of what is idle.
 
 Invariants:
-- one resolution of a name is in flight at a time, shared by all who ask; of several creates one wins;
+- one resolution of a name is in flight at a time, shared by all callers that ask; of several creates one wins;
 - a segment is logged (mapped) before anything else of it can be, because mapping is submitted in the very stretch in
   which the segment becomes active;
 - existence is decided by active metadata, else by the catalog under the manifest; never by a listing, and "does not

@@ -6,8 +6,8 @@
 
 and, among its core attributes, so that they are always in memory:
 
-    TABLE_KEY_LENGTH   0 for the hash layout, else the length of every key; who has it is a table
-    SEGMENT_TYPE       TABLE, for those who look at Pravega's attribute
+    TABLE_KEY_LENGTH   0 for the hash layout, else the length of every key; a segment that has it is a table
+    SEGMENT_TYPE       TABLE, for clients that look at Pravega's attribute
     TABLE_ENTRY_COUNT  keys that exist
     TABLE_LIVE_BYTES   bytes of their newest records
 
