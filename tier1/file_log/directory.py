@@ -1,6 +1,6 @@
-"""The directory of a log: who may use it, under which epoch, which log it is, and the names of its files.
+"""The directory of a log: which process may use it, under which epoch, which log it is, and the names of its files.
 
-    lock                        held by flock while a process owns the log; its text says who
+    lock                        held by flock while a process owns the log; its text says which one
     identity                    which log this is, see below
     epoch-0000000012            an empty file whose name claims epoch 12
     journal-0000000012-000003   the third journal file that epoch 12 created
@@ -59,7 +59,7 @@ IDENTITY_BYTES_MAX = (
 
 @dataclass(frozen=True, slots=True)
 class JournalName:
-    """Who created a journal file, and as which of its files."""
+    """The epoch that created a journal file, and as which of its files."""
 
     epoch: int
     serial: int
@@ -200,7 +200,7 @@ class LogDirectory:
 
     def highest_epoch(self) -> int:
         """That was ever claimed here; 0 without one. Needs no lock."""
-        # A journal outlives its epoch's file when someone tidies up by hand: its name counts too.
+        # A journal outlives its epoch's file when a person tidies up by hand: its name counts too.
         return max([0, *self._epochs(), *(name.epoch for name in self.journals())])
 
     # --- files -----------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from tier1.file_log.settings import FileLogSettings
 
 @dataclass(slots=True)
 class PendingEntry(FrameEntry):
-    """An accepted entry and who waits for it."""
+    """An accepted entry and the future of its append."""
 
     future: "asyncio.Future[LogAddress]"
     room_bytes: int
@@ -76,7 +76,7 @@ class SinglePageFrame(NamedTuple):
 
 
 class PendingEntries:
-    """The queue in front of the writer. Bounded by its callers, who respect outstanding_bytes_max."""
+    """The queue in front of the writer. Bounded by its callers, which respect outstanding_bytes_max."""
 
     def __init__(self) -> None:
         self._waiting: deque[PendingEntry] = deque()

@@ -105,7 +105,7 @@ class FrameWriter:
     def full(self) -> bool:
         """Whether an ordinary entry of the largest size would be refused for want of space.
 
-        A log that failed is not full, whatever it was before: who appends has to learn that it must be opened anew.
+        A log that failed is not full, whatever it was before: the caller has to learn that it must be opened anew.
         """
         if self._failure is not None:
             return False

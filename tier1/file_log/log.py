@@ -72,7 +72,7 @@ class FileDurableDataLog:
         pace: InlineSyncPolicy | None = None,
         rules: DurabilityRules | None = None,
     ) -> None:
-        """path: absolute, made if missing. owner: who we are, for the message that others get while we hold the log.
+        """path: absolute, made if missing. owner: this process, for the message that others get while it holds the log.
 
         epoch_floor: the new epoch is above it; for a log that replaces a lost one.
         pace: when small frames may be written on the loop; shared by the logs of a loop. Without it none are.
