@@ -193,8 +193,8 @@ class Segment(ReadOnlySegment, Protocol):
 
 
 class SegmentReads(Protocol):
-    """What can be read, also of a container that is down for good. For readers alone: who decides by what it reads
-    (a merge, a deletion, an append) asks SegmentApi, which answers for containers that run."""
+    """What can be read, also of a container that is down for good. For readers alone: a caller that decides by what it
+    reads (a merge, a deletion, an append) asks SegmentApi, which answers for containers that run."""
 
     def open_segment(self, name: str) -> AbstractAsyncContextManager[ReadOnlySegment]:
         """Raises SegmentNotFoundError, ContainerNotFoundError, InvalidRequestError."""

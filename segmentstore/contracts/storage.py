@@ -304,7 +304,7 @@ class Storage(ReadOnlyStorage, Protocol):
         """How many changes of the manifest are known to be durable; of a claimed manifest."""
 
     async def publish(self, publication: Publication) -> None:
-        """Make a flush round durable and visible. One at a time."""
+        """Make a flush round durable and visible. The caller waits for one call before it makes the next."""
 
     async def collect_garbage(self) -> int:
         """Delete what has been garbage for longer than the grace period; returns the objects removed."""

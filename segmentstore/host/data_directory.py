@@ -1,4 +1,4 @@
-"""The directory that holds one store: who it is, how it is divided, and that one process at a time uses it.
+"""The directory that holds one store: which store it is, how it is divided, and that one process at a time uses it.
 
 Layout:
 

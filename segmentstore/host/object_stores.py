@@ -11,7 +11,7 @@ Invariants:
 - A store need not answer when the process starts: all but that in memory are behind a LazyObjectStore, which
   starts them by the first call that reaches it. Until that succeeds every call raises StorageError, which containers
   understand as "Tier 2 does not answer": they recover from their logs, serve what they have, try again.
-- What outlives one life of a container is made once, here.
+- What outlives a container object is made once, here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -124,7 +124,7 @@ class Tier2Stores:
 def _open_bucket(
     place: str, settings: S3StoreSettings, random: Random, *, executor: Lane
 ) -> tuple[ObjectStore, Callable[[], Mapping[str, float]]]:
-    # Only those who use S3 need its client library.
+    # Only a store in S3 needs its client library.
     from tier2.object_stores.s3.s3_object_store import S3ObjectStore
     from tier2.object_stores.s3.settings import S3Settings, parse_s3_url
 

@@ -8,8 +8,8 @@ Invariants:
 - What is opened first is closed last; an error half-way closes what was opened.
 - Threads of Tier 1 and of Tier 2 are apart: a slow Tier 2 never holds back a sync of the log. Within each, containers
   take turns; that is why every container has its own lane and its own object store.
-- Everything that outlives one life of a container is made once, here; a log, a storage and a container are made anew
-  for each life.
+- Everything that outlives a container object is made once, here; a log, a storage and a container are made anew
+  each time a container starts.
 """
 
 import os
@@ -234,7 +234,7 @@ class ContainerFactory:
         await self._cache_storage.make_ahead(self._read_lanes[0])
 
     def create(self, container_id: ContainerId) -> SegmentContainer:
-        """A container for one life."""
+        """A container to be started once."""
         settings = self._settings
         lane = self._storage_lanes[container_id]
         storage = TieredStorage(
@@ -283,7 +283,7 @@ class ContainerFactory:
         return PublishedContainer(reader=reader, why=why)
 
     def storage_of(self, container_id: ContainerId) -> TieredStorage:
-        """Tier 2 of the container's present life, for compactors beside it. Raises KeyError if it had none."""
+        """Tier 2 of the container as it was created last, for compactors beside it. Raises KeyError if it never was."""
         return self._storages[container_id]
 
     def _storage_settings(self) -> StorageSettings:

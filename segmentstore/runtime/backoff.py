@@ -3,8 +3,8 @@
 Invariants:
 
 - A pause is never longer than `seconds_max`, however many attempts there were.
-- With `random`, a pause is shortened by up to half of it, by exactly one draw: those who failed together do not come
-  back together. Without `random` it is what the settings say.
+- With `random`, a pause is shortened by up to half of it, by exactly one draw: callers that failed together do not
+  try again together. Without `random` it is what the settings say.
 """
 
 from random import Random

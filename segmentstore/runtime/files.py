@@ -283,7 +283,7 @@ class SystemFile:
         return descriptor
 
     def close(self) -> None:
-        self.direct = None  # Its memory ends with the last who writes from it.
+        self.direct = None  # Its memory is freed after the last write from it.
         self._close_pages()
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
@@ -380,7 +380,7 @@ class LockHeldError(Exception):
 
 
 def lock_file(files: FileSystem, path: str, *, holder: str) -> File:
-    """The file at `path`, made if it is missing, with its lock; from then on its text says who holds it.
+    """The file at `path`, made if it is missing, with its lock; from then on its text says which process holds it.
 
     The lock is free when the file is closed or the process has ended, in whatever way; a stopped process still holds
     it. The file is never removed: a lock on a file without a name locks nothing. Raises LockHeldError.
@@ -429,7 +429,7 @@ def create_whole(files: FileSystem, path: str, content: BufferView, *, random: R
 
 
 def remove_unfinished(files: FileSystem, folder: str) -> None:
-    """What `create_whole` left in a directory when it was killed. For those who have the directory for themselves."""
+    """What `create_whole` left in a directory when it was killed. The caller alone uses the directory."""
     for name in files.list(folder):
         if name.startswith(".") and name.endswith(_UNFINISHED_SUFFIX):
             with suppress(FileNotFoundError):

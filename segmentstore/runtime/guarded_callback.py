@@ -1,8 +1,8 @@
 """Callbacks of the event loop whose failure is their owner's end.
 
 A task that fails tells the one that awaits it. A callback that is run by `call_soon`, `call_at`, `add_reader` or a
-future's `add_done_callback` tells no one: the loop logs the exception and goes on, and what the callback was to do next
-is never done. What waits for that waits for ever.
+future's `add_done_callback` tells no task: the loop logs the exception and goes on, and what the callback was to do
+next is never done. A task that waits for that waits for ever.
 
 Rule: a callback that does more than set a future, an event or a number is scheduled as `guarded(callback, fail)`, with
 a `fail` that ends its owner as a failed task of that owner would.
