@@ -1,13 +1,18 @@
 """Keepers of reader groups."""
 
+import asyncio
 from collections.abc import Sequence
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from tests.controller.random_life.cuts import draw_cut
 from tests.controller.random_life.keeper import Keeper
 from tests.controller.random_life.keeping import Subscription
+from tests.controller.random_life.settings import Theme
 from tests.controller.random_life.stream_life import Stage, StreamLife
 from tests.controller.random_life.theatre import SCOPE, Theatre
+
+_RETAINED_SECONDS_MAX = 0.6
+"""How long a group that was reset waits for what retention does."""
 
 
 class GroupKeeper(Keeper):
@@ -17,6 +22,7 @@ class GroupKeeper(Keeper):
         super().__init__(theatre, f"keeper of group {group}")
         self.group = group
         self._streams = streams
+        self._resets = theatre.settings.theme is Theme.RESETS
         self._count = 0
         self._config = api.ReaderGroupConfiguration()
         self._asked = api.ReaderGroupConfiguration()
@@ -31,6 +37,8 @@ class GroupKeeper(Keeper):
             await self._create()
         elif self._stage is Stage.DELETING:
             await self.delete()
+        elif self._resets:
+            await self._read_and_reset()
         elif self.random.random() < 0.3:
             await self._consume()
         elif self.random.random() < 0.5:
@@ -39,6 +47,16 @@ class GroupKeeper(Keeper):
             await self._update()
         elif not self.theatre.calm:
             await self.delete()
+
+    async def _read_and_reset(self) -> None:
+        """Consume, begin anew before that is retained, and look what retention makes of it."""
+        if not self._unsure and self.random.random() < 0.9:
+            await self._consume(newest=self.random.random() < 0.7)
+        await self._update()
+        await self._note_heads()
+        await asyncio.sleep(self.random.random() * _RETAINED_SECONDS_MAX)
+        for life in self._open_lives():
+            await self.theatre.reading.learn_head(life)
 
     async def _create(self) -> None:
         if self._stage is Stage.ABSENT:
@@ -73,12 +91,12 @@ class GroupKeeper(Keeper):
             if answer.generation != self._config.generation + 1:
                 raise self.breach(f"update: {answer} {self._config}")
             self._adopt(self._asked)
-            self._subscribed()
+            self._began_anew()
             return
         if answer.status != status.SUCCESS or answer.generation != self._config.generation + 1:
             raise self.breach(f"update: {answer} {self._config}")
         self._adopt(asked)
-        self._subscribed()
+        self._began_anew()
 
     def _adopt(self, config: api.ReaderGroupConfiguration) -> None:
         generation = self._config.generation + 1
@@ -93,6 +111,7 @@ class GroupKeeper(Keeper):
             raise self.breach(f"the group is lost: {answer}")
         if self._unsure and answer.config.generation == self._config.generation + 1:
             self._adopt(self._asked)
+            self._began_anew()
         self._check_config(answer.config, self._config)
         if not self._unsure:
             await self._check_subscriptions()
@@ -126,13 +145,37 @@ class GroupKeeper(Keeper):
             ):
                 life.keeping.subscription = Subscription(self.ledger.tick())
 
+    def _began_anew(self) -> None:
+        """A generation holds: of what those before it have consumed, it has consumed nothing."""
+        for life in self._open_lives():
+            if life.keeping.subscription is not None:
+                life.keeping.subscription.begin_generation(_start_of(self._config, life))
+        self._subscribed()
+
+    async def _note_heads(self) -> None:
+        """Where streams begin once no look of retention goes on that may not know of the generation."""
+        generation = self._config.generation
+        before = self.world.looks_of_retention()
+        while before & self.world.looks_of_retention():
+            await asyncio.sleep(0.002)
+        for life in self._open_lives():
+            held = life.keeping.subscription
+            head = await self.theatre.reading.learn_head(life)
+            if (
+                head
+                and held is not None
+                and life.keeping.subscription is held
+                and self._config.generation == generation
+            ):
+                held.reset_from = head
+
     def _unsubscribed(self, asked: api.ReaderGroupConfiguration | None) -> None:
         """A configuration, or None for the end, may hold from now on."""
         for life in self.theatre.lives.values():
             if asked is None or not _subscribes(asked, life):
                 life.keeping.subscription = None
 
-    async def _consume(self) -> None:
+    async def _consume(self, *, newest: bool = False) -> None:
         """Say how far it has read a stream."""
         lives = [life for life in self._open_lives() if life.keeping.subscription is not None]
         if not lives or self._unsure:
@@ -141,7 +184,11 @@ class GroupKeeper(Keeper):
         held = life.keeping.subscription
         assert held is not None, f"not subscribed {life}"
         floor = held.consumed[-1] if held.consumed else life.told_head
-        cut = draw_cut(self.random, life, floor)
+        if newest:
+            epoch = life.epochs[max(life.epochs)] if life.epochs else ()
+            cut = {each: life.segment(each).parsed for each in epoch}
+        else:
+            cut = draw_cut(self.random, life, floor)
         if not cut:
             return
         held.consumed.append(cut)
@@ -192,13 +239,24 @@ class GroupKeeper(Keeper):
             readerGroupId=group_id,
             generation=generation,
             groupRefreshTimeMillis=self.random.randrange(1000),
-            retentionType=self.random.choice((0, 1, 2, 2)),
+            retentionType=self.random.choice((1, 2) if self._resets else (0, 1, 2, 2)),
         )
         for stream in self._streams:
-            if self.random.random() < 0.7:
-                info = api.StreamInfo(scope=SCOPE, stream=stream)
-                config.startingStreamCuts.append(api.StreamCut(streamInfo=info))
+            if self._resets or self.random.random() < 0.7:
+                cut = api.StreamCut(streamInfo=api.StreamInfo(scope=SCOPE, stream=stream))
+                self._draw_start(self.theatre.lives[stream], cut)
+                config.startingStreamCuts.append(cut)
         return config
+
+    def _draw_start(self, life: StreamLife, cut: api.StreamCut) -> None:
+        """Where a group that is reset begins to read; at the head if it says nothing."""
+        held = life.keeping.subscription
+        if not self._resets or held is None or not life.is_open:
+            return
+        start = draw_cut(self.random, life, life.told_head)
+        if start:
+            held.consumed.append(start)
+            cut.cut.update(start)
 
     def _check_config(
         self, told: api.ReaderGroupConfiguration, known: api.ReaderGroupConfiguration
@@ -207,6 +265,13 @@ class GroupKeeper(Keeper):
         for each in fields:
             if getattr(told, each) != getattr(known, each):
                 raise self.breach(f"the configuration differs in {each}: {told} {known}")
+
+
+def _start_of(config: api.ReaderGroupConfiguration, life: StreamLife) -> dict[int, int]:
+    for cut in config.startingStreamCuts:
+        if cut.streamInfo.stream == life.stream:
+            return dict(cut.cut)
+    return {}
 
 
 def _subscribes(config: api.ReaderGroupConfiguration, life: StreamLife) -> bool:

@@ -46,7 +46,7 @@ class HeadJudge:
             guarded = (
                 held is not None
                 and event.tick > held.since
-                and not any(_is_before(life, event, cut) for cut in held.consumed)
+                and not any(_is_before(life, event, cut) for cut in held.excuses)
             )
             seconds = now - event.born
             if not any(

@@ -55,7 +55,25 @@ class Subscription:
 
     since: int
     consumed: list[Mapping[int, int]] = field(default_factory=list)
-    """Cuts that it said or may have said it has consumed."""
+    """Cuts that it said or may have said it has consumed, or where it may start."""
+    consumed_before: list[Mapping[int, int]] = field(default_factory=list)
+    """The same of generations that have ended."""
+    reset_from: Mapping[int, int] | None = None
+    """Where the stream began when the last generation had begun, and no look of retention from before it went on: what
+    earlier ones had consumed explains nothing that went since. None if nobody knows: it still explains."""
+
+    def begin_generation(self, start: Mapping[int, int] | None) -> None:
+        """The group was reset: all behind `start`, or behind the head without one, is yet to be read."""
+        self.consumed_before += self.consumed
+        self.consumed = [start] if start else []
+        self.reset_from = None
+
+    @property
+    def excuses(self) -> list[Mapping[int, int]]:
+        """What lies before one of these may have been consumed when it went."""
+        if self.reset_from is None:
+            return [*self.consumed, *self.consumed_before]
+        return [*self.consumed, self.reset_from]
 
 
 @dataclass(slots=True)

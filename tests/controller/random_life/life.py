@@ -19,7 +19,7 @@ from tests.controller.random_life.lister import Lister
 from tests.controller.random_life.looker import Looker
 from tests.controller.random_life.reshaper import Reshaper
 from tests.controller.random_life.scope_keeper import ScopeKeeper
-from tests.controller.random_life.settings import LifeSettings, draw_life
+from tests.controller.random_life.settings import LifeSettings, Theme, draw_life
 from tests.controller.random_life.stream_keeper import StreamKeeper
 from tests.controller.random_life.stream_writer import StreamWriter
 from tests.controller.random_life.table_keeper import TableKeeper
@@ -102,6 +102,9 @@ def _cast(theatre: Theatre) -> list[Actor]:
         actors += [
             Transactor(theatre, stream, number) for number in range(settings.transactors_per_stream)
         ]
+    if settings.theme is not None:
+        groups = [GroupKeeper(theatre, "group", streams)] if settings.theme is Theme.RESETS else []
+        return [*actors, *groups, Looker(theatre, 1)]
     return [
         *actors,
         GroupKeeper(theatre, "group", streams),

@@ -5,7 +5,7 @@ and the controller lives as long as the containers of its tables do.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import count
 from random import Random
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.containers import HostAssignment, SegmentContainer
 from segmentstore.contracts.errors import (
     ContainerNotFoundError,
@@ -23,6 +24,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
+from segmentstore.controller.retention import RetentionLimits
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_supervisor import ControllerSupervisor
 from segmentstore.host.segment_store import SegmentStore
@@ -42,6 +44,28 @@ REQUEST_ERRORS = (SegmentStoreError, NodeDiedError)
 
 class NoAnswerError(SegmentStoreError):
     """The client waited long enough."""
+
+
+class WatchedController(Controller):
+    """That of the host, whose looks of retention are known while they last."""
+
+    looks: set[object]
+    """Of all its lives."""
+
+    async def start(self, *, whole: bool = False) -> None:
+        await super().start(whole=whole)
+        retention = self.components.retention
+        look_at = retention.look_at
+
+        async def known_look_at(scope: str, stream: str, limits: RetentionLimits) -> None:
+            look = object()
+            self.looks.add(look)
+            try:
+                await look_at(scope, stream, limits)
+            finally:
+                self.looks.remove(look)
+
+        retention.look_at = known_look_at  # type: ignore[method-assign]
 
 
 class WatchedLife(ControllerSupervisor):
@@ -81,7 +105,7 @@ class LifeHost(Host):
         """Whether it may start containers, heard of or not."""
         self._assigned.set()
         self.segments = SegmentStore(registry=self.registry)
-        self.controller = Controller(
+        self.controller = WatchedController(
             segments=self.segments,
             tables=self.segments,
             wall_clock=self._machine.wall_clock,
@@ -89,6 +113,10 @@ class LifeHost(Host):
             locate=lambda name: Endpoint("127.0.0.1", 12345),
             settings=world.settings.controller,
         )
+        self.controller.looks = set()
+        world.all_hosts.append(self)
+        self._stays_down: dict[int, float] = {}
+        """Container -> loop time until which it does not start."""
         self.life = WatchedLife(self)
 
     def stop_container(self, container_id: int) -> bool:
@@ -98,6 +126,10 @@ class LifeHost(Host):
         """
         life = self._lives.get(ContainerId(container_id))
         return life is not None and life.task.cancel()
+
+    def keep_down(self, container_id: int, seconds: float) -> None:
+        """It starts no earlier than that, here."""
+        self._stays_down[container_id] = asyncio.get_running_loop().time() + seconds
 
     def depose(self) -> None:
         """It starts nothing any more, and is not told. What runs here goes on until it is stopped or fenced."""
@@ -127,6 +159,9 @@ class LifeHost(Host):
             await super()._keep_running(container_id)
 
     async def _run_once(self, container_id: int) -> None:
+        left = self._stays_down.pop(container_id, 0.0) - asyncio.get_running_loop().time()
+        if left > 0:
+            await asyncio.sleep(left)
         await self._assigned.wait()
         self.fenced.pop(container_id, None)
         task = asyncio.get_running_loop().create_task(self._live(ContainerId(container_id)))
@@ -184,6 +219,7 @@ class LifeWorld(World):
         self._versions = count(1)
         self.patient = False
         """Whether clients wait long for each answer, as a reader of everything has to where each takes a second."""
+        self.all_hosts: list[LifeHost] = []
         super().__init__(loop, settings.swarm, self.life_machine)
 
     def next_assignment(self) -> HostAssignment:
@@ -267,6 +303,28 @@ class LifeWorld(World):
             container_id = self.random.randrange(self.swarm.node.container_count)
             if host is not None and not host.node.paused and host.stop_container(container_id):
                 self.loop.trace("stopped container", container_id)
+
+    def take_down(self, names: Sequence[str]) -> None:
+        """Keep the container of one of these segments down for a while, rather one without tables of the controller."""
+        host, mean = self.host, self.settings.container_down_seconds_mean
+        if host is None or host.node.paused or not mean:
+            return
+        number = self.settings.swarm.node.container_count
+        of_tables = {
+            container_of(name, number) for name in host.controller.components.table_names()
+        }
+        found = sorted({container_of(name, number) for name in names} - of_tables)
+        if found:
+            container_id = self.random.choice(found)
+            host.keep_down(container_id, self.random.expovariate(1 / mean))
+            host.stop_container(container_id)
+            self.loop.trace("took down container", container_id)
+
+    def looks_of_retention(self) -> set[object]:
+        """Those that go on now, in any process that lives."""
+        return {
+            look for host in self.all_hosts if host.node.alive for look in host.controller.looks
+        }
 
     # --- requests ---------------------------------------------------------------------------------
 

@@ -1,11 +1,13 @@
 """Actors that scale and truncate."""
 
+import asyncio
 import itertools
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.contracts.errors import SegmentStoreError
 from tests.controller.random_life.cuts import draw_cut
-from tests.controller.random_life.life_world import says_nothing
+from tests.controller.random_life.life_world import REQUEST_ERRORS, says_nothing
+from tests.controller.random_life.settings import Theme
 from tests.controller.random_life.stream_life import Stage, StreamLife
 from tests.controller.random_life.theatre import Actor, Theatre
 
@@ -24,7 +26,21 @@ class Reshaper(Actor):
         life = self.theatre.lives[self._stream]
         if not life.is_open:
             return
-        if self.random.random() < 0.7 and len(life.ranges) < _SEGMENTS_EVER_MAX:
+        if self.theatre.settings.theme is Theme.TRUNCATIONS:
+            # What a commit has reached in part goes while the rest is down: all that is older than the newest epoch.
+            try:
+                if len(life.ranges) < 2 * _SEGMENTS_EVER_MAX and self.random.random() < 0.7:
+                    await self._scale(life)
+                await self._truncate(life, newest=self.random.random() < 0.8)
+            except REQUEST_ERRORS as error:
+                if not says_nothing(error):
+                    raise
+                # Not more patient than a commit is.
+                await asyncio.sleep(0.05)
+        elif self.theatre.settings.theme is Theme.RESETS and self.random.random() < 0.8:
+            # What is scaled all the time is retained whole segments late.
+            return
+        elif self.random.random() < 0.7 and len(life.ranges) < _SEGMENTS_EVER_MAX:
             await self._scale(life)
         elif not life.keeping.policies or self.random.random() < 0.1:
             # Where policies cut, few others do: what they take is to be explained by them.
@@ -65,12 +81,16 @@ class Reshaper(Actor):
             for each in scaled.segments:
                 life.ranges.setdefault(each.segmentId.segmentId, (each.minKey, each.maxKey))
 
-    async def _truncate(self, life: StreamLife) -> None:
+    async def _truncate(self, life: StreamLife, *, newest: bool = False) -> None:
         await self.theatre.reading.learn_epochs(life)
         head = await self.theatre.reading.learn_head(life)
         if not life.is_open or not life.epochs or not head:
             return
-        cut = draw_cut(self.random, life, head)
+        if newest:
+            cut = dict.fromkeys(life.epochs[max(life.epochs)], 0)
+            cut = {each: max(offset, head.get(each, 0)) for each, offset in cut.items()}
+        else:
+            cut = draw_cut(self.random, life, head)
         if not cut:
             return
         life.cut_asked(cut)

@@ -1,6 +1,7 @@
 """What a seed decides about a life: the machine, the controller over it, and who uses it. Values only."""
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from random import Random
 
 from segmentstore.controller.settings import (
@@ -17,6 +18,17 @@ from tests.sim.settings import Swarm, draw_swarm
 
 LEASE_MS_MAX = 20_000
 """The longest lease that a client of these worlds asks for."""
+
+
+class Theme(Enum):
+    """What a world is about, if not about everything: few things done often, in one that is quick."""
+
+    TRUNCATIONS = "truncations"
+    """Streams are scaled and truncated beside transactions, while single containers stay down for a while."""
+    RESETS = "resets"
+    """A group consumes, is reset, and streams are retained."""
+    REBIRTHS = "rebirths"
+    """Streams are deleted with their transactions, and created again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,10 @@ class LifeSettings:
     hand_over: float
     """How often a trouble is this one instead: another process gets the containers, and gives them back to the first
     one, which lived on."""
+    theme: Theme | None = None
+    container_down_seconds_mean: float = 0.0
+    """How long one of the containers that a commit needs stays down, which is stopped when the commit is asked for; 0
+    if none is."""
 
 
 def draw_life(random: Random) -> LifeSettings:
@@ -92,6 +108,85 @@ def draw_life(random: Random) -> LifeSettings:
         # Drawn last: the other draws of a seed do not depend on it.
         hand_over=mine.choice((0.0, 0.3, 0.6)),
     )
+
+
+def draw_themed_life(random: Random, theme: Theme) -> LifeSettings:
+    """The world of a seed that is about one thing."""
+    drawn = draw_life(random)
+    mine = Random(f"a life about {theme.value} over {drawn}")
+    quick = 0.0002
+    swarm = replace(
+        drawn.swarm,
+        node=replace(drawn.swarm.node, executor_workers=0),
+        trouble=replace(
+            drawn.swarm.trouble,
+            seconds=3.0,
+            event_seconds_mean=2.0,
+            job_seconds_mean=quick,
+            pause_seconds_max=0.5,
+            store_down_seconds_max=1.0,
+            # What steps explains too much.
+            clock_step=0.0,
+        ),
+    )
+    themed = replace(
+        drawn,
+        swarm=swarm,
+        controller=_draw_controller(mine, 1.0),
+        stream_count=1,
+        think_seconds_mean=0.01,
+        life_seconds_mean=100.0,
+        steps_max=60,
+        event_bytes_max=10,
+        jobs_per_stream=0,
+        retains=False,
+        notes_times=False,
+        writers_per_stream=1,
+        container_stop=0.0,
+        hand_over=0.0,
+        theme=theme,
+    )
+    match theme:
+        case Theme.TRUNCATIONS:
+            # Between the return of a container and the next attempt of a commit is time to truncate.
+            pause = mine.choice((0.3, 1.0))
+            controller = replace(
+                themed.controller,
+                transactions=replace(
+                    themed.controller.transactions, retry_seconds_min=pause, retry_seconds_max=pause
+                ),
+            )
+            return replace(
+                themed,
+                swarm=replace(
+                    swarm,
+                    node=replace(swarm.node, container_count=4),
+                    trouble=replace(swarm.trouble, event_seconds_mean=4.0),
+                ),
+                controller=controller,
+                transactors_per_stream=4,
+                container_down_seconds_mean=0.1,
+            )
+        case Theme.RESETS:
+            retention = replace(
+                themed.controller.retention,
+                interval_seconds=mine.choice((0.1, 0.3)),
+                clock_settle_seconds=0.1,
+            )
+            return replace(
+                themed,
+                controller=replace(themed.controller, retention=retention),
+                retains=True,
+                transactors_per_stream=1,
+            )
+        case Theme.REBIRTHS:
+            return replace(
+                themed,
+                life_seconds_mean=mine.choice((0.05, 0.3)),
+                transactors_per_stream=4,
+                container_stop=mine.choice((0.0, 2.0)),
+                hand_over=mine.choice((0.0, 0.6)),
+            )
 
 
 def _draw_controller(random: Random, slow: float) -> ControllerSettings:

@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from segmentstore.codec.controller_api import controller_pb2 as api
 from tests.controller.random_life.keeping import KnownPolicy, Measure
 from tests.controller.random_life.life_world import REQUEST_ERRORS, says_nothing
+from tests.controller.random_life.settings import Theme
 from tests.controller.random_life.stream_life import Stage, StreamLife
 from tests.controller.random_life.theatre import SCOPE, Actor, Theatre
 
@@ -150,6 +151,10 @@ class StreamKeeper(Actor):
         measure = self.random.choice((Measure.TIME, Measure.SIZE))
         keep = self.random.choice((100, 1000) if measure is Measure.TIME else (0, 50, 400))
         policy = KnownPolicy(measure, keep, self.random.choice((0, 0, 3 * keep)))
+        if self.theatre.settings.theme is Theme.RESETS:
+            # So that a group is often reset while what it has consumed is still kept.
+            keep = self.random.choice((300, 600) if measure is Measure.TIME else (50, 200))
+            policy = KnownPolicy(measure, keep, 0)
         life.keeping.policies.append(policy)
         config.retentionPolicy.CopyFrom(policy.message)
 

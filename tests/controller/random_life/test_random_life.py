@@ -1,4 +1,5 @@
-"""LIFE_SEEDS seeds of the random life of a controller, from LIFE_SEED on; and every seed that ever found something."""
+"""LIFE_SEEDS seeds of the random life of a controller, from LIFE_SEED on; a few of each theme; and every seed that ever
+found something."""
 
 import os
 from pathlib import Path
@@ -6,11 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.controller.random_life.__main__ import run_life
+from tests.controller.random_life.settings import Theme
 
 pytestmark = [pytest.mark.simulation, pytest.mark.slow]
 
 _FIRST = int(os.environ.get("LIFE_SEED", "201"))
 _COUNT = int(os.environ.get("LIFE_SEEDS", "12"))
+_THEMED = [
+    *((Theme.TRUNCATIONS, seed) for seed in range(11, 16)),
+    *((Theme.RESETS, seed) for seed in range(9, 13)),
+    *((Theme.REBIRTHS, seed) for seed in range(9, 13)),
+]
 _REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 
@@ -22,6 +29,11 @@ def _regressions() -> list[int]:
 @pytest.mark.parametrize("seed", range(_FIRST, _FIRST + _COUNT))
 def test_streams_transactions_and_names_are_what_clients_were_told(seed: int) -> None:
     run_life(seed)
+
+
+@pytest.mark.parametrize(("theme", "seed"), _THEMED)
+def test_a_life_about_one_thing_is_what_clients_were_told(theme: Theme, seed: int) -> None:
+    run_life(seed, theme=theme)
 
 
 def test_lives_that_once_found_something_find_nothing_now() -> None:

@@ -94,8 +94,9 @@ class _Open:
         self._keys = [f"{name} key {number}" for number in range(_KEYS)]
         self._sequences = dict.fromkeys(self._keys, 0)
         self._pending: list[KnownEvent] = []
-        self._bursts = actor.random.choice((0, 1, 3))
-        self._wish = actor.random.choices(list(Wish), (6, 2, 1))[0]
+        many = actor.theatre.settings.theme is not None
+        self._bursts = actor.random.choice((1, 1, 3) if many else (0, 1, 3))
+        self._wish = actor.random.choices(list(Wish), (20, 2, 1) if many else (6, 2, 1))[0]
         self._asked = False
         """An end was asked for, and perhaps not answered."""
         self._broken = False
@@ -193,6 +194,8 @@ class _Open:
         first, self._asked = not self._asked, True
         if self._wish is Wish.COMMIT:
             self.transaction.learn(Fate.UNKNOWN)
+        if first and self._wish is Wish.COMMIT:
+            self._world.take_down([self._life.name(parent) for _, _, parent in self._pieces])
         request = api.TxnRequest(streamInfo=self._life.info, txnId=self._txn)
         calls = [self._world.call(self._wish.value, request, api.TxnStatus)]
         if first and self._random.random() < 0.1:
