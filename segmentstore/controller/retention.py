@@ -33,7 +33,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from enum import Enum
 
 from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.stream_records import (
@@ -68,18 +67,11 @@ _LOG = logging.getLogger(__name__)
 _FOR_EVER = (1 << 63) - 1
 
 
-class RetentionKind(Enum):
-    """What a policy measures."""
-
-    TIME = "time"
-    SIZE = "size"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionLimits:
-    """A policy: milliseconds for TIME, bytes for SIZE."""
+    """A policy that lets something go: milliseconds for TIME, bytes for SIZE."""
 
-    kind: RetentionKind
+    type: RetentionType
     keep: int
     keep_max: int | None = None
     """None: unread bytes are kept for ever."""
@@ -148,7 +140,7 @@ class Retention:
 
     async def look_at(self, scope: str, stream: str, limits: RetentionLimits) -> None:
         """Take a cut of one stream, and truncate it if it is time."""
-        if limits.kind is RetentionKind.TIME and not self._clock_watch.trusted():
+        if limits.type is RetentionType.TIME and not self._clock_watch.trusted():
             return
         history = await self._operations.history(scope, stream)
         state = await history.state()
@@ -276,10 +268,9 @@ def limits_of(policy: RetentionPolicy) -> RetentionLimits | None:
     """The policy in numbers; None if everything is kept."""
     if policy.type is RetentionType.NONE or not 0 <= policy.limit < _FOR_EVER:
         return None
-    kind = RetentionKind.TIME if policy.type is RetentionType.TIME else RetentionKind.SIZE
     bounded = 0 < policy.maximum < _FOR_EVER
     return RetentionLimits(
-        kind=kind,
+        type=policy.type,
         keep=policy.limit,
         keep_max=max(policy.limit, policy.maximum) if bounded else None,
     )
@@ -306,7 +297,7 @@ def choose_cut(
     """
 
     def beyond(cut: RetentionCut) -> int:
-        if limits.kind is RetentionKind.TIME:
+        if limits.type is RetentionType.TIME:
             return time_ms - cut.time_ms
         return bytes_total - cut.bytes_before
 

@@ -4,8 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from segmentstore.codec.controller_records.stream_records import RetentionCut, SegmentWithRange
-from segmentstore.controller.retention import RetentionKind, RetentionLimits, choose_cut
+from segmentstore.codec.controller_records.stream_records import (
+    RetentionCut,
+    RetentionType,
+    SegmentWithRange,
+)
+from segmentstore.controller.retention import RetentionLimits, choose_cut
 from segmentstore.controller.streams.stream_cuts import (
     CutOrder,
     highest_of,
@@ -32,14 +36,14 @@ def keyed(offsets: Mapping[int, int]) -> dict[SegmentWithRange, int]:
 
 
 def chosen(
-    kind: RetentionKind,
+    type_: RetentionType,
     keep: int,
     *,
     keep_max: int | None = None,
     subscribed: Mapping[int, int] | None = None,
 ) -> Mapping[int, int] | None:
     return choose_cut(
-        limits=RetentionLimits(kind=kind, keep=keep, keep_max=keep_max),
+        limits=RetentionLimits(type=type_, keep=keep, keep_max=keep_max),
         cuts=CUTS,
         time_ms=40,
         bytes_total=400,
@@ -49,23 +53,23 @@ def chosen(
 
 
 @pytest.mark.parametrize(
-    ("kind", "keep", "expected"),
+    ("type_", "keep", "expected"),
     [
-        (RetentionKind.TIME, 40, None),
-        (RetentionKind.TIME, 30, None),
-        (RetentionKind.TIME, 29, {0: 50, 1: 50}),
-        (RetentionKind.TIME, 15, {0: 100, 1: 100}),
-        (RetentionKind.TIME, 5, {WHOLE.segment_id: 100}),
-        (RetentionKind.SIZE, 300, None),
-        (RetentionKind.SIZE, 299, {0: 50, 1: 50}),
-        (RetentionKind.SIZE, 100, {0: 100, 1: 100}),
-        (RetentionKind.SIZE, 0, {WHOLE.segment_id: 100}),
+        (RetentionType.TIME, 40, None),
+        (RetentionType.TIME, 30, None),
+        (RetentionType.TIME, 29, {0: 50, 1: 50}),
+        (RetentionType.TIME, 15, {0: 100, 1: 100}),
+        (RetentionType.TIME, 5, {WHOLE.segment_id: 100}),
+        (RetentionType.SIZE, 300, None),
+        (RetentionType.SIZE, 299, {0: 50, 1: 50}),
+        (RetentionType.SIZE, 100, {0: 100, 1: 100}),
+        (RetentionType.SIZE, 0, {WHOLE.segment_id: 100}),
     ],
 )
 def test_without_subscribers_the_newest_cut_beyond_the_limit_is_chosen(
-    kind: RetentionKind, keep: int, expected: Mapping[int, int] | None
+    type_: RetentionType, keep: int, expected: Mapping[int, int] | None
 ) -> None:
-    assert chosen(kind, keep) == expected
+    assert chosen(type_, keep) == expected
 
 
 @pytest.mark.parametrize(
@@ -86,12 +90,12 @@ def test_without_subscribers_the_newest_cut_beyond_the_limit_is_chosen(
 def test_the_slowest_subscriber_moves_the_cut_within_the_bounds_of_the_policy(
     subscribed: Mapping[int, int], keep_max: int | None, expected: Mapping[int, int]
 ) -> None:
-    assert chosen(RetentionKind.TIME, 5, keep_max=keep_max, subscribed=subscribed) == expected
+    assert chosen(RetentionType.TIME, 5, keep_max=keep_max, subscribed=subscribed) == expected
 
 
 def test_where_subscribers_cross_the_newest_cut_the_newest_one_they_have_passed_is_chosen() -> None:
-    assert chosen(RetentionKind.TIME, 15, subscribed={0: 120, 1: 60}) == {0: 50, 1: 50}
-    assert chosen(RetentionKind.TIME, 29, subscribed={0: 60, 1: 10}) is None
+    assert chosen(RetentionType.TIME, 15, subscribed={0: 120, 1: 60}) == {0: 50, 1: 50}
+    assert chosen(RetentionType.TIME, 29, subscribed={0: 60, 1: 10}) is None
 
 
 def test_cuts_are_compared_key_by_key() -> None:
