@@ -83,8 +83,7 @@ class ControllerComponents:
         )
         self.reader_groups = ReaderGroups(
             store=self.metadata,
-            creation=self.streams.creation,
-            deletion=self.streams.deletion,
+            streams=self.streams,
             subscribers=self.subscribers,
             settings=settings.reader_groups,
         )
@@ -203,7 +202,7 @@ class ControllerComponents:
         )
 
     def _register_callbacks(self) -> None:
-        self.streams.sealing.register(self.transactions.closed)
+        self.streams.register_while_sealing(self.transactions.closed)
         self.streams.truncation.register(self.transactions.record_merges)
         for cleaning in (
             self.transactions.clean,
@@ -211,7 +210,7 @@ class ControllerComponents:
             self.retention.clean,
             self.watermarks.clean,
         ):
-            self.streams.deletion.register(cleaning)
+            self.streams.register_on_deletion(cleaning)
         self.scopes.register(GROUPS_INDEX, self.reader_groups.delete_all)
         self.scopes.register(TABLES_INDEX, self.key_value_tables.delete_all)
 

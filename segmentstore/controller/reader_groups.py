@@ -40,7 +40,7 @@ from segmentstore.controller.metadata.metadata_store import MetadataStore
 from segmentstore.controller.metadata.metadata_table import MetadataTable
 from segmentstore.controller.retry_queue import ResourceName, RetryQueue, is_refusal
 from segmentstore.controller.settings import ReaderGroupSettings
-from segmentstore.controller.streams.streams import Creation, Deletion
+from segmentstore.controller.streams.streams import Streams
 from segmentstore.controller.subscribers import Subscribers, group_key
 from segmentstore.runtime.keyed_locks import KeyedLocks
 
@@ -64,14 +64,12 @@ class ReaderGroups:
         self,
         *,
         store: MetadataStore,
-        creation: Creation,
-        deletion: Deletion,
+        streams: Streams,
         subscribers: Subscribers,
         settings: ReaderGroupSettings,
     ) -> None:
         self._store = store
-        self._creation = creation
-        self._deletion = deletion
+        self._streams = streams
         self._subscribers = subscribers
         self._settings = settings
         self._locks = KeyedLocks[str](
@@ -85,7 +83,9 @@ class ReaderGroups:
         if not is_user_name(group):
             return CreateResponse(status=CreateResponse.Status.INVALID_RG_NAME)
         wanted = self._checked(config, ReaderGroupState.CREATING)
-        self._creation.check(scope, reader_group_stream(group), _state_configuration(wanted))
+        self._streams.check_creation(
+            scope, reader_group_stream(group), _state_configuration(wanted)
+        )
         try:
             record = await self._create(scope, group, wanted)
         except (ScopeNotFoundError, IndexClosedError):
@@ -242,7 +242,7 @@ class ReaderGroups:
     ) -> ReaderGroupRecord:
         await self._subscribe(scope, group, record)
         with suppress(StreamExistsError):
-            await self._creation.create(
+            await self._streams.create(
                 scope,
                 reader_group_stream(group),
                 _state_configuration(record),
@@ -277,7 +277,7 @@ class ReaderGroups:
         for stream in subscribed_streams(record):
             await self._subscribers.unsubscribe(*stream, scope=scope, group=group)
         with suppress(StreamNotFoundError):
-            await self._deletion.delete(scope, reader_group_stream(group), even_if_open=True)
+            await self._streams.delete(scope, reader_group_stream(group), even_if_open=True)
         batch = Batch()
         batch.remove(group_key(group), await table.read(group_key(group)))
         batch.unlist_name(GROUPS_INDEX, group)

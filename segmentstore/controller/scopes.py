@@ -241,8 +241,8 @@ class Scopes:
 
     async def _delete_stream(self, scope: str, stream: str) -> None:
         try:
-            await self._streams.sealing.seal(scope, stream)
-            await self._streams.deletion.delete(scope, stream)
+            await self._streams.seal(scope, stream)
+            await self._streams.delete(scope, stream)
         except StreamNotFoundError:
             # It went with another one, or another caller deleted it before.
             return

@@ -91,7 +91,7 @@ class Cluster:
 
     async def create(self, stream: str, *, segments: int = 1, tags: Sequence[str] = ()) -> None:
         """A stream in the scope `s`."""
-        await self.streams.creation.create(
+        await self.streams.create(
             "s",
             stream,
             StreamConfigurationRecord(

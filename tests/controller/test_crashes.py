@@ -54,12 +54,12 @@ async def a_truncated_stream(cluster: Cluster) -> None:
 
 async def a_sealed_stream(cluster: Cluster) -> None:
     await a_truncated_stream(cluster)
-    await cluster.streams.sealing.seal("s", "a")
+    await cluster.streams.seal("s", "a")
 
 
 async def a_scope_with_history(cluster: Cluster) -> None:
     await a_sealed_stream(cluster)
-    await cluster.streams.deletion.delete("s", "a")
+    await cluster.streams.delete("s", "a")
 
 
 async def create(cluster: Cluster) -> None:
@@ -96,21 +96,19 @@ async def truncate(cluster: Cluster) -> None:
 
 
 async def seal(cluster: Cluster) -> None:
-    await cluster.streams.sealing.seal("s", "a")
+    await cluster.streams.seal("s", "a")
     assert await cluster.current("a") == []
 
 
 async def delete(cluster: Cluster) -> None:
     with suppress(StreamNotFoundError):
-        await cluster.streams.deletion.delete("s", "a")
+        await cluster.streams.delete("s", "a")
     assert (await cluster.scopes.streams("s", after="", count=10)).names == []
     assert cluster.memory_segments.names() == []
 
 
 async def update(cluster: Cluster) -> None:
-    await cluster.streams.configuring.update(
-        "s", "a", StreamConfigurationRecord(tags=("blue", "green"))
-    )
+    await cluster.streams.update("s", "a", StreamConfigurationRecord(tags=("blue", "green")))
     for tag, names in (("blue", ["a"]), ("green", ["a"]), ("red", [])):
         page = await cluster.scopes.streams_with_tag("s", tag, after="", count=10)
         assert page.names == names

@@ -85,7 +85,7 @@ async def create_stream(cluster: FeatureCluster) -> None:
 
 
 async def seal_stream(cluster: FeatureCluster) -> None:
-    await cluster.streams.sealing.seal("s", "a")
+    await cluster.streams.seal("s", "a")
 
 
 async def nothing(_: FeatureCluster) -> None:

@@ -37,7 +37,7 @@ async def test_streams_survive_the_recovery_of_their_container() -> None:
         components = controller.components
         await components.scopes.create("s")
         for number in range(30):
-            await components.streams.creation.create(
+            await components.streams.create(
                 "s",
                 f"stream-{number}",
                 StreamConfigurationRecord(scaling=ScalingPolicy(segment_count_min=2), tags=("t",)),
@@ -49,8 +49,8 @@ async def test_streams_survive_the_recovery_of_their_container() -> None:
             )
         cut = dict.fromkeys(await current(controller, "stream-3"), 0)
         await components.streams.truncation.truncate("s", "stream-3", cut)
-        await components.streams.sealing.seal("s", "stream-4")
-        await components.streams.deletion.delete("s", "stream-4")
+        await components.streams.seal("s", "stream-4")
+        await components.streams.delete("s", "stream-4")
     async with controller_over(tiers) as controller:
         components = controller.components
         listed = await components.scopes.streams_with_tag("s", "t", after="", count=100)

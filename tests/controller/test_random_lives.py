@@ -51,11 +51,11 @@ async def truncate(cluster: Cluster, random: Random, stream: str) -> None:
 
 
 async def seal(cluster: Cluster, random: Random, stream: str) -> None:
-    await cluster.streams.sealing.seal("s", stream)
+    await cluster.streams.seal("s", stream)
 
 
 async def delete(cluster: Cluster, random: Random, stream: str) -> None:
-    await cluster.streams.deletion.delete("s", stream)
+    await cluster.streams.delete("s", stream)
 
 
 VERBS = [create, scale, scale, scale, scale, append, append, truncate, truncate, seal, delete]

@@ -42,8 +42,8 @@ async def test_h78_missing_segments_come_back_empty_and_sealed_if_they_were_repl
     assert (await cluster.memory_segments.info("s/a/0.#epoch.0")).sealed
     assert not (await cluster.memory_segments.info("s/a/3.#epoch.1")).sealed
     assert (await cluster.repair.repair_all()).created == []
-    await cluster.streams.sealing.seal("s", "a")
-    await cluster.streams.deletion.delete("s", "a")
+    await cluster.streams.seal("s", "a")
+    await cluster.streams.delete("s", "a")
     await cluster.check()
 
 
@@ -100,10 +100,10 @@ async def test_h78_an_operation_whose_segment_is_missing_ends_after_repair() -> 
     operations = cluster.streams.operations
     before = operations.unfinished_count
     with pytest.raises(RetryLaterError):
-        await cluster.streams.sealing.seal("s", "a")
+        await cluster.streams.seal("s", "a")
     assert operations.unfinished_count == before + 1
     await cluster.repair.repair_all()
-    await cluster.streams.sealing.seal("s", "a")
+    await cluster.streams.seal("s", "a")
     assert await cluster.current("a") == []
     await cluster.check()
 

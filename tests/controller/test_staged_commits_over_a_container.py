@@ -59,7 +59,7 @@ async def test_a_decided_commit_is_finished_over_a_recovered_container(flushed: 
     tiers = MemoryTiers()
     async with started(tiers) as (container, controller):
         await controller.components.scopes.create("s")
-        await controller.components.streams.creation.create("s", "a", StreamConfigurationRecord())
+        await controller.components.streams.create("s", "a", StreamConfigurationRecord())
         stages = [await staged(container, controller, number) for number in range(STAGES)]
         if flushed:
             await container.flush()
@@ -102,7 +102,7 @@ async def test_the_stages_of_a_commit_wait_for_the_log_together_and_so_do_those_
     )
     async with started(tiers, settings=slow_flush) as (container, controller):
         await controller.components.scopes.create("s")
-        await controller.components.streams.creation.create("s", "a", StreamConfigurationRecord())
+        await controller.components.streams.create("s", "a", StreamConfigurationRecord())
         working = asyncio.create_task(controller.run())
         stages = [await staged(container, controller, number) for number in range(MANY)]
         before = container.metrics()["frames_total"]
@@ -134,7 +134,7 @@ async def cut_short(tiers: MemoryTiers, *, written: int) -> tuple[list[bytes], b
     await controller.start()
     running_task = asyncio.ensure_future(container.run())
     await controller.components.scopes.create("s")
-    await controller.components.streams.creation.create("s", "a", StreamConfigurationRecord())
+    await controller.components.streams.create("s", "a", StreamConfigurationRecord())
     stages = [await staged(container, controller, number) for number in range(STAGES)]
     working = asyncio.create_task(controller.run())
     log.successes = written

@@ -78,7 +78,7 @@ async def test_h63_of_concurrent_creates_exactly_one_wins() -> None:
 async def test_a_stream_needs_its_scope_and_sane_numbers() -> None:
     cluster = await cluster_with("a")
     with pytest.raises(ScopeNotFoundError):
-        await cluster.streams.creation.create("t", "a", StreamConfigurationRecord())
+        await cluster.streams.create("t", "a", StreamConfigurationRecord())
     for count in (0, StreamSettings().segments_per_stream_max + 1):
         with pytest.raises(InvalidRequestError):
             await cluster.create("b", segments=count)
@@ -91,12 +91,10 @@ async def test_a_stream_whose_segments_could_not_be_named_is_refused_at_once() -
     cluster = await cluster_with("a")
     await cluster.scopes.create("s" * 250)
     with pytest.raises(InvalidRequestError):
-        await cluster.streams.creation.create("s" * 250, "a" * 250, StreamConfigurationRecord())
+        await cluster.streams.create("s" * 250, "a" * 250, StreamConfigurationRecord())
     for length in range(140, 160):
         with suppress(InvalidRequestError):
-            await cluster.streams.creation.create(
-                "s" * 250, "a" * length, StreamConfigurationRecord()
-            )
+            await cluster.streams.create("s" * 250, "a" * length, StreamConfigurationRecord())
     names = (await cluster.scopes.streams("s" * 250, after="", count=100)).names
     assert {150, 151} <= {len(name) for name in names}
     assert 159 not in {len(name) for name in names}
@@ -192,7 +190,7 @@ async def test_h75_no_successors_is_not_answered_while_the_stream_goes_on() -> N
     cluster = await cluster_with("a", segments=2)
     with pytest.raises(RetryLaterError):
         await successors(cluster, 0)
-    await cluster.streams.sealing.seal("s", "a")
+    await cluster.streams.seal("s", "a")
     assert await successors(cluster, 0) == {}
 
 
@@ -222,15 +220,15 @@ async def test_unknown_segments_and_epochs_are_not_found() -> None:
 
 async def test_a_sealed_stream_has_no_current_segments_and_refuses_changes() -> None:
     cluster = await cluster_with("a")
-    await cluster.streams.sealing.seal("s", "a")
-    await cluster.streams.sealing.seal("s", "a")
+    await cluster.streams.seal("s", "a")
+    await cluster.streams.seal("s", "a")
     assert await cluster.current("a") == []
     with pytest.raises(StreamSealedError):
         await scale(cluster, [0], [(0.0, 1.0)])
     with pytest.raises(StreamSealedError):
         await cluster.streams.truncation.truncate("s", "a", {0: 0})
     with pytest.raises(StreamSealedError):
-        await cluster.streams.configuring.update("s", "a", StreamConfigurationRecord())
+        await cluster.streams.update("s", "a", StreamConfigurationRecord())
     await cluster.check()
 
 
@@ -245,31 +243,31 @@ async def test_sealing_enters_what_other_rooms_registered() -> None:
         assert await cluster.current(stream) == []
         seen.append("open")
 
-    cluster.streams.sealing.register(closing)
-    await cluster.streams.sealing.seal("s", "a")
-    await cluster.streams.sealing.seal("s", "a")
+    cluster.streams.register_while_sealing(closing)
+    await cluster.streams.seal("s", "a")
+    await cluster.streams.seal("s", "a")
     assert seen == ["close s/a", "open"]
 
 
 async def test_an_open_stream_is_not_deleted() -> None:
     cluster = await cluster_with("a")
     with pytest.raises(StreamNotSealedError):
-        await cluster.streams.deletion.delete("s", "a")
+        await cluster.streams.delete("s", "a")
     assert await cluster.current("a") == [0]
 
 
 async def test_a_stream_created_again_uses_no_name_of_the_one_before() -> None:
     cluster = await cluster_with("a", segments=2)
     await scale(cluster, [0], [(0.0, 0.2), (0.2, 0.5)])
-    await cluster.streams.sealing.seal("s", "a")
-    await cluster.streams.deletion.delete("s", "a")
+    await cluster.streams.seal("s", "a")
+    await cluster.streams.delete("s", "a")
     assert cluster.memory_segments.names() == []
     await cluster.restart()
     await cluster.create("a", segments=2)
     assert await cluster.current("a") == [4, 5]
     await cluster.check()
-    await cluster.streams.sealing.seal("s", "a")
-    await cluster.streams.deletion.delete("s", "a")
+    await cluster.streams.seal("s", "a")
+    await cluster.streams.delete("s", "a")
     await cluster.scopes.delete("s")
     await cluster.scopes.create("s")
     await cluster.create("a")
@@ -281,8 +279,8 @@ async def test_deleting_leaves_no_record_but_the_number() -> None:
     for _ in range(40):
         current = await cluster.current("a")
         await scale(cluster, current, [(0.0, 0.5), (0.5, 1.0)])
-    await cluster.streams.sealing.seal("s", "a")
-    await cluster.streams.deletion.delete("s", "a")
+    await cluster.streams.seal("s", "a")
+    await cluster.streams.delete("s", "a")
     async with cluster.memory_tables.open_table("_system/_tables/s/1") as table:
         page = await table.read_keys(count=1000)
     assert sorted(key.key.decode() for key in page.keys) == [
@@ -297,7 +295,7 @@ async def test_deleting_leaves_no_record_but_the_number() -> None:
 async def test_tags_follow_the_configuration() -> None:
     cluster = await cluster_with("b")
     await cluster.create("a", tags=["x", "y/z"])
-    await cluster.streams.configuring.update(
+    await cluster.streams.update(
         "s",
         "a",
         StreamConfigurationRecord(scaling=ScalingPolicy(segment_count_min=1), tags=("w", "y/z")),
@@ -305,8 +303,8 @@ async def test_tags_follow_the_configuration() -> None:
     for tag, names in (("x", []), ("y/z", ["a"]), ("w", ["a"])):
         page = await cluster.scopes.streams_with_tag("s", tag, after="", count=10)
         assert page.names == names
-    await cluster.streams.sealing.seal("s", "a")
-    await cluster.streams.deletion.delete("s", "a")
+    await cluster.streams.seal("s", "a")
+    await cluster.streams.delete("s", "a")
     assert (await cluster.scopes.streams_with_tag("s", "w", after="", count=10)).names == []
 
 
@@ -337,7 +335,7 @@ async def test_a_missing_segment_is_no_missing_stream() -> None:
     cluster = await cluster_with("a")
     await cluster.memory_segments.delete("s/a/0.#epoch.0")
     with pytest.raises(RetryLaterError):
-        await cluster.streams.sealing.seal("s", "a")
+        await cluster.streams.seal("s", "a")
 
 
 async def test_a_stream_with_thousands_of_epochs_answers_as_fast_as_a_new_one() -> None:
@@ -359,6 +357,6 @@ async def test_streams_that_are_deleted_at_once_do_not_stand_in_each_others_way(
     names = [f"a{number}" for number in range(8)]
     for place, name in enumerate(names):
         await cluster.create(name, segments=1 + place)
-        await cluster.streams.sealing.seal("s", name)
-    await asyncio.gather(*(cluster.streams.deletion.delete("s", name) for name in names))
+        await cluster.streams.seal("s", name)
+    await asyncio.gather(*(cluster.streams.delete("s", name) for name in names))
     await cluster.check()

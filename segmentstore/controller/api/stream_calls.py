@@ -149,7 +149,7 @@ class StreamCalls:
         if not is_user_name(info.stream):
             return status(status=status.Status.INVALID_STREAM_NAME)
         try:
-            await self._streams.creation.create(info.scope, info.stream, configuration_of(request))
+            await self._streams.create(info.scope, info.stream, configuration_of(request))
         except StreamExistsError:
             return status(status=status.Status.STREAM_EXISTS)
         except ScopeNotFoundError:
@@ -160,9 +160,7 @@ class StreamCalls:
         status = api.UpdateStreamStatus
         info = request.streamInfo
         try:
-            await self._streams.configuring.update(
-                info.scope, info.stream, configuration_of(request)
-            )
+            await self._streams.update(info.scope, info.stream, configuration_of(request))
         except StreamNotFoundError:
             return status(status=status.Status.STREAM_NOT_FOUND)
         except ScopeNotFoundError:
@@ -191,7 +189,7 @@ class StreamCalls:
     async def seal(self, request: api.StreamInfo) -> api.UpdateStreamStatus:
         status = api.UpdateStreamStatus
         try:
-            await self._streams.sealing.seal(request.scope, request.stream)
+            await self._streams.seal(request.scope, request.stream)
         except StreamNotFoundError:
             return status(status=status.Status.STREAM_NOT_FOUND)
         except ScopeNotFoundError:
@@ -201,7 +199,7 @@ class StreamCalls:
     async def delete(self, request: api.StreamInfo) -> api.DeleteStreamStatus:
         status = api.DeleteStreamStatus
         try:
-            await self._streams.deletion.delete(request.scope, request.stream)
+            await self._streams.delete(request.scope, request.stream)
         except (StreamNotFoundError, ScopeNotFoundError):
             return status(status=status.Status.STREAM_NOT_FOUND)
         except StreamNotSealedError:

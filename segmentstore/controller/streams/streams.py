@@ -1,8 +1,7 @@
-"""Streams: one object that holds all verbs and queries; creating, updating, sealing and deleting a stream stand here.
+"""Creates, updates, seals and deletes streams; holds the other verbs and the queries.
 
-    streams.creation.create(...)    streams.scaling.scale(...)         streams.queries.successors(...)
-    streams.sealing.seal(...)       streams.truncation.truncate(...)
-    streams.deletion.delete(...)    streams.configuring.update(...)
+    streams.create(...)    streams.update(...)    streams.scaling.scale(...)          streams.queries.successors(...)
+    streams.seal(...)      streams.delete(...)    streams.truncation.truncate(...)
 
 | verb | steps |
 |---|---|
@@ -84,15 +83,15 @@ MARK_CONFIGURATION = StreamConfigurationRecord(scaling=ScalingPolicy(segment_cou
 
 _LARGEST_SEGMENT_ID = segment_id_of(number=(1 << 31) - 1, creation_epoch=(1 << 31) - 1)
 
-Closing = Callable[[str, str], AbstractAsyncContextManager[None]]
+WhileSealing = Callable[[str, str], AbstractAsyncContextManager[None]]
 """Keeps a stream (scope, name) free of unfinished work of another component while it is sealed."""
 
-Cleaning = Callable[[StreamHistory], Awaitable[None]]
+OnStreamDeletion = Callable[[StreamHistory], Awaitable[None]]
 """Removes what another component keeps of a stream that is being deleted; may be called again."""
 
 
 class Streams:
-    """Builds the verbs over the interfaces; holds no state of its own."""
+    """The verbs of streams: an intent in one batch, steps that may be repeated, a completion in one batch."""
 
     def __init__(
         self,
@@ -102,19 +101,16 @@ class Streams:
         wall_clock: WallClock,
         settings: StreamSettings,
     ) -> None:
-        self.metadata = metadata
+        self._metadata = metadata
+        self._wall_clock = wall_clock
+        self._settings = settings
+        self._while_sealing: list[WhileSealing] = []
+        self._on_deletion: list[OnStreamDeletion] = []
         self.operations = StreamOperations(metadata=metadata, settings=settings)
         self.segments = StreamSegments(
             segments=segments, at_once_max=settings.segment_steps_at_once_max
         )
         self.transition = EpochTransition(segments=self.segments)
-        self.creation = Creation(
-            metadata=metadata,
-            operations=self.operations,
-            segments=self.segments,
-            wall_clock=wall_clock,
-            settings=settings,
-        )
         self.scaling = Scaling(
             operations=self.operations,
             transition=self.transition,
@@ -124,34 +120,16 @@ class Streams:
         self.truncation = Truncation(
             operations=self.operations, segments=self.segments, settings=settings
         )
-        self.sealing = Sealing(operations=self.operations, segments=self.segments)
-        self.deletion = Deletion(
-            operations=self.operations, segments=self.segments, settings=settings
-        )
-        self.configuring = Configuring(operations=self.operations, settings=settings)
         self.queries = StreamQueries(operations=self.operations, segments=self.segments)
+        self.operations.register(StreamState.CREATING, self._finish_creation)
+        self.operations.register(StreamState.SEALING, self._finish_sealing)
+        self.operations.register(StreamState.DELETING, self._finish_deletion)
 
+    # --- create and update ---------------------------------------------------------------------
 
-class Creation:
-    """The verb create."""
-
-    def __init__(
-        self,
-        *,
-        metadata: MetadataStore,
-        operations: StreamOperations,
-        segments: StreamSegments,
-        wall_clock: WallClock,
-        settings: StreamSettings,
+    def check_creation(
+        self, scope: str, stream: str, configuration: StreamConfigurationRecord
     ) -> None:
-        self._metadata = metadata
-        self._operations = operations
-        self._segments = segments
-        self._wall_clock = wall_clock
-        self._settings = settings
-        operations.register(StreamState.CREATING, self._resume)
-
-    def check(self, scope: str, stream: str, configuration: StreamConfigurationRecord) -> None:
         """Raises InvalidRequestError for what `create` would refuse whatever there is."""
         check_names(scope, stream, self._settings)
         check_configuration(configuration, self._settings)
@@ -160,15 +138,15 @@ class Creation:
         self, scope: str, stream: str, configuration: StreamConfigurationRecord
     ) -> None:
         """Raises StreamExistsError, ScopeNotFoundError, InvalidRequestError."""
-        self.check(scope, stream, configuration)
-        async with self._operations.exclusive(scope, stream) as history:
+        self.check_creation(scope, stream, configuration)
+        async with self.operations.exclusive(scope, stream) as history:
             state = await history.any_state()
             if state.record is not None:
                 raise StreamExistsError(scope, stream)
-            await self._write_intent(history, configuration)
-            await self._operations.drive(history)
+            await self._write_creation(history, configuration)
+            await self.operations.drive(history)
 
-    async def _write_intent(
+    async def _write_creation(
         self, history: StreamHistory, configuration: StreamConfigurationRecord
     ) -> None:
         now_ms = self._wall_clock.now_ms()
@@ -204,11 +182,11 @@ class Creation:
         floor = await self._metadata.first_segment_number(history.scope)
         return max(floor, deleted.number if deleted is not None else 0)
 
-    async def _resume(self, history: StreamHistory) -> None:
+    async def _finish_creation(self, history: StreamHistory) -> None:
         state = await history.any_state()
         assert state.record is not None, f"nothing to create stream={history.name!r}"
         epoch = await history.epoch(0)
-        await self._segments.create(
+        await self.segments.create(
             [history.segment_name(segment.segment_id) for segment in epoch.segments]
         )
         if is_user_name(history.stream):
@@ -225,14 +203,6 @@ class Creation:
         batch.unlist_name(PENDING_INDEX, history.stream)
         await history.table.commit(batch)
 
-
-class Configuring:
-    """The verb update."""
-
-    def __init__(self, *, operations: StreamOperations, settings: StreamSettings) -> None:
-        self._operations = operations
-        self._settings = settings
-
     async def update(
         self, scope: str, stream: str, configuration: StreamConfigurationRecord
     ) -> None:
@@ -241,7 +211,7 @@ class Configuring:
         Raises StreamNotFoundError, ScopeNotFoundError, StreamSealedError, InvalidRequestError.
         """
         check_configuration(configuration, self._settings)
-        async with self._operations.exclusive(scope, stream) as history:
+        async with self.operations.exclusive(scope, stream) as history:
             state = (await history.any_state()).record
             known = await history.configuration()
             if state is None or known.record is None:
@@ -258,28 +228,20 @@ class Configuring:
                     batch.unlist_name(tag_index(tag), stream)
             await history.table.commit(batch)
 
+    # --- seal ----------------------------------------------------------------------------------
 
-class Sealing:
-    """The verb seal."""
-
-    def __init__(self, *, operations: StreamOperations, segments: StreamSegments) -> None:
-        self._operations = operations
-        self._segments = segments
-        self._closings: list[Closing] = []
-        operations.register(StreamState.SEALING, self._resume)
-
-    def register(self, closing: Closing) -> None:
+    def register_while_sealing(self, closing: WhileSealing) -> None:
         """Enter this, in the order of registration, before the stream is held for sealing."""
-        self._closings.append(closing)
+        self._while_sealing.append(closing)
 
     async def seal(self, scope: str, stream: str) -> None:
         """Sealing twice is fine. Raises StreamNotFoundError, ScopeNotFoundError."""
         async with AsyncExitStack() as held:
             if not await self._needs_sealing(scope, stream):
                 return
-            for closing in self._closings:
+            for closing in self._while_sealing:
                 await held.enter_async_context(closing(scope, stream))
-            history = await held.enter_async_context(self._operations.exclusive(scope, stream))
+            history = await held.enter_async_context(self.operations.exclusive(scope, stream))
             state = await history.any_state()
             if state.record is None:
                 raise history.not_found()
@@ -289,21 +251,21 @@ class Sealing:
             batch.put(state_key(stream), replace(state.record, state=StreamState.SEALING), state)
             batch.list_name(PENDING_INDEX, stream)
             await history.table.commit(batch)
-            await self._operations.drive(history)
+            await self.operations.drive(history)
 
     async def _needs_sealing(self, scope: str, stream: str) -> bool:
         # Not decided here but under the lock; this spares what is sealed, or is no stream, the closing.
-        history = await self._operations.history(scope, stream)
+        history = await self.operations.history(scope, stream)
         record = (await history.any_state()).record
         if record is None:
             raise history.not_found()
         return record.state is not StreamState.SEALED
 
-    async def _resume(self, history: StreamHistory) -> None:
+    async def _finish_sealing(self, history: StreamHistory) -> None:
         state = await history.any_state()
         assert state.record is not None, f"nothing to seal stream={history.name!r}"
         epoch = await history.epoch(state.record.current_epoch)
-        await self._segments.seal(
+        await self.segments.seal(
             [history.segment_name(segment.segment_id) for segment in epoch.segments]
         )
         batch = Batch()
@@ -311,30 +273,15 @@ class Sealing:
         batch.unlist_name(PENDING_INDEX, history.stream)
         await history.table.commit(batch)
 
+    # --- delete --------------------------------------------------------------------------------
 
-class Deletion:
-    """The verb delete."""
-
-    def __init__(
-        self,
-        *,
-        operations: StreamOperations,
-        segments: StreamSegments,
-        settings: StreamSettings,
-    ) -> None:
-        self._operations = operations
-        self._segments = segments
-        self._settings = settings
-        self._cleanings: list[Cleaning] = []
-        operations.register(StreamState.DELETING, self._resume)
-
-    def register(self, cleaning: Cleaning) -> None:
+    def register_on_deletion(self, cleaning: OnStreamDeletion) -> None:
         """Call this, in the order of registration, before the segments of a deleted stream go."""
-        self._cleanings.append(cleaning)
+        self._on_deletion.append(cleaning)
 
     async def delete(self, scope: str, stream: str, *, even_if_open: bool = False) -> None:
         """Raises StreamNotSealedError (unless `even_if_open`), StreamNotFoundError, ScopeNotFoundError."""
-        async with self._operations.exclusive(scope, stream) as history:
+        async with self.operations.exclusive(scope, stream) as history:
             state = await history.any_state()
             if state.record is None:
                 raise history.not_found()
@@ -344,12 +291,12 @@ class Deletion:
             batch.put(state_key(stream), replace(state.record, state=StreamState.DELETING), state)
             batch.list_name(PENDING_INDEX, stream)
             await history.table.commit(batch)
-            await self._operations.drive(history)
+            await self.operations.drive(history)
 
-    async def _resume(self, history: StreamHistory) -> None:
+    async def _finish_deletion(self, history: StreamHistory) -> None:
         state = await history.any_state()
         assert state.record is not None, f"nothing to delete stream={history.name!r}"
-        for cleaning in self._cleanings:
+        for cleaning in self._on_deletion:
             await cleaning(history)
         if is_user_name(history.stream):
             with suppress(StreamNotFoundError):
@@ -361,7 +308,7 @@ class Deletion:
             first = max(0, last - EPOCHS_PER_READ + 1)
             await self._delete_epochs(history, first, last)
             last = first - 1
-        await self._finish(history, state.record.next_segment_number)
+        await self._remove_records(history, state.record.next_segment_number)
 
     async def _delete_segments(self, history: StreamHistory, record: StreamStateRecord) -> None:
         truncation = (await history.table.read(truncation_key(history.stream))).record
@@ -376,9 +323,9 @@ class Deletion:
             async for segment in segments:
                 names.append(history.segment_name(segment.segment_id))
                 if len(names) >= self._settings.records_per_batch_max:
-                    await self._segments.delete(names)
+                    await self.segments.delete(names)
                     names = []
-        await self._segments.delete(names)
+        await self.segments.delete(names)
 
     async def _delete_epochs(self, history: StreamHistory, first: int, last: int) -> None:
         table, stream = history.table, history.stream
@@ -402,7 +349,7 @@ class Deletion:
             batch.remove(key, epoch)
         await table.commit(batch)
 
-    async def _finish(self, history: StreamHistory, next_number: int) -> None:
+    async def _remove_records(self, history: StreamHistory, next_number: int) -> None:
         table, stream = history.table, history.stream
         number = SegmentNumberRecord(next_number)
 

@@ -31,7 +31,7 @@ async def cluster_with(policy: ScalingPolicy) -> FeatureCluster:
     cluster = FeatureCluster(settings=ControllerSettings(auto_scale=SETTINGS))
     await cluster.start()
     await cluster.scopes.create("s")
-    await cluster.streams.creation.create("s", "a", StreamConfigurationRecord(scaling=policy))
+    await cluster.streams.create("s", "a", StreamConfigurationRecord(scaling=policy))
     return cluster
 
 

@@ -27,7 +27,7 @@ from segmentstore.controller.streams.stream_cuts import Cut
 from segmentstore.controller.streams.stream_history import StreamHistory
 from segmentstore.controller.streams.stream_queries import StreamQueries, Successor
 from segmentstore.controller.streams.stream_segments import StreamSegments
-from segmentstore.controller.streams.streams import Creation
+from segmentstore.controller.streams.streams import Streams
 from segmentstore.controller.streams.truncation import Truncation
 from segmentstore.controller.subscribers import Subscribers
 from segmentstore.controller.transactions import staged_commits
@@ -94,10 +94,10 @@ def _commit_a_part(patch: pytest.MonkeyPatch) -> None:
 
 
 def _use_segment_numbers_again(patch: pytest.MonkeyPatch) -> None:
-    async def first_number(self: Creation, history: StreamHistory) -> int:
+    async def first_number(self: Streams, history: StreamHistory) -> int:
         return 0
 
-    patch.setattr(Creation, "_first_number", first_number)
+    patch.setattr(Streams, "_first_number", first_number)
 
 
 def _leave_the_segments_of_aborted_transactions(patch: pytest.MonkeyPatch) -> None:

@@ -138,8 +138,8 @@ async def test_a_scope_with_a_group_is_not_empty() -> None:
     await cluster.scopes.create("s")
     await cluster.create("a", segments=2)
     await cluster.components.reader_groups.create(config())
-    await cluster.streams.sealing.seal("s", "a")
-    await cluster.streams.deletion.delete("s", "a")
+    await cluster.streams.seal("s", "a")
+    await cluster.streams.delete("s", "a")
     with pytest.raises(ScopeNotEmptyError):
         await cluster.scopes.delete("s")
     await cluster.scopes.delete_with_content("s")
@@ -187,8 +187,8 @@ async def test_a_stream_that_is_created_again_is_held_back_once_the_group_is_upd
     cluster = await cluster_with_stream()
     groups = cluster.components.reader_groups
     await groups.create(config(retention=2))
-    await cluster.streams.sealing.seal("s", "a")
-    await cluster.streams.deletion.delete("s", "a")
+    await cluster.streams.seal("s", "a")
+    await cluster.streams.delete("s", "a")
     await cluster.create("a", segments=2)
     # The group is there already: this changes nothing.
     assert (await groups.create(config(retention=2))).status == Create.SUCCESS
@@ -322,8 +322,8 @@ async def test_a_group_with_the_cut_of_a_former_stream_holds_back_everything() -
     cluster = await cluster_with_stream()
     groups = cluster.components.reader_groups
     await groups.create(config(retention=2))
-    await cluster.streams.sealing.seal("s", "a")
-    await cluster.streams.deletion.delete("s", "a")
+    await cluster.streams.seal("s", "a")
+    await cluster.streams.delete("s", "a")
     await cluster.create("a", segments=2)
     await groups.update(config(retention=2))
     history = await cluster.streams.operations.history("s", "a")
@@ -335,8 +335,8 @@ async def test_a_group_with_the_cut_of_a_former_stream_holds_back_everything() -
 async def test_a_cut_of_an_earlier_stream_of_the_name_is_refused() -> None:
     cluster = await cluster_with_stream()
     groups = cluster.components.reader_groups
-    await cluster.streams.sealing.seal("s", "a")
-    await cluster.streams.deletion.delete("s", "a")
+    await cluster.streams.seal("s", "a")
+    await cluster.streams.delete("s", "a")
     with pytest.raises(InvalidRequestError):
         await groups.create(config())
     await cluster.create("a", segments=2)

@@ -41,7 +41,7 @@ class RetentionCluster(FeatureCluster):
     async def begin_with(self, policy: RetentionPolicy, *, segments: int = 1) -> None:
         await self.start()
         await self.scopes.create("s")
-        await self.streams.creation.create(
+        await self.streams.create(
             "s",
             "a",
             StreamConfigurationRecord(
@@ -329,8 +329,8 @@ def test_a_deleted_stream_leaves_no_cuts_for_its_successor() -> None:
         async with asyncio.TaskGroup() as group:
             task = group.create_task(cluster.components.retention.run())
             await cluster.fill(seconds=50)
-            await cluster.streams.sealing.seal("s", "a")
-            await cluster.streams.deletion.delete("s", "a")
+            await cluster.streams.seal("s", "a")
+            await cluster.streams.delete("s", "a")
             await cluster.create("a")
             history = await cluster.streams.operations.history("s", "a")
             assert (await history.table.read(cuts_key("a"))).record is None

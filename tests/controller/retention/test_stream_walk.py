@@ -56,7 +56,7 @@ async def test_a_scope_whose_table_does_not_answer_puts_off_no_other(
         type=ScalingType.EVENTS_PER_SECOND, target_rate=1000, scale_factor=2, segment_count_min=1
     )
     for scope in ("a", "s"):
-        await cluster.streams.creation.create(
+        await cluster.streams.create(
             scope, "x", StreamConfigurationRecord(scaling=by_rate, retention=policy)
         )
     watched = cluster.components.auto_scale

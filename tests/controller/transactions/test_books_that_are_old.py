@@ -108,12 +108,12 @@ async def test_a_begin_whose_caller_left_is_not_written_behind_the_look_that_was
     cluster = await cluster_with()
     async with cluster.finishing():
         plan = await leave_a_begin(cluster)
-        seal = asyncio.create_task(cluster.streams.sealing.seal("s", "a"))
+        seal = asyncio.create_task(cluster.streams.seal("s", "a"))
         await some_turns()
         assert not seal.done()
         plan.let_go.set()
         await seal
-        await cluster.streams.deletion.delete("s", "a")
+        await cluster.streams.delete("s", "a")
     await cluster.create("a")
     await cluster.restart()
     assert cluster.components.transaction_states.all() == []
@@ -215,8 +215,8 @@ async def test_h78_a_commit_to_an_epoch_that_is_gone_ends_as_aborted_and_blocks_
             assert found.state is TransactionState.ABORTED
         assert await cluster.read_all("a") == {0: [b"late"]}
         async with asyncio.timeout(5):
-            await cluster.streams.sealing.seal("s", "a")
-            await cluster.streams.deletion.delete("s", "a")
+            await cluster.streams.seal("s", "a")
+            await cluster.streams.delete("s", "a")
     await cluster.check()
 
 
@@ -235,7 +235,7 @@ async def _seal_while_the_log_is_full(loop: SimLoop) -> None:
     async with cluster.finishing():
         works = cluster.tables._plan
         full = cluster.tables._plan = FullPlan()
-        seal = asyncio.create_task(cluster.streams.sealing.seal("s", "a"))
+        seal = asyncio.create_task(cluster.streams.seal("s", "a"))
         now = loop.time()
         for _ in range(10):
             await some_turns()
@@ -324,8 +324,8 @@ async def test_h20_a_sweep_leaves_the_transactions_of_a_stream_created_again(
             patch.setattr(completer, "drop", slow)
             sweep = asyncio.create_task(cluster.components.completer.forget_old())
             await arrived.wait()
-            await cluster.streams.sealing.seal("s", "a")
-            await cluster.streams.deletion.delete("s", "a")
+            await cluster.streams.seal("s", "a")
+            await cluster.streams.delete("s", "a")
             await cluster.create("a")
             begun = await cluster.begin("a")
             await cluster.write("a", begun, [b"live"])

@@ -155,5 +155,5 @@ async def test_h74_nothing_committed_is_lost_to_a_truncation_and_nothing_blocks_
             assert found == [event for event, _ in workload.commits]
         cut = dict.fromkeys(await cluster.current("a"), 0)
         await cluster.streams.truncation.truncate("s", "a", cut)
-        await cluster.streams.sealing.seal("s", "a")
+        await cluster.streams.seal("s", "a")
     await cluster.check()

@@ -175,8 +175,8 @@ async def test_a_stream_that_is_deleted_takes_its_reserved_ones_along() -> None:
         for number in range(2):
             await commit_one(cluster, b"%d" % number)
         assert book_of(cluster).ids(Phase.RESERVED)
-        await cluster.streams.sealing.seal("s", "a")
-        await cluster.streams.deletion.delete("s", "a")
+        await cluster.streams.seal("s", "a")
+        await cluster.streams.delete("s", "a")
     assert await recorded(cluster) == {}
     assert cluster.components.transaction_states.known("s", "a") is None
     await cluster.check()

@@ -124,8 +124,8 @@ async def test_a_replay_is_recognised_for_as_long_as_the_stream_lives() -> None:
         assert again.duplicate
         assert again.completed
         await cluster.settled("a")
-        await cluster.streams.sealing.seal("s", "a")
-        await cluster.streams.deletion.delete("s", "a")
+        await cluster.streams.seal("s", "a")
+        await cluster.streams.delete("s", "a")
         await cluster.create("a", segments=1)
         assert await last_version(cluster) is None
         assert not (await commit(cluster, [await stage(cluster, [b"new"])], version=1)).duplicate
@@ -267,7 +267,7 @@ async def test_sealing_a_stream_finishes_what_commits_and_aborts_other_stages() 
     async with cluster.finishing():
         committed, left = await stage(cluster, [b"one"]), await stage(cluster, [b"two"])
         await commit(cluster, [committed], version=1)
-        await cluster.streams.sealing.seal("s", "a")
+        await cluster.streams.seal("s", "a")
         assert await cluster.read_all("a") == {0: [b"one"]}
         assert await cluster.state("a", txn(left)) == State.ABORTED
         with pytest.raises((PreconditionError, StreamSealedError)):

@@ -333,7 +333,7 @@ async def test_a_stream_is_deleted_though_the_table_has_less_than_the_book() -> 
         await TransactionTable(tables=cluster.memory_tables).remove(
             [book.name(id_of(begun[0].txnId))]
         )
-        await cluster.streams.sealing.seal("s", "a")
-        await cluster.streams.deletion.delete("s", "a")
+        await cluster.streams.seal("s", "a")
+        await cluster.streams.delete("s", "a")
     assert cluster.components.transaction_states.known("s", "a") is None
     await cluster.check()

@@ -260,7 +260,7 @@ async def test_sealing_a_stream_aborts_what_is_open_and_finishes_what_commits() 
         await cluster.write("a", opened, [b"no"])
         await cluster.write("a", committing, [b"yes", b"too"])
         await cluster.commit("a", committing.txnId)
-        await cluster.streams.sealing.seal("s", "a")
+        await cluster.streams.seal("s", "a")
         assert await cluster.state("a", opened.txnId) == State.ABORTED
         assert await cluster.state("a", committing.txnId) == State.COMMITTED
         assert await cluster.read_all("a") == {0: [b"yes"], 1: [b"too"]}
@@ -274,7 +274,7 @@ async def test_a_transaction_that_begins_while_the_stream_is_sealed_is_refused_o
     async with cluster.finishing():
         begins = [asyncio.create_task(cluster.begin("a")) for _ in range(5)]
         await asyncio.sleep(0)
-        await cluster.streams.sealing.seal("s", "a")
+        await cluster.streams.seal("s", "a")
         for outcome in await asyncio.gather(*begins, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 assert isinstance(outcome, StreamSealedError)
@@ -288,8 +288,8 @@ async def test_a_deleted_stream_takes_the_memory_of_its_transactions_along() -> 
     async with cluster.finishing():
         begun = await cluster.begin("a")
         await cluster.commit("a", begun.txnId)
-        await cluster.streams.sealing.seal("s", "a")
-        await cluster.streams.deletion.delete("s", "a")
+        await cluster.streams.seal("s", "a")
+        await cluster.streams.delete("s", "a")
         await cluster.create("a", segments=1)
         assert await cluster.state("a", begun.txnId) == State.UNKNOWN
         again = await cluster.begin("a")

@@ -43,7 +43,7 @@ async def cluster_with(
     )
     await cluster.start()
     await cluster.scopes.create("s")
-    await cluster.streams.creation.create(
+    await cluster.streams.create(
         "s",
         "a",
         StreamConfigurationRecord(
