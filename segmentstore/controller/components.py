@@ -121,7 +121,7 @@ class ControllerComponents:
     def _build_transactions(
         self, segments: SegmentApi, tables: TableApi, wall_clock: WallClock, random: Random
     ) -> None:
-        self.transaction_states = book = TransactionStates(noted_times=self.noted_times)
+        self.transaction_states = states = TransactionStates(noted_times=self.noted_times)
         self._transaction_table = table = TransactionTable(tables=tables)
         merges = Merges(segments=segments)
         rolling = RollingCommit(
@@ -131,14 +131,14 @@ class ControllerComponents:
             merges=merges,
             table=table,
             wall_clock=wall_clock,
-            book=book,
+            states=states,
         )
         ids = TransactionIds(random=random)
         reservations = Reservations(
             table=table, ids=ids, wall_clock=wall_clock, settings=self._settings.transactions
         )
         self.completer = completer = TransactionCompleter(
-            book=book,
+            states=states,
             table=table,
             operations=self.streams.operations,
             segments=self.streams.segments,
@@ -149,10 +149,10 @@ class ControllerComponents:
             settings=self._settings.transactions,
         )
         self.decisions = decisions = Decisions(
-            book=book, table=table, completer=completer, settings=self._settings.transactions
+            states=states, table=table, completer=completer, settings=self._settings.transactions
         )
         self.transactions = Transactions(
-            book=book,
+            states=states,
             table=table,
             operations=self.streams.operations,
             segments=self.streams.segments,
@@ -166,7 +166,7 @@ class ControllerComponents:
 
         self.staged_commits = StagedCommits(
             transactions=self.transactions,
-            book=book,
+            states=states,
             decisions=decisions,
             table=table,
             operations=self.streams.operations,

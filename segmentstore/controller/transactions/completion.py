@@ -72,7 +72,7 @@ class TransactionCompleter:
     def __init__(
         self,
         *,
-        book: TransactionStates,
+        states: TransactionStates,
         table: TransactionTable,
         operations: StreamOperations,
         segments: StreamSegments,
@@ -82,7 +82,7 @@ class TransactionCompleter:
         wall_clock: WallClock,
         settings: TransactionSettings,
     ) -> None:
-        self._book = book
+        self._states = states
         self._table = table
         self._operations = operations
         self._segments = segments
@@ -108,8 +108,8 @@ class TransactionCompleter:
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
-                for book in self._book.all():
-                    self.wake(book)
+                for states in self._states.all():
+                    self.wake(states)
                 group.create_task(self._forget_often())
                 await self._sweep()
             finally:
@@ -126,9 +126,9 @@ class TransactionCompleter:
             await asyncio.sleep(self._settings.completed_sweep_seconds)
             await self.forget_old()
 
-    def wake(self, book: StreamTransactions) -> None:
+    def wake(self, states: StreamTransactions) -> None:
         """Something may be done for the stream now."""
-        key = (book.scope, book.stream)
+        key = (states.scope, states.stream)
         # A worker that is there looks again before it ends.
         if self._group is not None and key not in self._workers:
             self._workers.add(key)
@@ -138,40 +138,40 @@ class TransactionCompleter:
         self._remembers.clear()
         remembered, self._remembered = self._remembered, {}
         for scope, stream in remembered:
-            book = self._book.known(scope, stream)
-            if book is not None:
-                book.forget_now = True
-                self.wake(book)
+            states = self._states.known(scope, stream)
+            if states is not None:
+                states.forget_now = True
+                self.wake(states)
 
     async def adopt(
-        self, book: StreamTransactions, transaction_id: int
+        self, states: StreamTransactions, transaction_id: int
     ) -> TransactionRecord | None:
         """Believe what the table says of a transaction, and of those that are committed with it.
 
         Raises RetryLaterError while that may still change by a batch whose caller has left.
         """
         self._table.require_settled()
-        record = await self._table.read(book.name(transaction_id))
-        self._book.follow_table(book.name(transaction_id), record)
+        record = await self._table.read(states.name(transaction_id))
+        self._states.follow_table(states.name(transaction_id), record)
         if record is not None:
-            if record.joins is not None and book.find(record.joins) is None:
-                await self.adopt(book, record.joins)
+            if record.joins is not None and states.find(record.joins) is None:
+                await self.adopt(states, record.joins)
             for stage in record.stages:
-                if book.phase(stage) is not Phase.STAGE:
-                    await self.adopt(book, stage)
+                if states.phase(stage) is not Phase.STAGE:
+                    await self.adopt(states, stage)
         # It may be another state than the one that a caller of ours expects to have work for.
-        self.wake(book)
+        self.wake(states)
         return record
 
-    async def drop(self, book: StreamTransactions, transaction_ids: list[int]) -> None:
+    async def drop(self, states: StreamTransactions, transaction_ids: list[int]) -> None:
         """Transactions for which nothing is left to be done, because of their stream's end or their own."""
         if not transaction_ids:
             return
-        names = [book.name(each) for each in transaction_ids]
+        names = [states.name(each) for each in transaction_ids]
         # Whatever the table says of them: an earlier attempt may have been cancelled behind its batch.
         await self._table.remove(names)
         for name in names:
-            self._book.follow_table(name, None)
+            self._states.follow_table(name, None)
 
     async def end_without_epoch(self, name: TransactionName, record: TransactionRecord) -> bool:
         """Whether the stream of a committing transaction has lost its epoch, or is lost; then it ends in the table.
@@ -203,14 +203,14 @@ class TransactionCompleter:
 
         The caller holds the stream. May be done again.
         """
-        book = self._book.known(history.scope, history.stream)
+        states = self._states.known(history.scope, history.stream)
         state = (await history.any_state()).record
-        if book is None or state is None:
+        if states is None or state is None:
             return
         numbers = {number_of(each) for each in segment_ids}
         changes: dict[TransactionName, TransactionChange] = {}
-        for transaction_id in book.ids(Phase.JOINING, Phase.COMMITTING, Phase.UNKNOWN):
-            name = book.name(transaction_id)
+        for transaction_id in states.ids(Phase.JOINING, Phase.COMMITTING, Phase.UNKNOWN):
+            name = states.name(transaction_id)
             record = await self._table.read(name)
             if record is None or record.state is not TransactionState.COMMITTING:
                 continue
@@ -238,7 +238,7 @@ class TransactionCompleter:
         if changes:
             await self._table.replace(changes)
         for name, (_, after) in changes.items():
-            self._book.follow_table(name, after)
+            self._states.follow_table(name, after)
 
     async def delete_segments(self, history: StreamHistory, transaction_ids: Iterable[int]) -> None:
         """None of these transactions has segments afterwards."""
@@ -281,36 +281,36 @@ class TransactionCompleter:
 
     async def forget_old(self) -> None:
         """Forget what is finished and too old, or too many."""
-        for book in self._book.all():
-            if self._book.known(book.scope, book.stream) is not book:
+        for states in self._states.all():
+            if self._states.known(states.scope, states.stream) is not states:
                 # The stream was deleted while the pass waited for another one.
                 continue
             try:
-                await self.drop(book, self._old_transactions(book))
-                await self.forget_reserved(book, self._reservations.unwanted(book))
-                for application_id in self._old_fences(book):
-                    await self.forget_fence(book, application_id)
+                await self.drop(states, self._old_transactions(states))
+                await self.forget_reserved(states, self._reservations.unwanted(states))
+                for application_id in self._old_fences(states):
+                    await self.forget_fence(states, application_id)
             except SegmentStoreError as error:
                 _LOG.info("finished transactions are kept for now: %s", error)
-            self._book.drop_if_empty(book)
+            self._states.drop_if_empty(states)
 
     async def forget_reserved(
-        self, book: StreamTransactions, transaction_ids: Sequence[int]
+        self, states: StreamTransactions, transaction_ids: Sequence[int]
     ) -> None:
         """Remove what was given back; what cannot be removed now stays given back."""
         if transaction_ids:
-            await self._table.remove([book.name(each) for each in transaction_ids])
-            book.removed(transaction_ids)
+            await self._table.remove([states.name(each) for each in transaction_ids])
+            states.removed(transaction_ids)
 
-    async def forget_fence(self, book: StreamTransactions, application_id: str) -> None:
+    async def forget_fence(self, states: StreamTransactions, application_id: str) -> None:
         """Commits of the application are known no more."""
-        book.fences.moving.add(application_id)
+        states.fences.moving.add(application_id)
         try:
-            await self._table.remove_fence(FenceName(book.scope, book.stream, application_id))
-            book.fences.known.pop(application_id, None)
+            await self._table.remove_fence(FenceName(states.scope, states.stream, application_id))
+            states.fences.known.pop(application_id, None)
         finally:
-            book.fences.moving.discard(application_id)
-            self._book.changed()
+            states.fences.moving.discard(application_id)
+            self._states.changed()
 
     # --- one stream ------------------------------------------------------------------------------
 
@@ -318,11 +318,11 @@ class TransactionCompleter:
         key = (scope, stream)
         backoff = self._settings.backoff()
         try:
-            # Looked up each time: a stream that was deleted and created again has another book.
-            while (book := self._book.known(scope, stream)) is not None and book.has_work:
+            # Looked up each time: a stream that was deleted and created again has other states.
+            while (states := self._states.known(scope, stream)) is not None and states.has_work:
                 try:
                     async with self._slots:
-                        await self._step(book)
+                        await self._step(states)
                 except SegmentStoreError as error:
                     self._complaints[key] = f"{type(error).__name__}: {error}"
                     _LOG.warning("stream=%s/%s transactions wait: %s", *key, error)
@@ -337,52 +337,54 @@ class TransactionCompleter:
         finally:
             self._workers.discard(key)
             self._complaints.pop(key, None)
-        if book is not None:
-            if book.has(Phase.MERGED):
+        if states is not None:
+            if states.has(Phase.MERGED):
                 self._remembered[key] = None
                 self._remembers.set()
-            self._book.drop_if_empty(book)
+            self._states.drop_if_empty(states)
 
-    async def _step(self, book: StreamTransactions) -> None:
-        for transaction_id in book.ids(Phase.UNKNOWN):
-            await self.adopt(book, transaction_id)
+    async def _step(self, states: StreamTransactions) -> None:
+        for transaction_id in states.ids(Phase.UNKNOWN):
+            await self.adopt(states, transaction_id)
         try:
-            if book.next_commits(count=1):
-                await self._join_next(book)
-                await self._commit_next(book)
-            if book.has(Phase.ABORTING):
-                await self._abort(book)
-            if len(book.ids(Phase.MERGED)) >= self._settings.forget_together_max:
-                book.forget_now = True
-            if book.has(Phase.MERGED) and book.forget_now and not book.next_commits(count=1):
-                await self._forget_merged(book)
+            if states.next_commits(count=1):
+                await self._join_next(states)
+                await self._commit_next(states)
+            if states.has(Phase.ABORTING):
+                await self._abort(states)
+            if len(states.ids(Phase.MERGED)) >= self._settings.forget_together_max:
+                states.forget_now = True
+            if states.has(Phase.MERGED) and states.forget_now and not states.next_commits(count=1):
+                await self._forget_merged(states)
         except (MetadataConflictError, TransactionSegmentLostError):
             # Another controller was at work, or an answer of the table was lost: look again at all of them.
-            believed = book.ids(Phase.JOINING, Phase.COMMITTING, Phase.STAGE, Phase.ABORTING)
+            believed = states.ids(Phase.JOINING, Phase.COMMITTING, Phase.STAGE, Phase.ABORTING)
             for transaction_id in believed:
-                book.mark_unknown(transaction_id)
+                states.mark_unknown(transaction_id)
             for transaction_id in believed:
-                await self.adopt(book, transaction_id)
+                await self.adopt(states, transaction_id)
             raise
 
-    async def _join_next(self, book: StreamTransactions) -> None:
-        for transaction_id, record in book.next_commits(count=self._settings.commits_together_max):
+    async def _join_next(self, states: StreamTransactions) -> None:
+        for transaction_id, record in states.next_commits(
+            count=self._settings.commits_together_max
+        ):
             if not record.stages:
                 continue
             try:
-                history = await self._operations.history(book.scope, book.stream)
+                history = await self._operations.history(states.scope, states.stream)
                 await history.state()
                 try:
-                    await self._join(book, history, transaction_id, record)
+                    await self._join(states, history, transaction_id, record)
                 except EpochNotFoundError as error:
-                    await self._end_unmerged(book, history, [transaction_id], error)
+                    await self._end_unmerged(states, history, [transaction_id], error)
             except _STREAM_GONE_ERRORS as error:
-                _LOG.warning("stream=%s is gone with stages: %s", book.stream, error)
-                await self.drop(book, [transaction_id, *record.stages])
+                _LOG.warning("stream=%s is gone with stages: %s", states.stream, error)
+                await self.drop(states, [transaction_id, *record.stages])
 
     async def _join(
         self,
-        book: StreamTransactions,
+        states: StreamTransactions,
         history: StreamHistory,
         transaction_id: int,
         record: TransactionRecord,
@@ -393,12 +395,12 @@ class TransactionCompleter:
             history, sources=sources, stages=record.stages, transaction_id=transaction_id
         )
         changes: dict[TransactionName, TransactionChange] = {
-            book.name(stage): (book.record(stage), None) for stage in record.stages
+            states.name(stage): (states.record(stage), None) for stage in record.stages
         }
-        changes[book.name(transaction_id)] = (record, dataclasses.replace(record, stages=()))
+        changes[states.name(transaction_id)] = (record, dataclasses.replace(record, stages=()))
         await self._table.replace(changes)
         for name, (_, after) in changes.items():
-            self._book.follow_table(name, after)
+            self._states.follow_table(name, after)
 
     async def _replace_lost_stages(
         self, history: StreamHistory, name: TransactionName, record: TransactionRecord
@@ -422,18 +424,18 @@ class TransactionCompleter:
             ]
         )
 
-    async def _commit_next(self, book: StreamTransactions) -> None:
+    async def _commit_next(self, states: StreamTransactions) -> None:
         try:
             # Settles the stream first: that may be the end of a rolling commit, and the queue is another then.
-            async with self._operations.exclusive(book.scope, book.stream) as history:
-                await self._commit_held(book, history)
+            async with self._operations.exclusive(states.scope, states.stream) as history:
+                await self._commit_held(states, history)
         except _STREAM_GONE_ERRORS as error:
             _LOG.warning(
-                "stream=%s/%s is gone with its commits: %s", book.scope, book.stream, error
+                "stream=%s/%s is gone with its commits: %s", states.scope, states.stream, error
             )
-            due = book.next_commits(count=book.unfinished_count)
+            due = states.next_commits(count=states.unfinished_count)
             await self.drop(
-                book,
+                states,
                 [
                     each
                     for transaction_id, record in due
@@ -441,20 +443,20 @@ class TransactionCompleter:
                 ],
             )
 
-    async def _commit_held(self, book: StreamTransactions, history: StreamHistory) -> None:
-        due = book.next_commits(count=self._settings.commits_together_max)
+    async def _commit_held(self, states: StreamTransactions, history: StreamHistory) -> None:
+        due = states.next_commits(count=self._settings.commits_together_max)
         if not due:
             return
         state = await history.state()
         if state.state is StreamState.SEALED:
-            raise StreamSealedError(book.scope, book.stream)
+            raise StreamSealedError(states.scope, states.stream)
         epoch = transaction_epoch_of(due[0][0])
         active = await history.epoch(state.current_epoch)
         try:
             sources = active if epoch == active.epoch else await history.epoch(epoch)
         except EpochNotFoundError as error:
             lost = [each for each, _ in due if transaction_epoch_of(each) == epoch]
-            await self._end_unmerged(book, history, lost, error)
+            await self._end_unmerged(states, history, lost, error)
             return
         together: list[tuple[int, TransactionRecord]] = []
         for transaction_id, record in due:
@@ -472,11 +474,11 @@ class TransactionCompleter:
                 transaction_ids=tuple(each for each, _ in together),
             )
             return
-        await self._commit_directly(book, history, sources, active, together)
+        await self._commit_directly(states, history, sources, active, together)
 
     async def _commit_directly(
         self,
-        book: StreamTransactions,
+        states: StreamTransactions,
         history: StreamHistory,
         sources: EpochRecord,
         active: EpochRecord,
@@ -499,15 +501,15 @@ class TransactionCompleter:
             )
             for transaction_id, record in together
         }
-        ends = {book.name(each): (record, after[each]) for each, record in together}
-        with self._reservations.ahead(book, active.epoch, count=len(together)) as reserved:
+        ends = {states.name(each): (record, after[each]) for each, record in together}
+        with self._reservations.ahead(states, active.epoch, count=len(together)) as reserved:
             await self._table.replace({**ends, **reserved})
         for transaction_id, record in after.items():
-            self._book.follow_table(book.name(transaction_id), record)
+            self._states.follow_table(states.name(transaction_id), record)
 
     async def _end_unmerged(
         self,
-        book: StreamTransactions,
+        states: StreamTransactions,
         history: StreamHistory,
         transaction_ids: Sequence[int],
         error: EpochNotFoundError,
@@ -516,22 +518,22 @@ class TransactionCompleter:
         await history.table.proof.wait()
         changes: dict[TransactionName, TransactionChange] = {}
         for transaction_id in transaction_ids:
-            if book.phase(transaction_id) not in (Phase.JOINING, Phase.COMMITTING):
+            if states.phase(transaction_id) not in (Phase.JOINING, Phase.COMMITTING):
                 continue
-            record = book.record(transaction_id)
+            record = states.record(transaction_id)
             _LOG.error(
                 "stream=%s transaction=%032x was to be committed and ends as aborted: %s",
                 history.name,
                 transaction_id,
                 error,
             )
-            changes[book.name(transaction_id)] = (record, self._ended_unmerged(record))
+            changes[states.name(transaction_id)] = (record, self._ended_unmerged(record))
             for stage in record.stages:
-                stage_record = book.record(stage)
-                changes[book.name(stage)] = (stage_record, self._ended_unmerged(stage_record))
+                stage_record = states.record(stage)
+                changes[states.name(stage)] = (stage_record, self._ended_unmerged(stage_record))
         await self._table.replace(changes)
         for name, (_, after) in changes.items():
-            self._book.follow_table(name, after)
+            self._states.follow_table(name, after)
 
     def _ended_unmerged(self, record: TransactionRecord) -> TransactionRecord:
         return dataclasses.replace(
@@ -542,15 +544,17 @@ class TransactionCompleter:
             joins=None,
         )
 
-    async def _abort(self, book: StreamTransactions) -> None:
-        aborting = book.records(Phase.ABORTING)
+    async def _abort(self, states: StreamTransactions) -> None:
+        aborting = states.records(Phase.ABORTING)
         try:
-            history = await self._operations.history(book.scope, book.stream)
+            history = await self._operations.history(states.scope, states.stream)
             await history.state()
             await self.delete_segments(history, aborting)
         except _STREAM_GONE_ERRORS as error:
-            _LOG.info("stream=%s/%s is gone with its aborts: %s", book.scope, book.stream, error)
-            await self.drop(book, list(aborting))
+            _LOG.info(
+                "stream=%s/%s is gone with its aborts: %s", states.scope, states.stream, error
+            )
+            await self.drop(states, list(aborting))
             return
         now_ms = self._wall_clock.now_ms()
         after = {
@@ -558,15 +562,15 @@ class TransactionCompleter:
             for each, record in aborting.items()
         }
         await self._table.replace(
-            {book.name(each): (record, after[each]) for each, record in aborting.items()}
+            {states.name(each): (record, after[each]) for each, record in aborting.items()}
         )
         for transaction_id, record in after.items():
-            self._book.follow_table(book.name(transaction_id), record)
+            self._states.follow_table(states.name(transaction_id), record)
 
-    async def _forget_merged(self, book: StreamTransactions) -> None:
-        merged = book.records(Phase.MERGED)
+    async def _forget_merged(self, states: StreamTransactions) -> None:
+        merged = states.records(Phase.MERGED)
         try:
-            history = await self._operations.history(book.scope, book.stream)
+            history = await self._operations.history(states.scope, states.stream)
             await history.state()
             for epoch in sorted({transaction_epoch_of(each) for each in merged}):
                 try:
@@ -583,28 +587,28 @@ class TransactionCompleter:
                     },
                 )
         except _STREAM_GONE_ERRORS:
-            _LOG.info("stream=%s/%s is gone with its memories", book.scope, book.stream)
-        book.mark_forgotten(list(merged))
-        book.forget_now = False
+            _LOG.info("stream=%s/%s is gone with its memories", states.scope, states.stream)
+        states.mark_forgotten(list(merged))
+        states.forget_now = False
 
-    def _old_transactions(self, book: StreamTransactions) -> list[int]:
+    def _old_transactions(self, states: StreamTransactions) -> list[int]:
         now = asyncio.get_running_loop().time()
-        excess = len(book.finished()) - self._settings.completed_per_stream_max
+        excess = len(states.finished()) - self._settings.completed_per_stream_max
         return [
             transaction_id
-            for place, (transaction_id, completed) in enumerate(book.finished())
+            for place, (transaction_id, completed) in enumerate(states.finished())
             if completed.phase is not Phase.MERGED
             and (place < excess or completed.since + self._settings.completed_seconds <= now)
         ]
 
-    def _old_fences(self, book: StreamTransactions) -> list[str]:
+    def _old_fences(self, states: StreamTransactions) -> list[str]:
         now = asyncio.get_running_loop().time()
         return [
             application_id
-            for application_id, since in book.fences.known.items()
+            for application_id, since in states.fences.known.items()
             if since is not None
             and since + self._settings.completed_seconds <= now
-            and application_id not in book.fences.moving
+            and application_id not in states.fences.moving
         ]
 
 

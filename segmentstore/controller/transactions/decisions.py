@@ -50,12 +50,12 @@ class Decisions:
     def __init__(
         self,
         *,
-        book: TransactionStates,
+        states: TransactionStates,
         table: TransactionTable,
         completer: TransactionCompleter,
         settings: TransactionSettings,
     ) -> None:
-        self._book = book
+        self._states = states
         self._table = table
         self._completer = completer
         self._settings = settings
@@ -76,31 +76,33 @@ class Decisions:
 
         With `unless_leased` one that has a lease stays open.
         """
-        book = self._book.stream(name.scope, name.stream)
+        states = self._states.stream(name.scope, name.stream)
         transaction_id = name.transaction_id
         while True:
-            record = await self._settled(book, transaction_id)
+            record = await self._settled(states, transaction_id)
             if record is None or record.state is not TransactionState.OPEN:
                 return record.state if record is not None else None
             if unless_leased and name in self._leases:
                 return record.state
-            number = book.begin_decision(transaction_id)
+            number = states.begin_decision(transaction_id)
             decided = dataclasses.replace(record, state=wanted)
             if wanted is TransactionState.COMMITTING:
                 decided = dataclasses.replace(
                     decided, commit_number=number, writer=writer, timestamp=timestamp
                 )
             try:
-                await self._write(book, name, record, decided)
+                await self._write(states, name, record, decided)
             except MetadataConflictError:
-                await self._completer.adopt(book, transaction_id)
+                await self._completer.adopt(states, transaction_id)
 
     async def settled(self, name: TransactionName) -> TransactionRecord | None:
         """The record, when no decision of the transaction is under way or unknown; None if it is not known.
 
         True until the caller waits for something. Raises RetryLaterError, and what reading a table does.
         """
-        return await self._settled(self._book.stream(name.scope, name.stream), name.transaction_id)
+        return await self._settled(
+            self._states.stream(name.scope, name.stream), name.transaction_id
+        )
 
     async def abort_quietly(
         self, names: Sequence[TransactionName], *, unless_leased: bool = False
@@ -156,8 +158,8 @@ class Decisions:
             self._lease_granted.clear()
             expired: list[TransactionName] = []
             for name in self._leases.take_expired(loop.time()):
-                book = self._book.known(name.scope, name.stream)
-                if book is not None and book.is_open(name.transaction_id):
+                states = self._states.known(name.scope, name.stream)
+                if states is not None and states.is_open(name.transaction_id):
                     _LOG.info("transaction=%s lease ran out", name)
                     expired.append(name)
                 else:
@@ -177,30 +179,30 @@ class Decisions:
     def check(self) -> None:
         """Every open transaction has a lease; O(n)."""
         self._leases.check()
-        for book in self._book.all():
-            for transaction_id in book.open_ids():
-                name = book.name(transaction_id)
+        for states in self._states.all():
+            for transaction_id in states.open_ids():
+                name = states.name(transaction_id)
                 assert name in self._begun_at, f"an open transaction without a lease name={name}"
 
     async def _settled(
-        self, book: StreamTransactions, transaction_id: int
+        self, states: StreamTransactions, transaction_id: int
     ) -> TransactionRecord | None:
         while True:
-            record = book.find(transaction_id)
+            record = states.find(transaction_id)
             if record is None or record.state is not TransactionState.OPEN:
-                self._book.drop_if_empty(book)
+                self._states.drop_if_empty(states)
                 return record
-            phase = book.phase(transaction_id)
+            phase = states.phase(transaction_id)
             if phase is Phase.DECIDING:
-                await self._book.wait_for_change()
+                await self._states.wait_for_change()
             elif phase is Phase.UNKNOWN:
-                await self._completer.adopt(book, transaction_id)
+                await self._completer.adopt(states, transaction_id)
             else:
                 return record
 
     async def _write(
         self,
-        book: StreamTransactions,
+        states: StreamTransactions,
         name: TransactionName,
         record: TransactionRecord,
         decided: TransactionRecord,
@@ -209,13 +211,13 @@ class Decisions:
             await self._table.replace({name: (record, decided)})
         except BaseException:
             # Also for a caller that left: the table may still get to it; and after a conflict it has something else.
-            book.mark_unknown(name.transaction_id)
-            self._completer.wake(book)
-            self._book.changed()
+            states.mark_unknown(name.transaction_id)
+            self._completer.wake(states)
+            self._states.changed()
             raise
         self.end_lease(name)
-        self._book.follow_table(name, decided)
-        self._completer.wake(book)
+        self._states.follow_table(name, decided)
+        self._completer.wake(states)
 
 
 class Leases(Generic[Name]):

@@ -69,7 +69,7 @@ class TransactionIds:
 
 
 class Reservations:
-    """Decides how many transactions are written ahead, and keeps them in the stream's book."""
+    """Decides how many transactions are written ahead, and keeps them among the stream's states."""
 
     def __init__(
         self,
@@ -85,38 +85,38 @@ class Reservations:
         self._settings = settings
 
     async def take(
-        self, book: StreamTransactions, *, epoch: int, lease_ms: int
+        self, states: StreamTransactions, *, epoch: int, lease_ms: int
     ) -> tuple[int, TransactionRecord] | None:
         """One that is in the table, for a transaction that begins now; None if there is none.
 
         Raises what the interface of tables raises.
         """
         now = asyncio.get_running_loop().time()
-        book.begins_often = now - book.last_begin <= self._settings.reserve_within_seconds
-        book.last_begin = now
+        states.begins_often = now - states.last_begin <= self._settings.reserve_within_seconds
+        states.last_begin = now
         if lease_ms > self._settings.lease_ms_max:
             return None
-        while (reserved := book.take_reserved()) is not None:
+        while (reserved := states.take_reserved()) is not None:
             transaction_id, record = reserved
             if transaction_epoch_of(transaction_id) == epoch:
                 # Another controller may have taken it for one whose owner is gone.
                 try:
-                    found = await self._table.read(book.name(transaction_id))
+                    found = await self._table.read(states.name(transaction_id))
                 except BaseException:
-                    book.give_back(transaction_id)
+                    states.give_back(transaction_id)
                     raise
                 if found == record:
                     return reserved
-            book.give_back(transaction_id)
+            states.give_back(transaction_id)
         return None
 
     @contextmanager
     def ahead(
-        self, book: StreamTransactions, epoch: int, *, count: int
+        self, states: StreamTransactions, epoch: int, *, count: int
     ) -> Iterator[Mapping[TransactionName, TransactionChange]]:
         """Up to `count` more, to be written inside with a batch of the stream. The caller holds the stream."""
-        room = self._settings.reserved_per_stream_max - len(book.ids(Phase.RESERVED))
-        if not book.begins_often or book.closed_count:
+        room = self._settings.reserved_per_stream_max - len(states.ids(Phase.RESERVED))
+        if not states.begins_often or states.closed_count:
             room = 0
         record = TransactionRecord(
             state=TransactionState.OPEN,
@@ -125,19 +125,19 @@ class Reservations:
         )
         reserved = [self._ids.take(epoch=epoch) for _ in range(min(count, room))]
         try:
-            yield {book.name(each): (None, record) for each in reserved}
+            yield {states.name(each): (None, record) for each in reserved}
         except BaseException:
             # They may be in the table all the same.
             for each in reserved:
-                book.give_back(each)
+                states.give_back(each)
             raise
-        book.reserve(reserved, record, now=asyncio.get_running_loop().time())
+        states.reserve(reserved, record, now=asyncio.get_running_loop().time())
 
-    def unwanted(self, book: StreamTransactions) -> list[int]:
+    def unwanted(self, states: StreamTransactions) -> list[int]:
         """What is to be removed from the table now, and handed out no more."""
         now = asyncio.get_running_loop().time()
-        return book.give_back_reserved(before=now - self._settings.reserved_seconds)
+        return states.give_back_reserved(before=now - self._settings.reserved_seconds)
 
-    def all_of(self, book: StreamTransactions) -> list[int]:
+    def all_of(self, states: StreamTransactions) -> list[int]:
         """As `unwanted`, for a stream that goes: no transaction begins any more."""
-        return book.give_back_reserved()
+        return states.give_back_reserved()

@@ -65,7 +65,7 @@ class RollingCommit:
         merges: Merges,
         table: TransactionTable,
         wall_clock: WallClock,
-        book: TransactionStates,
+        states: TransactionStates,
     ) -> None:
         self._operations = operations
         self._transition = transition
@@ -73,7 +73,7 @@ class RollingCommit:
         self._merges = merges
         self._table = table
         self._wall_clock = wall_clock
-        self._book = book
+        self._states = states
         operations.register(StreamState.COMMITTING, self._resume)
 
     async def commit(
@@ -135,7 +135,7 @@ class RollingCommit:
         return recorded
 
     async def _resume(self, history: StreamHistory) -> None:
-        if not self._book.is_loaded:
+        if not self._states.is_loaded:
             # What is recorded here while the table is being read could be overtaken by what was read before.
             raise RetryLaterError("the controller is still reading its transactions")
         state = await history.any_state()
@@ -211,8 +211,8 @@ class RollingCommit:
             name = TransactionName(history.scope, history.stream, transaction_id)
             record = await self._table.read(name)
             if record is None or record.state is not TransactionState.COMMITTING:
-                # An earlier attempt was cancelled between the batch and the book.
-                self._book.follow_table(name, record)
+                # An earlier attempt was cancelled between the batch and the states.
+                self._states.follow_table(name, record)
             else:
                 changes[name] = (
                     record,
@@ -225,7 +225,7 @@ class RollingCommit:
                 )
         await self._table.replace(changes)
         for name, (_, record) in changes.items():
-            self._book.follow_table(name, record)
+            self._states.follow_table(name, record)
 
 
 def repeated_shape(shape: EpochRecord, *, epoch: int, now_ms: int) -> EpochRecord:

@@ -81,7 +81,7 @@ class StagedCommits:
         self,
         *,
         transactions: Transactions,
-        book: TransactionStates,
+        states: TransactionStates,
         decisions: Decisions,
         table: TransactionTable,
         operations: StreamOperations,
@@ -90,7 +90,7 @@ class StagedCommits:
         settings: TransactionSettings,
     ) -> None:
         self._transactions = transactions
-        self._book = book
+        self._states = states
         self._decisions = decisions
         self._table = table
         self._operations = operations
@@ -129,14 +129,14 @@ class StagedCommits:
         self._transactions.require_loaded()
         commit = self._parsed(request)
         while True:
-            book = self._book.stream(commit.fence.scope, commit.fence.stream)
-            if commit.fence.application_id not in book.fences.moving:
+            states = self._states.stream(commit.fence.scope, commit.fence.stream)
+            if commit.fence.application_id not in states.fences.moving:
                 break
-            await self._book.wait_for_change()
+            await self._states.wait_for_change()
         try:
-            return await self._commit(book, commit)
+            return await self._commit(states, commit)
         finally:
-            self._book.drop_if_empty(book)
+            self._states.drop_if_empty(states)
 
     async def last_version(self, request: api.LastVersionRequest) -> api.LastVersionResponse:
         """What an application committed last. Raises InvalidRequestError."""
@@ -150,58 +150,60 @@ class StagedCommits:
 
     # --- steps -----------------------------------------------------------------------------------
 
-    async def _commit(self, book: StreamTransactions, commit: _Commit) -> api.CommitStagesResponse:
+    async def _commit(
+        self, states: StreamTransactions, commit: _Commit
+    ) -> api.CommitStagesResponse:
         application = commit.fence.application_id
-        if book.closed_count:
-            raise StreamSealedError(book.scope, book.stream)
+        if states.closed_count:
+            raise StreamSealedError(states.scope, states.stream)
         # From here on the stream is not sealed until this call has ended.
-        book.fences.moving.add(application)
+        states.fences.moving.add(application)
         try:
-            history = await self._operations.history(book.scope, book.stream)
+            history = await self._operations.history(states.scope, states.stream)
             state = await history.state()
             fence = await self._table.read_fence(commit.fence)
             # Last of all that waits: from here to the decision nothing else gets at the stages.
-            await self._settle(book, commit)
+            await self._settle(states, commit)
             is_duplicate = fence is not None and commit.version <= fence.version
             # The record of a forgettable version may outlive its fence for a moment.
-            is_duplicate |= bool(_known(book, commit))
+            is_duplicate |= bool(_known(states, commit))
             if not is_duplicate:
                 if state.is_sealing_or_sealed:
-                    raise StreamSealedError(book.scope, book.stream)
-                await self._decide(book, commit, fence)
+                    raise StreamSealedError(states.scope, states.stream)
+                await self._decide(states, commit, fence)
         finally:
-            book.fences.moving.discard(application)
-            self._book.changed()
+            states.fences.moving.discard(application)
+            self._states.changed()
         if is_duplicate:
-            await self._find_decided(book, commit)
-            await self._abort_open(book, commit)
-        return self._answer(book, commit, is_duplicate=is_duplicate)
+            await self._find_decided(states, commit)
+            await self._abort_open(states, commit)
+        return self._answer(states, commit, is_duplicate=is_duplicate)
 
-    async def _settle(self, book: StreamTransactions, commit: _Commit) -> None:
+    async def _settle(self, states: StreamTransactions, commit: _Commit) -> None:
         """Until what earlier calls did to these transactions is known."""
         while True:
-            if any(book.phase(stage) is Phase.DECIDING for stage in commit.stages):
-                await self._book.wait_for_change()
-            elif book.has(Phase.UNKNOWN):
-                for transaction_id in book.ids(Phase.UNKNOWN):
-                    await self._completer.adopt(book, transaction_id)
+            if any(states.phase(stage) is Phase.DECIDING for stage in commit.stages):
+                await self._states.wait_for_change()
+            elif states.has(Phase.UNKNOWN):
+                for transaction_id in states.ids(Phase.UNKNOWN):
+                    await self._completer.adopt(states, transaction_id)
             else:
                 return
 
     async def _decide(
-        self, book: StreamTransactions, commit: _Commit, fence: CommitFenceRecord | None
+        self, states: StreamTransactions, commit: _Commit, fence: CommitFenceRecord | None
     ) -> None:
-        if fence is None and len(book.fences.known) >= self._settings.fences_per_stream_max:
+        if fence is None and len(states.fences.known) >= self._settings.fences_per_stream_max:
             raise TooManyApplicationsError(
-                f"too many applications commit to one stream stream={book.scope!r}/{book.stream!r}"
+                f"too many applications commit to one stream stream={states.scope!r}/{states.stream!r}"
             )
-        closed = [stage for stage in commit.stages if not book.is_open(stage)]
+        closed = [stage for stage in commit.stages if not states.is_open(stage)]
         if closed:
             raise PreconditionError(
                 f"stages are not open: aborted, or their leases ran out count={len(closed)}"
                 f" first={closed[0]:032x}"
             )
-        changes = self._changes(book, commit)
+        changes = self._changes(states, commit)
         now_ms = self._wall_clock.now_ms()
         moved = CommitFenceRecord(
             application_id=commit.fence.application_id,
@@ -214,19 +216,19 @@ class StagedCommits:
         except BaseException:
             for name in changes:
                 # Also for a caller that left: the table may still get to it; and after a conflict the table knows more.
-                book.mark_unknown(name.transaction_id)
-            self._book.follow_fence(commit.fence, moved)
-            self._completer.wake(book)
-            self._book.changed()
+                states.mark_unknown(name.transaction_id)
+            self._states.follow_fence(commit.fence, moved)
+            self._completer.wake(states)
+            self._states.changed()
             raise
         for name, (_, record) in changes.items():
-            self._book.follow_table(name, record)
+            self._states.follow_table(name, record)
             self._decisions.end_lease(name)
-        self._book.follow_fence(commit.fence, moved)
-        self._completer.wake(book)
+        self._states.follow_fence(commit.fence, moved)
+        self._completer.wake(states)
 
     def _changes(
-        self, book: StreamTransactions, commit: _Commit
+        self, states: StreamTransactions, commit: _Commit
     ) -> dict[TransactionName, TransactionChange]:
         """The records of the decision; all of its transactions are DECIDING from then on."""
         now_ms = self._wall_clock.now_ms()
@@ -234,7 +236,7 @@ class StagedCommits:
         for epoch in sorted({transaction_epoch_of(stage) for stage in commit.stages}):
             stages = tuple(each for each in commit.stages if transaction_epoch_of(each) == epoch)
             transaction_id = epoch << _EPOCH_SHIFT | _derived_bits(commit.fence, commit.version)
-            number = book.begin_decision(transaction_id)
+            number = states.begin_decision(transaction_id)
             joined = TransactionRecord(
                 state=TransactionState.COMMITTING,
                 lease_ms=0,
@@ -242,40 +244,40 @@ class StagedCommits:
                 commit_number=number,
                 stages=stages,
             )
-            changes[book.name(transaction_id)] = (None, joined)
+            changes[states.name(transaction_id)] = (None, joined)
             for stage in stages:
-                book.begin_decision(stage, number=number)
-                record = book.record(stage)
-                changes[book.name(stage)] = (
+                states.begin_decision(stage, number=number)
+                record = states.record(stage)
+                changes[states.name(stage)] = (
                     record,
                     replace(record, state=TransactionState.COMMITTING, joins=transaction_id),
                 )
         return changes
 
-    async def _abort_open(self, book: StreamTransactions, commit: _Commit) -> None:
+    async def _abort_open(self, states: StreamTransactions, commit: _Commit) -> None:
         """A replay's stages hold what the stream has already."""
         await self._decisions.abort_quietly(
-            [book.name(stage) for stage in commit.stages if book.is_open(stage)]
+            [states.name(stage) for stage in commit.stages if states.is_open(stage)]
         )
 
-    async def _find_decided(self, book: StreamTransactions, commit: _Commit) -> None:
-        """The decision of a call that was given up may have reached the table after the book was last read from it."""
-        if _known(book, commit):
+    async def _find_decided(self, states: StreamTransactions, commit: _Commit) -> None:
+        """The decision of a call that was given up may have reached the table after the states were read from it."""
+        if _known(states, commit):
             return
         bits = _derived_bits(commit.fence, commit.version)
         for epoch in sorted(
-            {transaction_epoch_of(each) for each in (*book.open_ids(), *commit.stages)}
+            {transaction_epoch_of(each) for each in (*states.open_ids(), *commit.stages)}
         ):
-            await self._completer.adopt(book, epoch << _EPOCH_SHIFT | bits)
+            await self._completer.adopt(states, epoch << _EPOCH_SHIFT | bits)
 
     def _answer(
-        self, book: StreamTransactions, commit: _Commit, *, is_duplicate: bool
+        self, states: StreamTransactions, commit: _Commit, *, is_duplicate: bool
     ) -> api.CommitStagesResponse:
-        known = _known(book, commit)
+        known = _known(states, commit)
         return api.CommitStagesResponse(
             duplicate=is_duplicate,
             completed=not any(
-                book.phase(each) in (Phase.JOINING, Phase.COMMITTING) for each in known
+                states.phase(each) in (Phase.JOINING, Phase.COMMITTING) for each in known
             ),
             transaction_ids=[each.to_bytes(_ID_BYTES, "big") for each in known],
         )
@@ -304,12 +306,12 @@ class StagedCommits:
         return FenceName(scope, stream, application_id)
 
 
-def _known(book: StreamTransactions, commit: _Commit) -> list[int]:
+def _known(states: StreamTransactions, commit: _Commit) -> list[int]:
     """The transactions that the version became, as far as they are remembered; oldest epoch first."""
     bits = _derived_bits(commit.fence, commit.version)
     return sorted(
         each
-        for each in book.ids(
+        for each in states.ids(
             Phase.JOINING, Phase.COMMITTING, Phase.MERGED, Phase.COMMITTED, Phase.ABORTED
         )
         if each & (1 << _EPOCH_SHIFT) - 1 == bits

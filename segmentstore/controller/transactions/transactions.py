@@ -85,7 +85,7 @@ class Transactions:
     def __init__(
         self,
         *,
-        book: TransactionStates,
+        states: TransactionStates,
         table: TransactionTable,
         operations: StreamOperations,
         segments: StreamSegments,
@@ -96,7 +96,7 @@ class Transactions:
         wall_clock: WallClock,
         settings: TransactionSettings,
     ) -> None:
-        self._book = book
+        self._states = states
         self._table = table
         self._operations = operations
         self._segments = segments
@@ -126,25 +126,25 @@ class Transactions:
         self._start_failure = ""
 
     async def _start(self) -> None:
-        self._book.is_loaded = False
-        # What is left on its way would be missing in the book.
+        self._states.is_loaded = False
+        # What is left on its way would be missing among the states.
         self._table.require_settled()
         await self._table.create()
-        self._book.clear()
+        self._states.clear()
         self._decisions.clear()
         async with aclosing(
             self._table.load(page_entries=self._settings.load_page_entries)
         ) as loaded:
             async for transaction in loaded:
                 if isinstance(transaction, LoadedFence):
-                    self._book.follow_fence(transaction.name, transaction.record)
+                    self._states.follow_fence(transaction.name, transaction.record)
                     continue
                 name, record = transaction.name, transaction.record
-                self._book.load(name, record)
+                self._states.load(name, record)
                 if record.state is TransactionState.OPEN:
                     # A ping may have asked for more than the begin did, and no process remembers it any more.
                     self._decisions.grant(name, max(record.lease_ms, self._settings.lease_ms_max))
-        self._book.is_loaded = True
+        self._states.is_loaded = True
 
     async def repair(self) -> TransactionRepair:
         """After a recovery from Tier 2 alone, before `start`: let commits go on whose segments were lost.
@@ -173,7 +173,7 @@ class Transactions:
     async def run(self) -> None:
         """Until cancelled: read them if the start could not; then finish, abort what is not heard of, forget."""
         backoff = self._settings.backoff()
-        while not self._book.is_loaded:
+        while not self._states.is_loaded:
             await asyncio.sleep(backoff.next_seconds())
             try:
                 await self.start()
@@ -258,11 +258,11 @@ class Transactions:
     ) -> api.ListCompletedTxnResponse:
         """Newest first, no more than the settings say."""
         self.require_loaded()
-        book = self._book.known(request.streamInfo.scope, request.streamInfo.stream)
+        states = self._states.known(request.streamInfo.scope, request.streamInfo.stream)
         answer = api.ListCompletedTxnResponse()
-        if book is None:
+        if states is None:
             return answer
-        for transaction_id, completed in reversed(book.finished()):
+        for transaction_id, completed in reversed(states.finished()):
             if len(answer.response) == self._settings.listed_max:
                 break
             high, low = transaction_halves(transaction_id)
@@ -285,20 +285,20 @@ class Transactions:
         Raises StreamNotFoundError, StreamSealedError, RetryLaterError (`open_max` are unfinished).
         """
         self.require_loaded()
-        book = self._book.stream(scope, stream)
-        if book.closed_count:
+        states = self._states.stream(scope, stream)
+        if states.closed_count:
             raise StreamSealedError(scope, stream)
-        if book.unfinished_count >= open_max:
+        if states.unfinished_count >= open_max:
             raise RetryLaterError(
-                f"too many transactions are open stream={scope!r}/{stream!r} count={book.unfinished_count}"
+                f"too many transactions are open stream={scope!r}/{stream!r} count={states.unfinished_count}"
             )
-        book.begun_count += 1
+        states.begun_count += 1
         try:
-            return await self._begin(book, lease_ms)
+            return await self._begin(states, lease_ms)
         finally:
-            book.begun_count -= 1
-            self._book.changed()
-            self._book.drop_if_empty(book)
+            states.begun_count -= 1
+            self._states.changed()
+            self._states.drop_if_empty(states)
 
     # --- seal and delete of the stream -----------------------------------------------------------
 
@@ -309,24 +309,24 @@ class Transactions:
         For sealing a stream. Do not hold the stream when entering.
         """
         self.require_loaded()
-        book = self._book.stream(scope, stream)
-        book.closed_count += 1
+        states = self._states.stream(scope, stream)
+        states.closed_count += 1
         try:
             backoff = self._settings.backoff()
-            while not book.is_settled:
+            while not states.is_settled:
                 aborted = [
-                    each for each in book.open_ids() if book.phase(each) is not Phase.DECIDING
+                    each for each in states.open_ids() if states.phase(each) is not Phase.DECIDING
                 ]
-                await self._decisions.abort_quietly([book.name(each) for each in aborted])
-                if any(map(book.is_open, aborted)):
+                await self._decisions.abort_quietly([states.name(each) for each in aborted])
+                if any(map(states.is_open, aborted)):
                     # The store cannot now, and may say so at once, as a full log does: it is not asked all the time.
                     await asyncio.sleep(backoff.next_seconds())
-                elif not book.is_settled:
-                    await self._book.wait_for_change()
+                elif not states.is_settled:
+                    await self._states.wait_for_change()
             yield
         finally:
-            book.closed_count -= 1
-            self._book.drop_if_empty(book)
+            states.closed_count -= 1
+            self._states.drop_if_empty(states)
 
     async def record_merges(self, history: StreamHistory, segment_ids: Sequence[int]) -> None:
         """The stream is being truncated, and these segments go: what they remember of merges is recorded first.
@@ -340,27 +340,27 @@ class Transactions:
     async def clean(self, history: StreamHistory) -> None:
         """The stream is being deleted: nothing of its transactions stays."""
         self.require_loaded()
-        book = self._book.known(history.scope, history.stream)
-        if book is None:
+        states = self._states.known(history.scope, history.stream)
+        if states is None:
             return
-        unfinished = book.ids(*UNFINISHED)
+        unfinished = states.ids(*UNFINISHED)
         await self._completer.delete_segments(history, unfinished)
-        finished = [transaction_id for transaction_id, _ in book.finished()]
-        await self._completer.drop(book, [*unfinished, *finished])
-        await self._completer.forget_reserved(book, self._reservations.all_of(book))
-        for application_id in list(book.fences.known):
-            await self._completer.forget_fence(book, application_id)
-        self._book.drop_if_empty(book)
+        finished = [transaction_id for transaction_id, _ in states.finished()]
+        await self._completer.drop(states, [*unfinished, *finished])
+        await self._completer.forget_reserved(states, self._reservations.all_of(states))
+        for application_id in list(states.fences.known):
+            await self._completer.forget_fence(states, application_id)
+        self._states.drop_if_empty(states)
 
     # --- steps -----------------------------------------------------------------------------------
 
-    async def _begin(self, book: StreamTransactions, lease_ms: int) -> tuple[EpochRecord, int]:
-        history = await self._operations.history(book.scope, book.stream)
+    async def _begin(self, states: StreamTransactions, lease_ms: int) -> tuple[EpochRecord, int]:
+        history = await self._operations.history(states.scope, states.stream)
         state = await history.state()
         if state.is_sealing_or_sealed:
-            raise StreamSealedError(book.scope, book.stream)
+            raise StreamSealedError(states.scope, states.stream)
         epoch = await history.epoch(state.current_epoch)
-        reserved = await self._reservations.take(book, epoch=epoch.epoch, lease_ms=lease_ms)
+        reserved = await self._reservations.take(states, epoch=epoch.epoch, lease_ms=lease_ms)
         transaction_id, record = reserved or (
             self._ids.take(epoch=epoch.epoch),
             TransactionRecord(
@@ -369,7 +369,7 @@ class Transactions:
                 created_ms=self._wall_clock.now_ms(),
             ),
         )
-        name = book.name(transaction_id)
+        name = states.name(transaction_id)
         try:
             if reserved is None:
                 await self._table.add(name, record)
@@ -383,7 +383,7 @@ class Transactions:
             )
         finally:
             # Also if it failed, or its caller left: what exists of it ends with the lease.
-            self._book.follow_table(name, record)
+            self._states.follow_table(name, record)
             self._decisions.grant(name, lease_ms)
         return epoch, transaction_id
 
@@ -414,12 +414,12 @@ class Transactions:
             stream_info.stream,
             transaction_id_of(high=txn_id.highBits, low=txn_id.lowBits),
         )
-        book = self._book.known(name.scope, name.stream)
-        return name, book.find(name.transaction_id) if book is not None else None
+        states = self._states.known(name.scope, name.stream)
+        return name, states.find(name.transaction_id) if states is not None else None
 
     def require_loaded(self) -> None:
         """Raises RetryLaterError while the controller does not know its transactions yet."""
-        if not self._book.is_loaded:
+        if not self._states.is_loaded:
             raise RetryLaterError("the controller is still reading its transactions")
         self._table.note_read()
 

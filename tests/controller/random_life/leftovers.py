@@ -77,9 +77,9 @@ async def _unfinished(host: LifeHost, scopes: list[str]) -> list[str]:
                 found += [f"{scope}: {name} is in {index}" for name in names]
         except SegmentStoreError as error:
             found.append(f"scope {scope}: {error}")
-    for book in components.transaction_states.all():
-        if not book.is_settled or book.has(Phase.MERGED):
-            found.append(f"transactions of {book.scope}/{book.stream}: {book}")
+    for states in components.transaction_states.all():
+        if not states.is_settled or states.has(Phase.MERGED):
+            found.append(f"transactions of {states.scope}/{states.stream}: {states}")
     components.transaction_states.check()
     components.streams.operations.check()
     return found

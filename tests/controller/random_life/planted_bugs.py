@@ -131,7 +131,7 @@ def _forget_what_an_application_committed(patch: pytest.MonkeyPatch) -> None:
         await original(self, changes)
 
     patch.setattr(TransactionTable, "replace", replace)
-    patch.setattr(staged_commits, "_known", lambda book, commit: [])
+    patch.setattr(staged_commits, "_known", lambda states, commit: [])
 
 
 def _commit_some_of_the_stages(patch: pytest.MonkeyPatch) -> None:

@@ -132,9 +132,10 @@ class FeatureCluster(Cluster):
 
     def has_work(self, stream: str) -> bool:
         """Whether transactions are committing, aborting, or to be forgotten."""
-        book = self.components.transaction_states.known("s", stream)
-        return book is not None and (
-            book.has(Phase.JOINING, Phase.COMMITTING, Phase.ABORTING, Phase.MERGED) or book.has_work
+        states = self.components.transaction_states.known("s", stream)
+        return states is not None and (
+            states.has(Phase.JOINING, Phase.COMMITTING, Phase.ABORTING, Phase.MERGED)
+            or states.has_work
         )
 
     async def check_epochs(self, stream: str) -> None:

@@ -66,12 +66,12 @@ def txn(stage_id: bytes) -> api.TxnId:
     return api.TxnId(highBits=high, lowBits=low)
 
 
-def states(cluster: FeatureCluster) -> Mapping[TransactionState, int]:
+def state_counts(cluster: FeatureCluster) -> Mapping[TransactionState, int]:
     """How many transactions of the stream are in each state."""
-    book = cluster.components.transaction_states.known("s", "a")
+    states = cluster.components.transaction_states.known("s", "a")
     counts: dict[TransactionState, int] = {}
-    if book is not None:
+    if states is not None:
         finished = (Phase.MERGED, Phase.COMMITTED, Phase.ABORTED)
-        for record in book.records(*UNFINISHED, *finished).values():
+        for record in states.records(*UNFINISHED, *finished).values():
             counts[record.state] = counts.get(record.state, 0) + 1
     return counts

@@ -39,7 +39,7 @@ async def cluster_with(
     return cluster
 
 
-def book_of(cluster: FeatureCluster) -> StreamTransactions:
+def states_of(cluster: FeatureCluster) -> StreamTransactions:
     return cluster.components.transaction_states.stream("s", "a")
 
 
@@ -67,7 +67,7 @@ async def test_a_begin_soon_behind_another_waits_for_its_segments_only() -> None
     async with cluster.finishing():
         await commit_one(cluster, b"0")
         await commit_one(cluster, b"1")
-        reserved = book_of(cluster).records(Phase.RESERVED)
+        reserved = states_of(cluster).records(Phase.RESERVED)
         assert len(reserved) == 1
         before = await recorded(cluster)
         assert [before[each] for each in reserved] == [TransactionState.OPEN]
@@ -91,7 +91,7 @@ async def test_nothing_is_reserved_where_transactions_are_rare() -> None:
     async with cluster.finishing():
         for number in range(3):
             await commit_one(cluster, b"%d" % number)
-    assert not book_of(cluster).ids(Phase.RESERVED)
+    assert not states_of(cluster).ids(Phase.RESERVED)
     assert set((await recorded(cluster)).values()) == {TransactionState.COMMITTED}
 
 
@@ -111,8 +111,8 @@ async def test_many_at_once_never_get_the_same_one() -> None:
         await asyncio.gather(*(client() for _ in range(8)))
         await cluster.settled("a")
     assert len(set(ids)) == 40
-    assert not set(ids) & set(book_of(cluster).ids(Phase.RESERVED))
-    assert len(book_of(cluster).ids(Phase.RESERVED)) <= 40
+    assert not set(ids) & set(states_of(cluster).ids(Phase.RESERVED))
+    assert len(states_of(cluster).ids(Phase.RESERVED)) <= 40
     cluster.components.transaction_states.check()
 
 
@@ -123,7 +123,7 @@ async def test_reserved_ones_are_bounded() -> None:
         for each in begun:
             await cluster.commit("a", each.txnId)
         await cluster.settled("a")
-    assert len(book_of(cluster).ids(Phase.RESERVED)) == 3
+    assert len(states_of(cluster).ids(Phase.RESERVED)) == 3
 
 
 async def test_what_was_reserved_before_a_scale_is_given_back() -> None:
@@ -131,16 +131,16 @@ async def test_what_was_reserved_before_a_scale_is_given_back() -> None:
     async with cluster.finishing():
         for number in range(2):
             await commit_one(cluster, b"%d" % number)
-        [old] = book_of(cluster).ids(Phase.RESERVED)
+        [old] = states_of(cluster).ids(Phase.RESERVED)
         await cluster.scale("a", [(0.0, 0.5), (0.5, 1.0)])
         begun = await cluster.begin("a")
         assert transaction_epoch_of(id_of(begun.txnId)) == 1
         assert len(begun.activeSegments) == 2
-        assert not book_of(cluster).ids(Phase.RESERVED)
+        assert not states_of(cluster).ids(Phase.RESERVED)
         assert (await recorded(cluster))[old] is TransactionState.OPEN
         await cluster.components.completer.forget_old()
         assert old not in await recorded(cluster)
-        assert not book_of(cluster).ids(Phase.RETURNED)
+        assert not states_of(cluster).ids(Phase.RETURNED)
         await cluster.abort("a", begun.txnId)
         await cluster.settled("a")
 
@@ -153,7 +153,7 @@ async def test_what_nobody_begins_is_removed() -> None:
         assert TransactionState.OPEN in (await recorded(cluster)).values()
         await cluster.components.completer.forget_old()
         assert set((await recorded(cluster)).values()) == {TransactionState.COMMITTED}
-        assert not book_of(cluster).ids(Phase.RESERVED)
+        assert not states_of(cluster).ids(Phase.RESERVED)
         await commit_one(cluster, b"2")
     assert await cluster.read_in_order("a") == [b"0", b"1", b"2"]
 
@@ -163,10 +163,10 @@ async def test_nobody_with_a_lease_above_the_longest_gets_one() -> None:
     async with cluster.finishing():
         for number in range(2):
             await commit_one(cluster, b"%d" % number)
-        [reserved] = book_of(cluster).ids(Phase.RESERVED)
+        [reserved] = states_of(cluster).ids(Phase.RESERVED)
         _, staged = await cluster.transactions.begin("s", "a", lease_ms=86_400_000, open_max=10)
         assert staged != reserved
-        assert book_of(cluster).record(staged).lease_ms == 86_400_000
+        assert states_of(cluster).record(staged).lease_ms == 86_400_000
 
 
 async def test_a_stream_that_is_deleted_takes_its_reserved_ones_along() -> None:
@@ -174,7 +174,7 @@ async def test_a_stream_that_is_deleted_takes_its_reserved_ones_along() -> None:
     async with cluster.finishing():
         for number in range(2):
             await commit_one(cluster, b"%d" % number)
-        assert book_of(cluster).ids(Phase.RESERVED)
+        assert states_of(cluster).ids(Phase.RESERVED)
         await cluster.streams.seal("s", "a")
         await cluster.streams.delete("s", "a")
     assert await recorded(cluster) == {}
@@ -187,10 +187,10 @@ async def test_one_that_another_controller_ended_is_not_handed_out() -> None:
     async with cluster.finishing():
         for number in range(2):
             await commit_one(cluster, b"%d" % number)
-        [(ended, reserved)] = book_of(cluster).records(Phase.RESERVED).items()
+        [(ended, reserved)] = states_of(cluster).records(Phase.RESERVED).items()
         aborted = replace(reserved, state=TransactionState.ABORTED)
         await TransactionTable(tables=cluster.memory_tables).replace(
-            {book_of(cluster).name(ended): (reserved, aborted)}
+            {states_of(cluster).name(ended): (reserved, aborted)}
         )
         begun = await commit_one(cluster, b"2")
         assert id_of(begun.txnId) != ended
@@ -210,8 +210,8 @@ async def test_one_whose_taker_leaves_is_given_back() -> None:
     async with cluster.finishing():
         for number in range(2):
             await commit_one(cluster, b"%d" % number)
-    book = book_of(cluster)
-    [reserved] = book.ids(Phase.RESERVED)
+    states = states_of(cluster)
+    [reserved] = states.ids(Phase.RESERVED)
     taker = Reservations(
         table=LeavingTable(tables=cluster.memory_tables),
         ids=TransactionIds(random=cluster.random),
@@ -219,9 +219,9 @@ async def test_one_whose_taker_leaves_is_given_back() -> None:
         settings=TransactionSettings(),
     )
     with pytest.raises(asyncio.CancelledError):
-        await taker.take(book, epoch=0, lease_ms=10_000)
-    assert not book.ids(Phase.RESERVED)
-    assert book.ids(Phase.RETURNED) == [reserved]
+        await taker.take(states, epoch=0, lease_ms=10_000)
+    assert not states.ids(Phase.RESERVED)
+    assert states.ids(Phase.RETURNED) == [reserved]
     await cluster.components.completer.forget_old()
     assert reserved not in await recorded(cluster)
 
@@ -232,12 +232,12 @@ async def test_a_start_takes_reserved_ones_for_open_ones_and_ends_them() -> None
     async with cluster.finishing():
         for number in range(2):
             await commit_one(cluster, b"%d" % number)
-    [reserved] = book_of(cluster).ids(Phase.RESERVED)
+    [reserved] = states_of(cluster).ids(Phase.RESERVED)
     await cluster.restart()
-    assert book_of(cluster).open_ids() == [reserved]
+    assert states_of(cluster).open_ids() == [reserved]
     cluster.components.decisions.check()
     async with cluster.finishing():
-        await cluster.components.decisions.abort_quietly([book_of(cluster).name(reserved)])
+        await cluster.components.decisions.abort_quietly([states_of(cluster).name(reserved)])
         await cluster.settled("a")
     assert TransactionState.OPEN not in (await recorded(cluster)).values()
     await cluster.check()
@@ -259,22 +259,22 @@ async def test_what_may_not_have_been_written_is_never_handed_out(failure: Failu
             await cluster.settled("a")
             failed, plan.die_at = plan.count >= fails_at, 0
             written = await recorded(cluster)
-            book = book_of(cluster)
+            states = states_of(cluster)
             assert all(
-                written.get(each) is TransactionState.OPEN for each in book.ids(Phase.RESERVED)
+                written.get(each) is TransactionState.OPEN for each in states.ids(Phase.RESERVED)
             )
             assert {each for each in written if written[each] is TransactionState.OPEN} <= {
-                *book.ids(Phase.RESERVED),
-                *book.ids(Phase.RETURNED),
+                *states.ids(Phase.RESERVED),
+                *states.ids(Phase.RETURNED),
             }
             await cluster.components.completer.forget_old()
-            assert not book.ids(Phase.RETURNED)
+            assert not states.ids(Phase.RETURNED)
             late = await cluster.begin("a")
             assert (await recorded(cluster))[id_of(late.txnId)] is TransactionState.OPEN
             await cluster.abort("a", late.txnId)
             await cluster.settled("a")
         assert await cluster.read_in_order("a") == [b"0", b"1"]
-        book.check()
+        states.check()
         if not failed:
             return
     raise AssertionError("the scenario never gets through")
@@ -304,7 +304,7 @@ async def test_transactions_one_behind_the_other_survive_death_at_any_call(behin
             for _, txn in begun:
                 assert await cluster.commit("a", txn) == Status.SUCCESS
             await cluster.components.decisions.abort_quietly(
-                [book_of(cluster).name(each) for each in book_of(cluster).open_ids()]
+                [states_of(cluster).name(each) for each in states_of(cluster).open_ids()]
             )
             await cluster.settled("a")
         assert await cluster.read_all("a") == {0: [event for event, _ in begun], 1: []}

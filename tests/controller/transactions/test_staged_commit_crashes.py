@@ -112,8 +112,8 @@ async def test_a_driver_that_never_comes_back_leaves_all_or_nothing(behind: bool
             assert (await commit(cluster, again, version=1)).duplicate == bool(events)
             await cluster.settled("a")
             for name in cluster.components.transaction_states.stream("s", "a").open_ids():
-                book = cluster.components.transaction_states.stream("s", "a")
-                await cluster.components.decisions.abort_quietly([book.name(name)])
+                states = cluster.components.transaction_states.stream("s", "a")
+                await cluster.components.decisions.abort_quietly([states.name(name)])
             await cluster.settled("a")
         await check(cluster)
         if not died:
@@ -172,14 +172,14 @@ async def test_a_call_that_is_given_up_is_looked_up_before_anything_else_is_done
 async def test_a_decision_that_landed_behind_everybodys_back_is_found_by_a_replay() -> None:
     # The call was given up and the table looked at before its batch got there; another run of the job comes back.
     cluster, stages = await prepared(scaled=False)
-    book = cluster.components.transaction_states.stream("s", "a")
-    opened = book.records(Phase.OPEN)
+    states = cluster.components.transaction_states.stream("s", "a")
+    opened = states.records(Phase.OPEN)
     await commit(cluster, stages, version=1)
-    for transaction_id in book.ids(*UNFINISHED):
-        cluster.components.transaction_states.follow_table(book.name(transaction_id), None)
-    book = cluster.components.transaction_states.stream("s", "a")
+    for transaction_id in states.ids(*UNFINISHED):
+        cluster.components.transaction_states.follow_table(states.name(transaction_id), None)
+    states = cluster.components.transaction_states.stream("s", "a")
     for transaction_id, record in opened.items():
-        cluster.components.transaction_states.follow_table(book.name(transaction_id), record)
+        cluster.components.transaction_states.follow_table(states.name(transaction_id), record)
     async with cluster.finishing():
         again = [await stage(cluster, [b"again"])]
         answer = await commit(cluster, again, version=1)

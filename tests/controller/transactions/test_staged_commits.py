@@ -28,7 +28,7 @@ from tests.controller.transactions.staging import (
     commit,
     last_version,
     stage,
-    states,
+    state_counts,
     txn,
 )
 
@@ -95,7 +95,7 @@ async def test_a_replay_adds_nothing_and_its_stages_are_aborted() -> None:
         await commit(cluster, [await stage(cluster, [b"next"])], version=8)
         await cluster.settled("a")
     assert await cluster.read_all("a") == {0: [b"once", b"next"]}
-    assert states(cluster) == {TransactionState.COMMITTED: 2, TransactionState.ABORTED: 2}
+    assert state_counts(cluster) == {TransactionState.COMMITTED: 2, TransactionState.ABORTED: 2}
     assert await last_version(cluster) == 8
     assert await last_version(cluster, "other") is None
 
@@ -115,7 +115,7 @@ async def test_a_replay_is_recognised_for_as_long_as_the_stream_lives() -> None:
         )
         await cluster.settled("a")
         await cluster.components.completer.forget_old()
-    assert states(cluster) == {}
+    assert state_counts(cluster) == {}
     await cluster.restart()
     assert await last_version(cluster) == 1
     assert await last_version(cluster, "forgettable") is None
@@ -174,12 +174,12 @@ async def test_all_stages_are_committed_or_none() -> None:
     assert await cluster.read_all("a") == {0: [b"kept"]}
 
 
-async def test_a_stage_that_was_aborted_behind_the_books_back_is_found_out() -> None:
+async def test_a_stage_that_was_aborted_behind_the_remembered_states_is_found_out() -> None:
     cluster = await cluster_with(segments=1)
     kept, lost = await stage(cluster, [b"kept"]), await stage(cluster, [b"lost"])
-    book = cluster.components.transaction_states.stream("s", "a")
-    name = book.name(int.from_bytes(lost, "big"))
-    record = book.record(name.transaction_id)
+    states = cluster.components.transaction_states.stream("s", "a")
+    name = states.name(int.from_bytes(lost, "big"))
+    record = states.record(name.transaction_id)
     aborting = dataclasses.replace(record, state=TransactionState.ABORTING)
     await TransactionTable(tables=cluster.memory_tables).replace({name: (record, aborting)})
     async with cluster.finishing():

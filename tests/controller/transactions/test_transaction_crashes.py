@@ -145,13 +145,13 @@ async def test_a_begin_survives_death_at_any_call(behind: bool) -> None:
             await cluster.begin("a")
         except ProcessDiedError:
             await cluster.restart()
-            book = cluster.components.transaction_states.known("s", "a")
-            begun = book.open_ids() if book is not None else []
+            states = cluster.components.transaction_states.known("s", "a")
+            begun = states.open_ids() if states is not None else []
             # What nobody was told of is aborted like everything that nobody pings.
             async with cluster.finishing():
                 for transaction_id in begun:
-                    assert book is not None
-                    await cluster.components.decisions.abort_quietly([book.name(transaction_id)])
+                    assert states is not None
+                    await cluster.components.decisions.abort_quietly([states.name(transaction_id)])
                 await cluster.settled("a")
             assert cluster.memory_segments.names() == [
                 "s/_MARKa/0.#epoch.0",
@@ -302,15 +302,15 @@ async def test_h78_a_commit_whose_segment_was_lost_goes_on_after_a_repair_that_s
 
 
 async def test_a_commit_that_landed_behind_everybodys_back_is_finished() -> None:
-    # Its caller left, and the table was read before the batch got there: the book says that it is open.
+    # Its caller left, and the table was read before the batch got there: the states say that it is open.
     cluster, begun = await prepared(transactions=1, scaled=False)
     async with cluster.finishing():
-        book = cluster.components.transaction_states.stream("s", "a")
+        states = cluster.components.transaction_states.stream("s", "a")
         transaction_id = id_of(begun[0].txnId)
-        record = book.record(transaction_id)
+        record = states.record(transaction_id)
         await TransactionTable(tables=cluster.memory_tables).replace(
             {
-                book.name(transaction_id): (
+                states.name(transaction_id): (
                     record,
                     dataclasses.replace(record, state=TransactionState.COMMITTING, commit_number=1),
                 )
@@ -323,15 +323,15 @@ async def test_a_commit_that_landed_behind_everybodys_back_is_finished() -> None
     await cluster.check()
 
 
-async def test_a_stream_is_deleted_though_the_table_has_less_than_the_book() -> None:
+async def test_a_stream_is_deleted_though_the_table_has_less_than_the_states() -> None:
     # An earlier deletion was cancelled behind its batch.
     cluster, begun = await prepared(transactions=1, scaled=False)
     async with cluster.finishing():
         await cluster.commit("a", begun[0].txnId)
         await cluster.settled("a")
-        book = cluster.components.transaction_states.stream("s", "a")
+        states = cluster.components.transaction_states.stream("s", "a")
         await TransactionTable(tables=cluster.memory_tables).remove(
-            [book.name(id_of(begun[0].txnId))]
+            [states.name(id_of(begun[0].txnId))]
         )
         await cluster.streams.seal("s", "a")
         await cluster.streams.delete("s", "a")

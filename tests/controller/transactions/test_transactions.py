@@ -307,8 +307,8 @@ async def test_a_controller_that_starts_again_after_a_fault_believes_the_table()
         opened, kept = await cluster.begin("a"), await cluster.begin("a")
         await cluster.commit("a", kept.txnId)
         await cluster.settled("a")
-    book = cluster.components.transaction_states
-    book.follow_table(book.stream("s", "a").name(id_of(opened.txnId)), None)
+    states = cluster.components.transaction_states
+    states.follow_table(states.stream("s", "a").name(id_of(opened.txnId)), None)
     await cluster.transactions.start()
     assert await cluster.state("a", opened.txnId) == State.OPEN
     assert await cluster.state("a", kept.txnId) == State.COMMITTED

@@ -1,4 +1,4 @@
-"""What a book says is old: something is on its way behind it, or another controller was at work."""
+"""The remembered states are old: something is on its way behind it, or another controller was at work."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -120,7 +120,9 @@ async def test_a_begin_whose_caller_left_is_not_written_behind_the_look_that_was
     await cluster.check()
 
 
-async def test_a_book_is_not_read_while_a_change_is_on_its_way_that_nobody_waits_for() -> None:
+async def test_the_table_is_not_read_while_a_change_is_on_its_way_that_no_caller_waits_for() -> (
+    None
+):
     cluster = await cluster_with()
     plan = await leave_a_begin(cluster)
     with pytest.raises(RetryLaterError):
@@ -128,8 +130,8 @@ async def test_a_book_is_not_read_while_a_change_is_on_its_way_that_nobody_waits
     plan.let_go.set()
     await some_turns()
     await cluster.transactions.start()
-    [book] = cluster.components.transaction_states.all()
-    assert len(book.open_ids()) == 1
+    [states] = cluster.components.transaction_states.all()
+    assert len(states.open_ids()) == 1
     cluster.components.decisions.check()
 
 
@@ -250,7 +252,7 @@ async def _seal_while_the_log_is_full(loop: SimLoop) -> None:
 
 
 async def test_who_pings_while_an_abort_is_being_written_is_told_of_it() -> None:
-    """ "Alive" was said of a transaction whose lease had run out, since the abort was not in the book yet."""
+    """ "Alive" was said of a transaction whose lease had run out, since the abort was not among the states yet."""
     cluster = await cluster_with()
     begun = await cluster.begin("a")
     plan = cluster.tables._plan = HoldingPlan()
@@ -314,11 +316,11 @@ async def test_h20_a_sweep_leaves_the_transactions_of_a_stream_created_again(
         arrived, go_on = asyncio.Event(), asyncio.Event()
         drop = completer.drop
 
-        async def slow(book: StreamTransactions, transaction_ids: list[int]) -> None:
-            if book.stream == "b":
+        async def slow(states: StreamTransactions, transaction_ids: list[int]) -> None:
+            if states.stream == "b":
                 arrived.set()
                 await go_on.wait()
-            await drop(book, transaction_ids)
+            await drop(states, transaction_ids)
 
         with monkeypatch.context() as patch:
             patch.setattr(completer, "drop", slow)
