@@ -37,7 +37,7 @@ from segmentstore.controller.transactions.transaction_table import TransactionTa
 from segmentstore.controller.transactions.transactions import Transactions
 from segmentstore.controller.transient_segments import TransientSegments
 from segmentstore.controller.watermarks import Watermarks
-from segmentstore.controller.writer_marks import NotedTimes, WriterMarks
+from segmentstore.controller.writer_marks import PendingTimes, WriterMarks
 from segmentstore.runtime.clock import ClockWatch, WallClock
 
 
@@ -107,21 +107,21 @@ class ControllerComponents:
 
     def _build_watermarks(self, segments: SegmentApi) -> None:
         settings = self._settings.watermarks
-        self.noted_times = NotedTimes(waiting_max=settings.noted_later_max)
+        self.pending_times = PendingTimes(waiting_max=settings.noted_later_max)
         self.writer_marks = WriterMarks(operations=self.streams.operations, settings=settings)
         self.watermarks = Watermarks(
             store=self.metadata,
             operations=self.streams.operations,
             segments=segments,
             marks=self.writer_marks,
-            noted_times=self.noted_times,
+            pending_times=self.pending_times,
             settings=settings,
         )
 
     def _build_transactions(
         self, segments: SegmentApi, tables: TableApi, wall_clock: WallClock, random: Random
     ) -> None:
-        self.transaction_states = states = TransactionStates(noted_times=self.noted_times)
+        self.transaction_states = states = TransactionStates(on_commit=self.pending_times.enqueue)
         self._transaction_table = table = TransactionTable(tables=tables)
         merges = Merges(segments=segments)
         rolling = RollingCommit(

@@ -55,7 +55,7 @@ from segmentstore.controller.streams.stream_history import (
     all_scopes,
 )
 from segmentstore.controller.streams.stream_operations import StreamOperations
-from segmentstore.controller.writer_marks import MARKED_INDEX, NotedTimes, WriterMarks
+from segmentstore.controller.writer_marks import MARKED_INDEX, PendingTimes, WriterMarks
 
 _LOG = logging.getLogger(__name__)
 
@@ -170,14 +170,14 @@ class Watermarks:
         operations: StreamOperations,
         segments: SegmentApi,
         marks: WriterMarks,
-        noted_times: NotedTimes,
+        pending_times: PendingTimes,
         settings: WatermarkSettings,
     ) -> None:
         self._store = store
         self._operations = operations
         self._segments = segments
         self._marks = marks
-        self._noted_times = noted_times
+        self._pending_times = pending_times
         self._settings = settings
         self._mark_segments: dict[tuple[str, str], MarkSegment] = {}
         self._silent_since: dict[tuple[str, str], dict[str, float]] = {}
@@ -192,7 +192,7 @@ class Watermarks:
     async def look_at_all(self) -> None:
         """One pass over all streams whose writers note times."""
         try:
-            await self._record_noted_times()
+            await self._record_pending_times()
             async with aclosing(all_scopes(self._store)) as scopes:
                 async for scope in scopes:
                     try:
@@ -229,8 +229,8 @@ class Watermarks:
             raise
         return watermark
 
-    async def _record_noted_times(self) -> None:
-        for noted in self._noted_times.take():
+    async def _record_pending_times(self) -> None:
+        for noted in self._pending_times.take():
             try:
                 await self._marks.note_time(
                     noted.scope, noted.stream, noted.writer, noted.time, noted.position

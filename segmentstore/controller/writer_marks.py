@@ -5,9 +5,9 @@
     index `marks/<stream>`            its writers
     index `marked`                    streams with writers
 
-The commit of a transaction carries the time that its writer noted. It takes effect with the commit, whose worker does
-not wait for it but leaves it in NotedTimes: a time that is lost there, in a crash or because too many wait, only delays
-a watermark.
+The commit of a transaction carries the time that its writer noted. It takes effect with the commit, whose worker
+does not wait for it but leaves it in PendingTimes: a time that is lost there, in a crash or because too many wait, only
+delays a watermark.
 
 Invariants:
 
@@ -26,6 +26,10 @@ from typing import Final
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_records import record_keys
+from segmentstore.codec.controller_records.transaction_records import (
+    NO_TIMESTAMP,
+    TransactionRecord,
+)
 from segmentstore.codec.controller_records.watermark_records import WriterMarkRecord
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.controller.errors import (
@@ -205,7 +209,7 @@ def _writers_index(stream: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class NotedTime:
+class PendingTime:
     """What a writer noted, in the unit that the stream's writers use."""
 
     scope: str
@@ -215,25 +219,26 @@ class NotedTime:
     position: Mapping[int, int]
 
 
-class NotedTimes:
+class PendingTimes:
     """A queue between commits and watermarks."""
 
     def __init__(self, *, waiting_max: int) -> None:
         self._waiting_max = waiting_max
-        self._waiting: OrderedDict[tuple[str, str, str], NotedTime] = OrderedDict()
+        self._waiting: OrderedDict[tuple[str, str, str], PendingTime] = OrderedDict()
 
-    def note_later(
-        self, scope: str, stream: str, writer: str, time: int, position: Mapping[int, int]
-    ) -> None:
-        """Remember a time until `take` hands it out."""
+    def enqueue(self, scope: str, stream: str, committed: TransactionRecord) -> None:
+        """Remember the time that came with a commit, if one did, until `take` hands it out."""
+        writer, time = committed.writer, committed.timestamp
+        if not writer or time == NO_TIMESTAMP:
+            return
         key = (scope, stream, writer)
         waiting = self._waiting.get(key)
         if waiting is not None and waiting.time > time:
             return
         if waiting is not None or len(self._waiting) < self._waiting_max:
-            self._waiting[key] = NotedTime(scope, stream, writer, time, dict(position))
+            self._waiting[key] = PendingTime(scope, stream, writer, time, dict(committed.merged))
 
-    def take(self) -> list[NotedTime]:
+    def take(self) -> list[PendingTime]:
         """All that wait, first one first; they wait no longer."""
         taken = list(self._waiting.values())
         self._waiting.clear()

@@ -30,19 +30,17 @@ Invariants:
 import asyncio
 import math
 from asyncio import Future
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from segmentstore.codec.controller_records.transaction_records import (
-    NO_TIMESTAMP,
     CommitFenceRecord,
     TransactionRecord,
     TransactionState,
 )
 from segmentstore.controller.transactions.transaction_table import FenceName, TransactionName
-from segmentstore.controller.writer_marks import NotedTimes
 
 
 class Phase(Enum):
@@ -381,18 +379,22 @@ def _phase_of(record: TransactionRecord) -> Phase:
             return Phase.ABORTED
 
 
+OnCommit = Callable[[str, str, TransactionRecord], None]
+"""Told of a transaction of a stream (scope, name) once its commit is recorded; only keeps that in memory."""
+
+
 class TransactionStates:
     """All streams that have transactions."""
 
-    def __init__(self, *, noted_times: NotedTimes) -> None:
-        self._noted_times = noted_times
+    def __init__(self, *, on_commit: OnCommit) -> None:
+        self._on_commit = on_commit
         self._streams: dict[tuple[str, str], StreamTransactions] = {}
         self._watchers: list[Future[None]] = []
         self.is_loaded = False
         """All of the table has been read; before that nothing here may be believed."""
 
     def load(self, name: TransactionName, record: TransactionRecord) -> None:
-        """The table held this record at the start. What its writer noted was noted in an earlier run."""
+        """The table held this record at the start. Its commit was told of in an earlier run."""
         now = asyncio.get_running_loop().time()
         self.stream(name.scope, name.stream).follow_table(name.transaction_id, record, now=now)
         self.changed()
@@ -402,10 +404,8 @@ class TransactionStates:
         stream = self.stream(name.scope, name.stream)
         now = asyncio.get_running_loop().time()
         newly = stream.follow_table(name.transaction_id, record, now=now)
-        if newly and record is not None and record.timestamp != NO_TIMESTAMP and record.writer:
-            self._noted_times.note_later(
-                name.scope, name.stream, record.writer, record.timestamp, record.merged
-            )
+        if newly and record is not None:
+            self._on_commit(name.scope, name.stream, record)
         self.changed()
 
     def follow_fence(self, name: FenceName, record: CommitFenceRecord) -> None:

@@ -247,7 +247,7 @@ async def test_a_start_does_not_note_the_times_of_earlier_commits_again() -> Non
     await cluster.components.watermarks.look_at_all()
     await cluster.restart()
     assert await cluster.state("a", begun.txnId) == api.TxnState.State.COMMITTED
-    assert cluster.components.noted_times.take() == []
+    assert cluster.components.pending_times.take() == []
 
 
 async def test_a_writer_that_is_new_does_not_read_the_marks_of_all_others() -> None:
