@@ -1,4 +1,4 @@
-"""What was begun and broken off while the process goes on is taken up again, with growing pauses.
+"""What was begun and broken off while the process goes on is resumed, with growing pauses.
 
 The caller may never come back: without this, a scope, a group or a table would stay half made or half deleted until the
 process ends. What another process left is found by its own index when a controller starts.
@@ -44,7 +44,7 @@ class RetryQueue:
 
     @contextmanager
     def queued_on_failure(self, *place: str) -> Iterator[None]:
-        """What is broken off inside is taken up again; what is refused was not begun."""
+        """What is broken off inside is resumed; what is refused was not begun."""
         try:
             yield
         except BaseException as error:

@@ -8,7 +8,7 @@ of scopes, and the same steps are done again.
 Invariants:
 
 - A scope is deleted only while it holds nothing, and nothing can be created in it from that moment on.
-- Its record outlives it, with the incarnation and the segment numbers that are used up.
+- Its record stays when it is deleted, with the incarnation and the segment numbers that are used up.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""The controller's life: ready only between start and the end of run, and started again without harm."""
+"""A run of the controller: ready only between start and the end of run, and started again without harm."""
 
 import asyncio
 from contextlib import suppress
@@ -77,17 +77,17 @@ async def test_a_controller_whose_work_ended_starts_again_and_goes_on() -> None:
     def known() -> api.TxnRequest:
         return api.TxnRequest(streamInfo=stream, txnId=transaction.txnId)
 
-    for life in range(3):
+    for run_number in range(3):
         await controller.start()
         running = asyncio.create_task(controller.run())
         await asyncio.sleep(0)
-        if life == 0:
+        if run_number == 0:
             await create_scope(controller, "s")
             config = api.StreamConfig(streamInfo=stream)
             await call("createStream", config, api.CreateStreamStatus())
             request = api.CreateTxnRequest(streamInfo=stream, lease=20_000)
             await call("createTransaction", request, transaction)
-        if life == 1:
+        if run_number == 1:
             status = api.TxnStatus()
             await call("commitTransaction", known(), status)
             assert status.status == api.TxnStatus.Status.SUCCESS
@@ -99,7 +99,7 @@ async def test_a_controller_whose_work_ended_starts_again_and_goes_on() -> None:
             scaled = api.ScaleResponse()
             await call("scale", scale, scaled)
             assert scaled.status == api.ScaleResponse.ScaleStreamStatus.STARTED
-        if life == 2:
+        if run_number == 2:
             await call("sealStream", stream, api.UpdateStreamStatus())
             state = api.TxnState()
             await call("checkTransactionState", known(), state)

@@ -1,4 +1,4 @@
-"""A call fails in the middle while the process lives on, and nobody asks again: what it began is finished all the same.
+"""A call fails in the middle while the process goes on, and no caller asks again: what it began is finished.
 
 Method: every call through the doors fails once, for each operation, before it takes effect or behind it; or takes so
 long that the caller leaves before it takes effect.

@@ -1,4 +1,4 @@
-"""One name refuses everything, for good: what does not need it goes on, and the next life of the controller begins.
+"""One name refuses everything, for good: what does not need it goes on, and the next run of the controller begins.
 
 Method: a verb runs while one of the names that it touches refuses; then another process starts over the same store,
 while the name still refuses. Every verb, every name that it touches, every kind of error.

@@ -1,6 +1,6 @@
 """A controller whose log is another process's by now tells nothing that is wrong, although nobody told it so.
 
-Two lives over one log: the old one reads what it remembers; what it writes is refused, and that is how it would learn.
+Two controllers, one log: the old one reads what it remembers; what it writes is refused, which is how it would learn.
 """
 
 import asyncio

@@ -76,7 +76,7 @@ class OpenCalls:
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
         """One call. Raises ControllerRestartedError if the run ends first."""
-        assert not self._ended, "a call of a life that has ended"
+        assert not self._ended, "a call of a run that has ended"
         call = asyncio.timeout(None)
         try:
             async with call:
@@ -125,7 +125,7 @@ class ControllerService:
 
     def begin(self, calls: Sequence[Call]) -> None:
         """A run of the controller begins: these answer."""
-        assert not self.is_ready, "a life begins while another one answers"
+        assert not self.is_ready, "a run begins while another one answers"
         answerers = _calls_by_name(calls)
         assert answerers.keys() == self._calls.keys(), f"other calls {sorted(answerers)}"
         self._calls = answerers

@@ -9,7 +9,7 @@ Invariants:
 
 - No caller sees or changes a stream through `exclusive` while its state is on the way to another.
 - A stream whose state is on the way stands in `pending`.
-- An operation that fails or is cancelled is taken up again by `run`, with growing pauses, for as long as it takes.
+- An operation that fails or is cancelled is resumed by `run`, with growing pauses, for as long as it takes.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class StreamOperations:
 
     @property
     def unfinished_count(self) -> int:
-        """Operations that were interrupted and not yet taken up again."""
+        """Operations that were interrupted and not yet resumed."""
         return len(self._unfinished)
 
     def register(self, state: StreamState, resumption: Resumption) -> None:
@@ -180,6 +180,6 @@ class StreamOperations:
                 return
             self._driven[(history.scope, history.stream)] = None
             resumption = self._resumptions.get(record.state)
-            assert resumption is not None, f"nobody drives this state state={record.state.name}"
+            assert resumption is not None, f"no verb resumes this state state={record.state.name}"
             await resumption(history)
         raise AssertionError(f"stream does not settle stream={history.name!r}")
