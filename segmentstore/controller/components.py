@@ -211,8 +211,8 @@ class ControllerComponents:
             self.watermarks.clean,
         ):
             self.streams.register_on_deletion(cleaning)
-        self.scopes.register(GROUPS_INDEX, self.reader_groups.delete_all)
-        self.scopes.register(TABLES_INDEX, self.key_value_tables.delete_all)
+        self.scopes.register(GROUPS_INDEX, self.reader_groups.items.delete_all)
+        self.scopes.register(TABLES_INDEX, self.key_value_tables.items.delete_all)
 
     def table_names(self) -> list[str]:
         """The tables in which everything stands that is remembered here."""

@@ -154,8 +154,8 @@ class Controller:
                     self._scopes_left_behind.run,
                     components.streams.operations.run,
                     components.scopes.run,
-                    components.reader_groups.run,
-                    components.key_value_tables.run,
+                    components.reader_groups.items.run,
+                    components.key_value_tables.items.run,
                     components.transactions.run,
                     components.retention.run,
                     components.auto_scale.run,
@@ -178,8 +178,14 @@ class Controller:
             ("scope {} does not answer", self._scopes_left_behind.complaints()),
             ("the deletion of scope {} is not finished", components.scopes.complaints()),
             ("an operation on stream {} is not finished", operations.complaints()),
-            ("reader group {} is half made or half deleted", components.reader_groups.complaints()),
-            ("table {} is half made or half deleted", components.key_value_tables.complaints()),
+            (
+                "reader group {} is half made or half deleted",
+                components.reader_groups.items.complaints(),
+            ),
+            (
+                "table {} is half made or half deleted",
+                components.key_value_tables.items.complaints(),
+            ),
             ("transactions of stream {} are not finished", components.completer.complaints()),
         ):
             sentences += [
@@ -209,5 +215,5 @@ class Controller:
         (scope,) = place
         components = self._components
         await components.streams.operations.resume(scope)
-        await components.reader_groups.resume(scope)
-        await components.key_value_tables.resume(scope)
+        await components.reader_groups.items.resume(scope)
+        await components.key_value_tables.items.resume(scope)

@@ -6,56 +6,45 @@
 Number 0 is left to clients: without asking the controller they keep the state of a reader group in a segment of that
 number. Tables that an earlier version of the store made begin with it; what has keys of another length is not theirs.
 
-Invariants:
+Beside those of scope_items.py:
 
-- The record comes first and goes last: whatever happens in between, the next attempt finds out what to finish.
 - A number is used once: those of a table that is created again go on behind the one before, as those of streams do. So
   a client that knows the former table finds none of its segments, and a late step of an old owner hits none of the new.
 - A table never takes over a segment that was there before it, and deletes none that is not its own.
 - A table is shown once all of its segments exist. One whose segments cannot be made is taken back.
-- What one name undergoes happens one thing after the other.
 """
 
 import asyncio
 import dataclasses
-import logging
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Final
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.key_value_table_record import (
     KeyValueTableRecord,
-    KeyValueTableState,
 )
-from segmentstore.codec.controller_records.scope_records import SegmentNumberRecord
+from segmentstore.codec.controller_records.scope_records import ScopeItemState, SegmentNumberRecord
 from segmentstore.codec.stream_names import is_user_name, table_segment, table_stream
 from segmentstore.contracts.errors import (
     InvalidRequestError,
     NotATableError,
     SegmentExistsError,
     SegmentNotFoundError,
-    SegmentStoreError,
 )
 from segmentstore.contracts.tables import KEY_BYTES_MAX, TableApi
 from segmentstore.controller.errors import (
     IndexClosedError,
-    MetadataConflictError,
     PreconditionError,
     ScopeNotFoundError,
-    too_many_waiters,
 )
 from segmentstore.controller.metadata.batch import Batch, RecordKey
 from segmentstore.controller.metadata.metadata_store import MetadataStore
 from segmentstore.controller.metadata.metadata_table import MetadataTable
-from segmentstore.controller.retry_queue import ResourceName, RetryQueue, is_refusal
+from segmentstore.controller.scope_items import ScopeItems
 from segmentstore.controller.settings import KeyValueTableSettings
 from segmentstore.controller.streams.stream_history import DELETED_NUMBERS_KEY, deleted_number_key
-from segmentstore.runtime.keyed_locks import KeyedLocks
 from segmentstore.runtime.waiting import gather_all
-
-_LOG = logging.getLogger(__name__)
 
 TABLES_INDEX: Final = "tables"
 """In a scope's table: every key-value table, also one that is being created or deleted."""
@@ -85,10 +74,17 @@ class KeyValueTables:
         self._tables = tables
         self._segment_name_length_max = segment_name_length_max
         self._settings = settings
-        self._locks = KeyedLocks[str](
-            waiters_max=settings.waiters_per_table_max, refusal=too_many_waiters
+        self.items = ScopeItems(
+            kind="table",
+            store=store,
+            parts=self,
+            key=_key,
+            index=TABLES_INDEX,
+            unfinished_index=UNFINISHED_TABLES_INDEX,
+            waiters_max=settings.waiters_per_table_max,
+            names_per_read=settings.listed_per_page,
         )
-        self._retry_queue = RetryQueue(resume=self._resume)
+        """Deletes all tables of a scope, and finishes what was broken off."""
 
     async def create(self, config: api.KeyValueTableConfig) -> api.CreateKeyValueTableStatus:
         """Raises InvalidRequestError for sizes that no table can have, PreconditionError (no numbers are free)."""
@@ -166,8 +162,7 @@ class KeyValueTables:
             shown = [
                 name
                 for name, versioned in zip(page.names, found, strict=True)
-                if versioned.record is not None
-                and versioned.record.state is KeyValueTableState.ACTIVE
+                if versioned.record is not None and versioned.record.state is ScopeItemState.ACTIVE
             ]
             after = page.names[-1] if page.names else after
             more = page.more
@@ -183,38 +178,11 @@ class KeyValueTables:
             table = await self._store.scope_table(scope)
         except ScopeNotFoundError:
             return DeleteStatus(status=DeleteStatus.Status.TABLE_NOT_FOUND)
-        async with self._locks.held(f"{scope}/{name}"):
-            with self._retry_queue.queued_on_failure(scope, name):
-                deleted = await self._delete(table, scope, name)
+        async with self.items.held(scope, name):
+            deleted = await self.items.delete(table, scope, name)
         return DeleteStatus(
             status=DeleteStatus.Status.SUCCESS if deleted else DeleteStatus.Status.TABLE_NOT_FOUND
         )
-
-    async def delete_all(self, scope: str) -> None:
-        """Every table of a scope that is to be deleted with all it holds. Raises ScopeNotFoundError."""
-        table = await self._store.scope_table(scope)
-        async with aclosing(self._names(table, TABLES_INDEX)) as names:
-            async for name in names:
-                async with self._locks.held(f"{scope}/{name}"):
-                    await self._delete(table, scope, name)
-
-    async def resume(self, scope: str) -> None:
-        """Finish what a controller that is gone began in the scope; what cannot be finished now stays with `run`.
-
-        Raises ScopeNotFoundError, and what the scope's own table raises.
-        """
-        table = await self._store.scope_table(scope)
-        async with aclosing(self._names(table, UNFINISHED_TABLES_INDEX)) as names:
-            async for name in names:
-                await self._retry_queue.attempt((scope, name))
-
-    async def run(self) -> None:
-        """Finish what was broken off, until cancelled."""
-        await self._retry_queue.run()
-
-    def complaints(self) -> Mapping[ResourceName, str]:
-        """Tables that could be neither finished nor taken back, and why."""
-        return self._retry_queue.complaints()
 
     # --- creating and deleting -----------------------------------------------------------------
 
@@ -230,7 +198,7 @@ class KeyValueTables:
                 f" secondary={config.secondaryKeyLength}"
             )
         return KeyValueTableRecord(
-            state=KeyValueTableState.CREATING,
+            state=ScopeItemState.CREATING,
             partition_count=config.partitionCount,
             primary_key_bytes=config.primaryKeyLength,
             secondary_key_bytes=config.secondaryKeyLength,
@@ -240,8 +208,8 @@ class KeyValueTables:
     async def _create(self, scope: str, name: str, wanted: KeyValueTableRecord) -> bool:
         """Whether the table was created by this call (or by one that died and is finished now)."""
         table = await self._store.scope_table(scope)
-        async with self._locks.held(f"{scope}/{name}"):
-            finished = await self._finish(table, scope, name)
+        async with self.items.held(scope, name):
+            finished = await self.items.finish(table, scope, name)
             versioned = await table.read(_key(name))
             record = versioned.record
             if record is not None:
@@ -252,13 +220,7 @@ class KeyValueTables:
                 return finished and alike == wanted
             first = await self._first_free_number(table, scope, name, wanted)
             wanted = dataclasses.replace(wanted, first_number=first)
-            batch = Batch()
-            batch.put(_key(name), wanted, versioned)
-            batch.list_name(TABLES_INDEX, name)
-            batch.list_name(UNFINISHED_TABLES_INDEX, name)
-            with self._retry_queue.queued_on_failure(scope, name):
-                await table.commit(batch)
-                await self._make(table, scope, name, wanted)
+            await self.items.create(table, scope, name, wanted, versioned)
             return True
 
     async def _first_free_number(
@@ -299,82 +261,28 @@ class KeyValueTables:
         except NotATableError:
             return True
 
-    def _names(self, table: MetadataTable, index: str) -> AsyncGenerator[str, None]:
-        return table.all_names(index, per_read=self._settings.listed_per_page)
-
-    async def _delete(self, table: MetadataTable, scope: str, name: str) -> bool:
-        """Whether there was a table. The caller holds its name."""
-        versioned = await table.read(_key(name))
-        record = versioned.record
-        if record is None:
-            return False
-        if record.state is not KeyValueTableState.DELETING:
-            record = dataclasses.replace(record, state=KeyValueTableState.DELETING)
-            batch = Batch()
-            batch.put(_key(name), record, versioned)
-            batch.list_name(UNFINISHED_TABLES_INDEX, name)
-            await table.commit(batch)
-        try:
-            await self._finish_deleting(table, scope, name, record)
-        except SegmentStoreError as error:
-            # Whatever it is: the table is half deleted, and has to go.
-            self._retry_queue.note_failure((scope, name), error)
-            raise
-        return True
-
-    async def _resume(self, place: ResourceName) -> None:
-        scope, name = place
-        table = await self._store.scope_table(scope)
-        async with self._locks.held(f"{scope}/{name}"):
-            # What was broken off may be the intent itself, still on its way.
-            table.require_settled()
-            await self._finish(table, scope, name)
-
-    async def _finish(self, table: MetadataTable, scope: str, name: str) -> bool:
-        """Whether there was something to finish. The caller holds the name."""
-        record = (await table.read(_key(name))).record
-        if record is None or record.state is KeyValueTableState.ACTIVE:
-            return False
-        if record.state is KeyValueTableState.DELETING:
-            await self._finish_deleting(table, scope, name, record)
-            return True
-        try:
-            await self._make(table, scope, name, record)
-        except SegmentStoreError as error:
-            if not is_refusal(error):
-                raise
-            _LOG.warning("table=%s/%s cannot be made and was taken back: %s", scope, name, error)
-        return True
-
-    async def _make(
-        self, table: MetadataTable, scope: str, name: str, record: KeyValueTableRecord
-    ) -> None:
-        """Finish a table whose record says CREATING. If that is refused for good, nothing of it stays."""
-        try:
-            await self._finish_creating(table, scope, name, record)
-        except SegmentStoreError as refusal:
-            if is_refusal(refusal):
-                try:
-                    await self._delete(table, scope, name)
-                except SegmentStoreError as error:
-                    self._retry_queue.note_failure((scope, name), error)
-            raise
-
-    async def _finish_creating(
-        self, table: MetadataTable, scope: str, name: str, record: KeyValueTableRecord
-    ) -> None:
+    async def create_parts(self, scope: str, name: str, record: KeyValueTableRecord) -> None:
+        """All partitions exist."""
         await gather_all(
             self._create_partition(table_segment(scope, name, number=number), record.key_bytes)
             for number in record.numbers
         )
-        batch = Batch()
-        batch.put(
-            _key(name),
-            dataclasses.replace(record, state=KeyValueTableState.ACTIVE),
-            await table.read(_key(name)),
+
+    async def delete_parts(self, scope: str, name: str, record: KeyValueTableRecord) -> None:
+        """No partition exists."""
+        await gather_all(
+            self._delete_partition(table_segment(scope, name, number=number), record.key_bytes)
+            for number in record.numbers
         )
-        batch.unlist_name(UNFINISHED_TABLES_INDEX, name)
-        await table.commit(batch)
+
+    async def add_removal(
+        self, table: MetadataTable, batch: Batch, name: str, record: KeyValueTableRecord
+    ) -> None:
+        """The numbers of the segments are used up."""
+        for key in (deleted_number_key(table_stream(name)), DELETED_NUMBERS_KEY):
+            known = await table.read(key)
+            if known.record is None or known.record.number < record.numbers.stop:
+                batch.put(key, SegmentNumberRecord(record.numbers.stop), known)
 
     async def _create_partition(self, segment: str, key_bytes: int) -> None:
         try:
@@ -394,30 +302,6 @@ class KeyValueTables:
         except (SegmentNotFoundError, NotATableError):
             return False
 
-    async def _finish_deleting(
-        self, table: MetadataTable, scope: str, name: str, record: KeyValueTableRecord
-    ) -> None:
-        await gather_all(
-            self._delete_partition(table_segment(scope, name, number=number), record.key_bytes)
-            for number in record.numbers
-        )
-
-        async def removal() -> Batch:
-            versioned = await table.read(_key(name))
-            if versioned.record != record:
-                raise MetadataConflictError(f"table is another one meanwhile table={scope}/{name}")
-            batch = Batch()
-            batch.remove(_key(name), versioned)
-            batch.unlist_name(TABLES_INDEX, name)
-            batch.unlist_name(UNFINISHED_TABLES_INDEX, name)
-            for key in (deleted_number_key(table_stream(name)), DELETED_NUMBERS_KEY):
-                known = await table.read(key)
-                if known.record is None or known.record.number < record.numbers.stop:
-                    batch.put(key, SegmentNumberRecord(record.numbers.stop), known)
-            return batch
-
-        await table.commit_built(removal)
-
     async def _delete_partition(self, segment: str, key_bytes: int) -> None:
         if await self._has_keys_of(segment, key_bytes):
             with suppress(SegmentNotFoundError):
@@ -429,7 +313,7 @@ class KeyValueTables:
         except ScopeNotFoundError:
             return None
         record = (await table.read(_key(name))).record
-        if record is None or record.state is not KeyValueTableState.ACTIVE:
+        if record is None or record.state is not ScopeItemState.ACTIVE:
             return None
         return record
 

@@ -3,7 +3,7 @@
     record `group/<name>` in the scope's table, indexes `groups` and, while something is under way, `unfinished-groups`
     stream `_RG<name>` in the scope: the readers' shared state, which only they understand
 
-Invariants:
+Beside those of scope_items.py:
 
 - The state stream exists before a group is shown, and goes before the group's name is free again.
 - What can be refused is refused before the first record of a group. A group that cannot be made is taken back.
@@ -13,38 +13,32 @@ Invariants:
 """
 
 import dataclasses
-import logging
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Final
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_records.reader_group_records import (
     GroupCut,
     ReaderGroupRecord,
-    ReaderGroupState,
     RetentionType,
 )
+from segmentstore.codec.controller_records.scope_records import ScopeItemState
 from segmentstore.codec.controller_records.stream_records import StreamConfigurationRecord
 from segmentstore.codec.stream_names import is_stream_name, is_user_name, reader_group_stream
-from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
+from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.controller.errors import (
     IndexClosedError,
     ScopeNotFoundError,
     StreamExistsError,
     StreamNotFoundError,
-    too_many_waiters,
 )
 from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.metadata.metadata_store import MetadataStore
 from segmentstore.controller.metadata.metadata_table import MetadataTable
-from segmentstore.controller.retry_queue import ResourceName, RetryQueue, is_refusal
+from segmentstore.controller.scope_items import ScopeItems
 from segmentstore.controller.settings import ReaderGroupSettings
 from segmentstore.controller.streams.streams import Streams
 from segmentstore.controller.subscribers import Subscribers, group_key
-from segmentstore.runtime.keyed_locks import KeyedLocks
-
-_LOG = logging.getLogger(__name__)
 
 GROUPS_INDEX: Final = "groups"
 """In a scope's table: every reader group, also one that is being created or deleted."""
@@ -72,17 +66,24 @@ class ReaderGroups:
         self._streams = streams
         self._subscribers = subscribers
         self._settings = settings
-        self._locks = KeyedLocks[str](
-            waiters_max=settings.waiters_per_group_max, refusal=too_many_waiters
+        self.items = ScopeItems(
+            kind="group",
+            store=store,
+            parts=self,
+            key=group_key,
+            index=GROUPS_INDEX,
+            unfinished_index=UNFINISHED_GROUPS_INDEX,
+            waiters_max=settings.waiters_per_group_max,
+            names_per_read=settings.names_per_read,
         )
-        self._retry_queue = RetryQueue(resume=self._resume)
+        """Deletes all groups of a scope, and finishes what was broken off."""
 
     async def create(self, config: api.ReaderGroupConfiguration) -> api.CreateReaderGroupResponse:
         """Raises InvalidRequestError."""
         scope, group = config.scope, config.readerGroupName
         if not is_user_name(group):
             return CreateResponse(status=CreateResponse.Status.INVALID_RG_NAME)
-        wanted = self._checked(config, ReaderGroupState.CREATING)
+        wanted = self._checked(config, ScopeItemState.CREATING)
         self._streams.check_creation(
             scope, reader_group_stream(group), _state_configuration(wanted)
         )
@@ -99,7 +100,7 @@ class ReaderGroups:
         with suppress(ScopeNotFoundError):
             table = await self._store.scope_table(info.scope)
             record = (await table.read(group_key(info.readerGroup))).record
-            if record is not None and record.state is ReaderGroupState.ACTIVE:
+            if record is not None and record.state is ScopeItemState.ACTIVE:
                 return ConfigResponse(
                     status=status.SUCCESS,
                     config=message_of(info.scope, info.readerGroup, record),
@@ -110,15 +111,15 @@ class ReaderGroups:
         """Replace everything but the id; `config` has the present generation. Raises InvalidRequestError."""
         status = UpdateResponse.Status
         scope, group = config.scope, config.readerGroupName
-        wanted = self._checked(config, ReaderGroupState.ACTIVE)
+        wanted = self._checked(config, ScopeItemState.ACTIVE)
         try:
             table = await self._store.scope_table(scope)
         except ScopeNotFoundError:
             return UpdateResponse(status=status.RG_NOT_FOUND)
-        async with self._locks.held(f"{scope}/{group}"):
+        async with self.items.held(scope, group):
             known = await table.read(group_key(group))
             record = known.record
-            if record is None or record.state is not ReaderGroupState.ACTIVE:
+            if record is None or record.state is not ScopeItemState.ACTIVE:
                 return UpdateResponse(status=status.RG_NOT_FOUND)
             if (record.group_id, record.generation) != (wanted.group_id, wanted.generation):
                 return UpdateResponse(status=status.INVALID_CONFIG, generation=record.generation)
@@ -140,44 +141,17 @@ class ReaderGroups:
             table = await self._store.scope_table(scope)
         except ScopeNotFoundError:
             return DeleteStatus(status=status.RG_NOT_FOUND)
-        async with self._locks.held(f"{scope}/{group}"):
+        async with self.items.held(scope, group):
             record = (await table.read(group_key(group))).record
             if record is None or record.group_id != info.readerGroupId:
                 return DeleteStatus(status=status.RG_NOT_FOUND)
-            with self._retry_queue.queued_on_failure(scope, group):
-                await self._delete(table, scope, group)
+            await self.items.delete(table, scope, group)
         return DeleteStatus(status=status.SUCCESS)
-
-    async def delete_all(self, scope: str) -> None:
-        """Every group of a scope that is to be deleted with all it holds. Raises ScopeNotFoundError."""
-        table = await self._store.scope_table(scope)
-        async with aclosing(self._names(table, GROUPS_INDEX)) as names:
-            async for group in names:
-                async with self._locks.held(f"{scope}/{group}"):
-                    await self._delete(table, scope, group)
-
-    async def resume(self, scope: str) -> None:
-        """Finish what a controller that is gone began in the scope; what cannot be finished now stays with `run`.
-
-        Raises ScopeNotFoundError, and what the scope's own table raises.
-        """
-        table = await self._store.scope_table(scope)
-        async with aclosing(self._names(table, UNFINISHED_GROUPS_INDEX)) as names:
-            async for group in names:
-                await self._retry_queue.attempt((scope, group))
-
-    async def run(self) -> None:
-        """Finish what was broken off, until cancelled."""
-        await self._retry_queue.run()
-
-    def complaints(self) -> Mapping[ResourceName, str]:
-        """Groups that could be neither finished nor taken back, and why."""
-        return self._retry_queue.complaints()
 
     # --- steps -----------------------------------------------------------------------------------
 
     def _checked(
-        self, config: api.ReaderGroupConfiguration, state: ReaderGroupState
+        self, config: api.ReaderGroupConfiguration, state: ScopeItemState
     ) -> ReaderGroupRecord:
         streams_max = self._settings.streams_per_group_max
         if max(len(config.startingStreamCuts), len(config.endingStreamCuts)) > streams_max:
@@ -186,110 +160,37 @@ class ReaderGroups:
 
     async def _create(self, scope: str, group: str, wanted: ReaderGroupRecord) -> ReaderGroupRecord:
         table = await self._store.scope_table(scope)
-        async with self._locks.held(f"{scope}/{group}"):
-            await self._finish(table, scope, group)
+        async with self.items.held(scope, group):
+            await self.items.finish(table, scope, group)
             known = await table.read(group_key(group))
             if known.record is not None:
                 return known.record
             await self._subscribers.check_cuts(wanted)
-            batch = Batch()
-            batch.put(group_key(group), wanted, known)
-            batch.list_name(GROUPS_INDEX, group)
-            batch.list_name(UNFINISHED_GROUPS_INDEX, group)
-            with self._retry_queue.queued_on_failure(scope, group):
-                await table.commit(batch)
-                return await self._make(table, scope, group, wanted)
+            return await self.items.create(table, scope, group, wanted, known)
 
-    async def _resume(self, place: ResourceName) -> None:
-        scope, group = place
-        table = await self._store.scope_table(scope)
-        async with self._locks.held(f"{scope}/{group}"):
-            # What was broken off may be the intent itself, still on its way.
-            table.require_settled()
-            await self._finish(table, scope, group)
-
-    async def _finish(self, table: MetadataTable, scope: str, group: str) -> None:
-        record = (await table.read(group_key(group))).record
-        if record is None:
-            return
-        if record.state is ReaderGroupState.DELETING:
-            await self._finish_deleting(table, scope, group, record)
-        if record.state is not ReaderGroupState.CREATING:
-            return
-        try:
-            await self._make(table, scope, group, record)
-        except SegmentStoreError as error:
-            if not is_refusal(error):
-                raise
-            _LOG.warning("group=%s/%s cannot be made and was taken back: %s", scope, group, error)
-
-    async def _make(
-        self, table: MetadataTable, scope: str, group: str, record: ReaderGroupRecord
-    ) -> ReaderGroupRecord:
-        """Finish a group whose record says CREATING. If that is refused for good, nothing of it stays."""
-        try:
-            return await self._finish_creating(table, scope, group, record)
-        except SegmentStoreError as refusal:
-            if is_refusal(refusal):
-                try:
-                    await self._delete(table, scope, group)
-                except SegmentStoreError as error:
-                    self._retry_queue.note_failure((scope, group), error)
-            raise
-
-    async def _finish_creating(
-        self, table: MetadataTable, scope: str, group: str, record: ReaderGroupRecord
-    ) -> ReaderGroupRecord:
-        await self._subscribe(scope, group, record)
+    async def create_parts(self, scope: str, name: str, record: ReaderGroupRecord) -> None:
+        """The streams know their subscriber, and the state stream exists."""
+        await self._subscribe(scope, name, record)
         with suppress(StreamExistsError):
             await self._streams.create(
-                scope,
-                reader_group_stream(group),
-                _state_configuration(record),
+                scope, reader_group_stream(name), _state_configuration(record)
             )
-        active = dataclasses.replace(record, state=ReaderGroupState.ACTIVE)
-        batch = Batch()
-        batch.put(group_key(group), active, await table.read(group_key(group)))
-        batch.unlist_name(UNFINISHED_GROUPS_INDEX, group)
-        await table.commit(batch)
-        return active
 
-    async def _delete(self, table: MetadataTable, scope: str, group: str) -> None:
-        known = await table.read(group_key(group))
-        if known.record is None:
-            return
-        record = dataclasses.replace(known.record, state=ReaderGroupState.DELETING)
-        if known.record.state is not ReaderGroupState.DELETING:
-            batch = Batch()
-            batch.put(group_key(group), record, known)
-            batch.list_name(UNFINISHED_GROUPS_INDEX, group)
-            await table.commit(batch)
-        try:
-            await self._finish_deleting(table, scope, group, record)
-        except SegmentStoreError as error:
-            # Whatever it is: the group is half deleted, and has to go.
-            self._retry_queue.note_failure((scope, group), error)
-            raise
-
-    async def _finish_deleting(
-        self, table: MetadataTable, scope: str, group: str, record: ReaderGroupRecord
-    ) -> None:
+    async def delete_parts(self, scope: str, name: str, record: ReaderGroupRecord) -> None:
+        """No stream knows the subscriber, and the state stream is gone."""
         for stream in subscribed_streams(record):
-            await self._subscribers.unsubscribe(*stream, scope=scope, group=group)
+            await self._subscribers.unsubscribe(*stream, scope=scope, group=name)
         with suppress(StreamNotFoundError):
-            await self._streams.delete(scope, reader_group_stream(group), even_if_open=True)
-        batch = Batch()
-        batch.remove(group_key(group), await table.read(group_key(group)))
-        batch.unlist_name(GROUPS_INDEX, group)
-        batch.unlist_name(UNFINISHED_GROUPS_INDEX, group)
-        await table.commit(batch)
+            await self._streams.delete(scope, reader_group_stream(name), even_if_open=True)
+
+    async def add_removal(
+        self, table: MetadataTable, batch: Batch, name: str, record: ReaderGroupRecord
+    ) -> None:
+        """Nothing else goes with the record."""
 
     async def _subscribe(self, scope: str, group: str, record: ReaderGroupRecord) -> None:
         for stream in subscribed_streams(record):
             await self._subscribers.subscribe(*stream, scope=scope, group=group)
-
-    def _names(self, table: MetadataTable, index: str) -> AsyncGenerator[str, None]:
-        return table.all_names(index, per_read=self._settings.names_per_read)
 
 
 def _state_configuration(record: ReaderGroupRecord) -> StreamConfigurationRecord:
@@ -303,9 +204,7 @@ def subscribed_streams(record: ReaderGroupRecord) -> list[tuple[str, str]]:
     return list(dict.fromkeys((cut.scope, cut.stream) for cut in record.starting_cuts))
 
 
-def record_of(
-    config: api.ReaderGroupConfiguration, *, state: ReaderGroupState
-) -> ReaderGroupRecord:
+def record_of(config: api.ReaderGroupConfiguration, *, state: ScopeItemState) -> ReaderGroupRecord:
     """Raises InvalidRequestError for numbers that no group can have."""
     if config.generation < 0 or config.retentionType not in RetentionType.__members__.values():
         raise InvalidRequestError(

@@ -109,7 +109,11 @@ async def is_interrupted(before: Verb, verb: Verb, *, fail_at: int, failure: Fai
             await verb(cluster)
     fails = cluster.plan.count >= fail_at
     components = cluster.components
-    runs = (components.scopes.run, components.reader_groups.run, components.key_value_tables.run)
+    runs = (
+        components.scopes.run,
+        components.reader_groups.items.run,
+        components.key_value_tables.items.run,
+    )
     work = [asyncio.ensure_future(run()) for run in (*runs, components.streams.operations.run)]
     await asyncio.sleep(60)
     for task in work:

@@ -15,13 +15,13 @@ from google.protobuf.message import Message
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_records.key_value_table_record import (
     KeyValueTableRecord,
-    KeyValueTableState,
 )
 from segmentstore.codec.controller_records.record_keys import (
     SCOPES_TABLE,
     TRANSACTIONS_TABLE,
     scope_table,
 )
+from segmentstore.codec.controller_records.scope_records import ScopeItemState
 from segmentstore.contracts.errors import (
     ContainerNotFoundError,
     CorruptedDataError,
@@ -255,7 +255,7 @@ def test_a_half_made_table_that_cannot_be_finished_is_taken_back() -> None:
             async with store.tables.open_table(name) as group:
                 await group.update([TableEntry(b"positions", b"of a reader group")])
             record = KeyValueTableRecord(
-                state=KeyValueTableState.CREATING,
+                state=ScopeItemState.CREATING,
                 partition_count=2,
                 primary_key_bytes=8,
                 secondary_key_bytes=0,

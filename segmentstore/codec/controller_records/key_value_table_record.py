@@ -6,31 +6,22 @@ bytes; version 2 only: unsigned first segment number
 - The partitions have the segment numbers from the first one on. A record of version 1 counts from 0.
 """
 
-from dataclasses import dataclass
-from enum import IntEnum
+from dataclasses import dataclass, replace
+from typing import Self
 
 from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
+from segmentstore.codec.controller_records.scope_records import ScopeItemState
 from segmentstore.contracts.errors import CorruptedDataError
 
 _TABLE_VERSION = 1
 _NUMBERED_TABLE_VERSION = 2
 
 
-class KeyValueTableState(IntEnum):
-    """Where a table stands. Persistent: never renumber."""
-
-    CREATING = 1
-    """Some of its partitions may not exist yet."""
-    ACTIVE = 2
-    DELETING = 3
-    """Some of its partitions may be gone already."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValueTableRecord:
     """One table; scope and name stand in its key."""
 
-    state: KeyValueTableState
+    state: ScopeItemState
     partition_count: int
     primary_key_bytes: int
     secondary_key_bytes: int
@@ -46,6 +37,10 @@ class KeyValueTableRecord:
     def key_bytes(self) -> int:
         """Length of every key in the table's segments."""
         return self.primary_key_bytes + self.secondary_key_bytes
+
+    def with_state(self, state: ScopeItemState) -> Self:
+        """The same in another state."""
+        return replace(self, state=state)
 
     def encode(self) -> bytes:
         fields = FieldWriter(_NUMBERED_TABLE_VERSION if self.first_number else _TABLE_VERSION)
@@ -65,7 +60,7 @@ class KeyValueTableRecord:
         )
         try:
             record = KeyValueTableRecord(
-                state=KeyValueTableState(fields.unsigned()),
+                state=ScopeItemState(fields.unsigned()),
                 partition_count=fields.unsigned(),
                 primary_key_bytes=fields.unsigned(),
                 secondary_key_bytes=fields.unsigned(),

@@ -10,24 +10,16 @@ second record that could disagree.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Self
 
 from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
+from segmentstore.codec.controller_records.scope_records import ScopeItemState
 from segmentstore.contracts.errors import CorruptedDataError
 
 _GROUP_VERSION = 1
 _CONSUMED_CUT_VERSION = 1
-
-
-class ReaderGroupState(IntEnum):
-    """Where a group stands. Persistent: never renumber."""
-
-    CREATING = 1
-    """Its state stream may not exist yet."""
-    ACTIVE = 2
-    DELETING = 3
-    """Its state stream may be gone already."""
 
 
 class RetentionType(IntEnum):
@@ -51,7 +43,7 @@ class GroupCut:
 class ReaderGroupRecord:
     """One group; scope and name stand in its key."""
 
-    state: ReaderGroupState
+    state: ScopeItemState
     group_id: str
     generation: int
     retention_type: RetentionType
@@ -65,10 +57,14 @@ class ReaderGroupRecord:
     def subscribes_to(self, scope: str, stream: str) -> bool:
         """Whether what the group has consumed bounds the stream's retention."""
         return (
-            self.state is ReaderGroupState.ACTIVE
+            self.state is ScopeItemState.ACTIVE
             and self.retention_type is not RetentionType.NONE
             and any(cut.scope == scope and cut.stream == stream for cut in self.starting_cuts)
         )
+
+    def with_state(self, state: ScopeItemState) -> Self:
+        """The same in another state."""
+        return replace(self, state=state)
 
     def encode(self) -> bytes:
         fields = FieldWriter(_GROUP_VERSION)
@@ -99,7 +95,7 @@ class ReaderGroupRecord:
 
         try:
             record = ReaderGroupRecord(
-                state=ReaderGroupState(fields.unsigned()),
+                state=ScopeItemState(fields.unsigned()),
                 group_id=fields.text(),
                 generation=fields.unsigned(),
                 retention_type=RetentionType(fields.unsigned()),

@@ -55,6 +55,16 @@ class ScopeState(IntEnum):
     DELETED = 3
 
 
+class ScopeItemState(IntEnum):
+    """Where a reader group or a key-value table stands. Persistent: never renumber."""
+
+    CREATING = 1
+    """Some of its streams or segments may not exist yet."""
+    ACTIVE = 2
+    DELETING = 3
+    """Some of its streams or segments may be gone already."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScopeRecord:
     """One scope."""

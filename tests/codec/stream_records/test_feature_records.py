@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 
 from segmentstore.codec.controller_records.key_value_table_record import (
     KeyValueTableRecord,
-    KeyValueTableState,
 )
 from segmentstore.codec.controller_records.reader_group_records import (
     ConsumedCutRecord,
     GroupCut,
     ReaderGroupRecord,
-    ReaderGroupState,
     RetentionType,
 )
+from segmentstore.codec.controller_records.scope_records import ScopeItemState
 from segmentstore.codec.controller_records.stream_records import (
     RetentionCut,
     RetentionCutsRecord,
@@ -104,7 +103,7 @@ SAMPLES: dict[str, tuple[AnyRecord, Callable[[bytes], AnyRecord]]] = {
     ),
     "reader group": (
         ReaderGroupRecord(
-            state=ReaderGroupState.ACTIVE,
+            state=ScopeItemState.ACTIVE,
             group_id="8ab5e3ba-0001",
             generation=4,
             retention_type=RetentionType.AUTOMATIC,
@@ -123,7 +122,7 @@ SAMPLES: dict[str, tuple[AnyRecord, Callable[[bytes], AnyRecord]]] = {
     ),
     "key-value table": (
         KeyValueTableRecord(
-            state=KeyValueTableState.CREATING,
+            state=ScopeItemState.CREATING,
             partition_count=4,
             primary_key_bytes=16,
             secondary_key_bytes=8,
@@ -133,7 +132,7 @@ SAMPLES: dict[str, tuple[AnyRecord, Callable[[bytes], AnyRecord]]] = {
     ),
     "numbered key-value table": (
         KeyValueTableRecord(
-            state=KeyValueTableState.ACTIVE,
+            state=ScopeItemState.ACTIVE,
             partition_count=4,
             primary_key_bytes=16,
             secondary_key_bytes=8,

@@ -7,8 +7,8 @@ import pytest
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_records.key_value_table_record import (
     KeyValueTableRecord,
-    KeyValueTableState,
 )
+from segmentstore.codec.controller_records.scope_records import ScopeItemState
 from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundError
 from segmentstore.contracts.tables import TableEntry
 from segmentstore.controller.errors import PreconditionError, ScopeNotEmptyError
@@ -139,7 +139,7 @@ async def test_deleting_a_table_of_an_earlier_version_leaves_a_reader_groups_tab
     table = await cluster.metadata.scope_table("s")
     key = RecordKey("table/t", KeyValueTableRecord.decode)
     record = KeyValueTableRecord(
-        state=KeyValueTableState.ACTIVE,
+        state=ScopeItemState.ACTIVE,
         partition_count=2,
         primary_key_bytes=4,
         secondary_key_bytes=2,

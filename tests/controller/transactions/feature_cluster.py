@@ -61,8 +61,8 @@ class FeatureCluster(Cluster):
         async with aclosing(all_scopes(self.metadata)) as scopes:
             async for scope in scopes:
                 await self.streams.operations.resume(scope)
-                await self.components.reader_groups.resume(scope)
-                await self.components.key_value_tables.resume(scope)
+                await self.components.reader_groups.items.resume(scope)
+                await self.components.key_value_tables.items.resume(scope)
 
     @asynccontextmanager
     async def finishing(self) -> AsyncIterator[None]:

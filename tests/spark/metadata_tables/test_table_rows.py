@@ -4,9 +4,9 @@ from segmentstore.codec.controller_records.reader_group_records import (
     ConsumedCutRecord,
     GroupCut,
     ReaderGroupRecord,
-    ReaderGroupState,
     RetentionType,
 )
+from segmentstore.codec.controller_records.scope_records import ScopeItemState
 from segmentstore.codec.controller_records.stream_records import (
     RetentionPolicy,
     ScalingPolicy,
@@ -210,7 +210,7 @@ def test_a_group_shows_what_it_consumed_but_not_what_one_of_its_name_did_before(
 ) -> None:
     cut = GroupCut("plant", "readings", {0: 20})
     group = ReaderGroupRecord(
-        state=ReaderGroupState.ACTIVE,
+        state=ScopeItemState.ACTIVE,
         group_id="id-1",
         generation=3,
         retention_type=RetentionType.MANUAL,
