@@ -6,7 +6,7 @@
 Number 0 is left to clients: without asking the controller they keep the state of a reader group in a segment of that
 number. Tables that an earlier version of the store made begin with it; what has keys of another length is not theirs.
 
-Beside those of scope_items.py:
+Invariants, beside those of `scope_items.py`:
 
 - A number is used once: those of a table that is created again go on behind the one before, as those of streams do. So
   a client that knows the former table finds none of its segments, and a late step of an old owner hits none of the new.

@@ -3,7 +3,7 @@
     record `group/<name>` in the scope's table, indexes `groups` and, while something is under way, `unfinished-groups`
     stream `_RG<name>` in the scope: the readers' shared state, which only they understand
 
-Beside those of scope_items.py:
+Invariants, beside those of `scope_items.py`:
 
 - The state stream exists before a group is shown, and goes before the group's name is free again.
 - What can be refused is refused before the first record of a group. A group that cannot be made is taken back.
@@ -20,7 +20,7 @@ from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_records.reader_group_records import (
     GroupCut,
     ReaderGroupRecord,
-    RetentionType,
+    StreamDataRetention,
 )
 from segmentstore.codec.controller_records.scope_records import ScopeItemState
 from segmentstore.codec.controller_records.stream_records import StreamConfigurationRecord
@@ -199,14 +199,17 @@ def _state_configuration(record: ReaderGroupRecord) -> StreamConfigurationRecord
 
 def subscribed_streams(record: ReaderGroupRecord) -> list[tuple[str, str]]:
     """Scope and name of every stream whose retention the group holds back, each once."""
-    if record.retention_type is RetentionType.NONE:
+    if record.retention_type is StreamDataRetention.NONE:
         return []
     return list(dict.fromkeys((cut.scope, cut.stream) for cut in record.starting_cuts))
 
 
 def record_of(config: api.ReaderGroupConfiguration, *, state: ScopeItemState) -> ReaderGroupRecord:
     """Raises InvalidRequestError for numbers that no group can have."""
-    if config.generation < 0 or config.retentionType not in RetentionType.__members__.values():
+    if (
+        config.generation < 0
+        or config.retentionType not in StreamDataRetention.__members__.values()
+    ):
         raise InvalidRequestError(
             f"reader group is out of range generation={config.generation} retention_type={config.retentionType}"
         )
@@ -214,7 +217,7 @@ def record_of(config: api.ReaderGroupConfiguration, *, state: ScopeItemState) ->
         state=state,
         group_id=config.readerGroupId,
         generation=config.generation,
-        retention_type=RetentionType(config.retentionType),
+        retention_type=StreamDataRetention(config.retentionType),
         refresh_ms=config.groupRefreshTimeMillis,
         checkpoint_interval_ms=config.automaticCheckpointIntervalMillis,
         outstanding_checkpoints_max=config.maxOutstandingCheckpointRequest,

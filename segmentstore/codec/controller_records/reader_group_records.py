@@ -22,7 +22,7 @@ _GROUP_VERSION = 1
 _CONSUMED_CUT_VERSION = 1
 
 
-class RetentionType(IntEnum):
+class StreamDataRetention(IntEnum):
     """Whether the group's position holds back retention. Persistent, and the protocol's: never renumber."""
 
     NONE = 0
@@ -46,7 +46,7 @@ class ReaderGroupRecord:
     state: ScopeItemState
     group_id: str
     generation: int
-    retention_type: RetentionType
+    retention_type: StreamDataRetention
     refresh_ms: int
     checkpoint_interval_ms: int
     outstanding_checkpoints_max: int
@@ -58,7 +58,7 @@ class ReaderGroupRecord:
         """Whether what the group has consumed bounds the stream's retention."""
         return (
             self.state is ScopeItemState.ACTIVE
-            and self.retention_type is not RetentionType.NONE
+            and self.retention_type is not StreamDataRetention.NONE
             and any(cut.scope == scope and cut.stream == stream for cut in self.starting_cuts)
         )
 
@@ -98,7 +98,7 @@ class ReaderGroupRecord:
                 state=ScopeItemState(fields.unsigned()),
                 group_id=fields.text(),
                 generation=fields.unsigned(),
-                retention_type=RetentionType(fields.unsigned()),
+                retention_type=StreamDataRetention(fields.unsigned()),
                 refresh_ms=fields.signed(),
                 checkpoint_interval_ms=fields.signed(),
                 outstanding_checkpoints_max=fields.signed(),

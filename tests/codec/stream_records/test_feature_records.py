@@ -15,7 +15,7 @@ from segmentstore.codec.controller_records.reader_group_records import (
     ConsumedCutRecord,
     GroupCut,
     ReaderGroupRecord,
-    RetentionType,
+    StreamDataRetention,
 )
 from segmentstore.codec.controller_records.scope_records import ScopeItemState
 from segmentstore.codec.controller_records.stream_records import (
@@ -106,7 +106,7 @@ SAMPLES: dict[str, tuple[AnyRecord, Callable[[bytes], AnyRecord]]] = {
             state=ScopeItemState.ACTIVE,
             group_id="8ab5e3ba-0001",
             generation=4,
-            retention_type=RetentionType.AUTOMATIC,
+            retention_type=StreamDataRetention.AUTOMATIC,
             refresh_ms=3_000,
             checkpoint_interval_ms=-1,
             outstanding_checkpoints_max=3,

@@ -4,18 +4,18 @@ from segmentstore.codec.controller_records.reader_group_records import (
     ConsumedCutRecord,
     GroupCut,
     ReaderGroupRecord,
-    RetentionType,
+    StreamDataRetention,
 )
 from segmentstore.codec.controller_records.scope_records import ScopeItemState
 from segmentstore.codec.controller_records.stream_records import (
     RetentionPolicy,
+    RetentionType,
     ScalingPolicy,
     ScalingType,
     StreamConfigurationRecord,
     StreamState,
     StreamStateRecord,
 )
-from segmentstore.codec.controller_records.stream_records import RetentionType as StreamRetention
 from segmentstore.codec.controller_records.transaction_records import (
     TransactionRecord,
     TransactionState,
@@ -105,7 +105,7 @@ def test_a_stream_shows_its_cuts_as_positions_and_its_policies() -> None:
         ),
         StreamConfigurationRecord(
             scaling=ScalingPolicy(type=ScalingType.EVENTS_PER_SECOND, target_rate=500),
-            retention=RetentionPolicy(type=StreamRetention.SIZE, limit=1 << 30),
+            retention=RetentionPolicy(type=RetentionType.SIZE, limit=1 << 30),
         ),
     )
     assert stream_row(STREAM, records) == {
@@ -213,7 +213,7 @@ def test_a_group_shows_what_it_consumed_but_not_what_one_of_its_name_did_before(
         state=ScopeItemState.ACTIVE,
         group_id="id-1",
         generation=3,
-        retention_type=RetentionType.MANUAL,
+        retention_type=StreamDataRetention.MANUAL,
         refresh_ms=0,
         checkpoint_interval_ms=0,
         outstanding_checkpoints_max=0,
