@@ -25,19 +25,10 @@ from tier2.container_objects import CONTAINERS_PREFIX, ObjectNames, container_of
 from tier2.manifest.manifest import Manifest, decode_manifest
 from tier2.manifest.view import ManifestView
 from tier2.read.components import Components
+from tier2.read.layout_walk import LayoutWalk
 from tier2.read.published_segments import ManifestReading
 from tier2.settings import StorageSettings
-from tier2.sst.keyspace import (
-    SEGMENT,
-    LayoutEntry,
-    decode_record,
-    end_offset_of,
-    is_layout_key,
-    is_record_key,
-    past_attributes,
-    range_of,
-    segment_of,
-)
+from tier2.sst.keyspace import LayoutEntry, decode_record
 
 _LAYOUT_PAGE_ENTRIES = 2_048
 
@@ -121,25 +112,17 @@ class ContainerReader(ManifestReading):
         Raises ObjectNotFoundError if the manifest moved on meanwhile (refresh() and begin again), CorruptedDataError.
         """
         view = self.view
-        start, end = range_of(SEGMENT)
-        following: bytes | None = start
         layout: SegmentLayout | None = None
-        while following is not None:
-            page, following = await view.scan(following, end, limit=_LAYOUT_PAGE_ENTRIES)
-            following = past_attributes(following)
-            for key, value in page:
-                if value is None:
-                    continue
-                if is_record_key(key):
+        walk = LayoutWalk()
+        while walk.has_next_page():
+            for segment_id, found in await walk.next_page(view, limit=_LAYOUT_PAGE_ENTRIES):
+                if isinstance(found, bytes):
                     if layout is not None:
                         yield layout
-                    record = decode_record(segment_of(key), value)
-                    layout = SegmentLayout(self.container_id, record)
-                elif layout is None or segment_of(key) != layout.record.segment_id:
-                    # It waits for a merge to take it along with its removed record.
-                    continue
-                elif is_layout_key(key):
-                    layout.entries.append(LayoutEntry.decode(end_offset_of(key), value))
+                    layout = SegmentLayout(self.container_id, decode_record(segment_id, found))
+                else:
+                    assert layout is not None, "an entry comes behind its record"
+                    layout.entries.append(found)
         if layout is not None:
             yield layout
 

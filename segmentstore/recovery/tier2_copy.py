@@ -43,17 +43,9 @@ from tier2.object_stores.volumes import LateVolumes
 from tier2.offline.container_copy import CopyReport, copy_container
 from tier2.read.chunk_images import verify_image
 from tier2.read.components import Components
+from tier2.read.layout_walk import LayoutWalk
 from tier2.settings import StorageSettings
-from tier2.sst.keyspace import (
-    SEGMENT,
-    LayoutEntry,
-    decode_record,
-    end_offset_of,
-    is_layout_key,
-    is_record_key,
-    range_of,
-    segment_of,
-)
+from tier2.sst.keyspace import LayoutEntry, decode_record
 from tier2.store_reader import ContainerReader, StoreReader
 from tier2.volumes.settings import VolumeSettings
 
@@ -288,22 +280,16 @@ async def find_damaged_chunks(
 ) -> DamagedChunks:
     """`progress` is called with the bytes of each chunk. O(bytes). Raises CorruptedDataError (an SST), StorageError."""
     found = DamagedChunks(int(reader.container_id))
-    following: bytes | None
-    following, end = range_of(SEGMENT)
     record: SegmentRecord | None = None
-    while following is not None:
-        page, following = await reader.view.scan(following, end, limit=_SCAN_PAGE_ENTRIES)
-        for key, value in page:
-            assert value is not None, f"a scan gives live entries only key={key!r}"
-            if is_record_key(key):
-                record = decode_record(segment_of(key), value)
-            elif record is None or not is_layout_key(key) or segment_of(key) != record.segment_id:
-                # Entries without a record wait for a merge to take them along with their segment.
-                continue
+    walk = LayoutWalk()
+    while walk.has_next_page():
+        for segment_id, walked in await walk.next_page(reader.view, limit=_SCAN_PAGE_ENTRIES):
+            if isinstance(walked, bytes):
+                record = decode_record(segment_id, walked)
             else:
-                entry = LayoutEntry.decode(end_offset_of(key), value)
-                await _verify_chunk(found, reader, record, entry)
-                progress(entry.size)
+                assert record is not None, "an entry comes behind its record"
+                await _verify_chunk(found, reader, record, walked)
+                progress(walked.size)
     return found
 
 

@@ -42,22 +42,16 @@ from tier2.publish.chunk_upload import NewChunk, PlacedChunk
 from tier2.publish.owned_manifest import OwnedManifest
 from tier2.read.chunk_images import Block, Image, decoded_blocks, read_images
 from tier2.read.components import Components
+from tier2.read.layout_walk import LayoutWalk
 from tier2.read.published_segments import PublishedSegments
 from tier2.settings import StorageSettings
 from tier2.sst.keyspace import (
-    SEGMENT,
     LayoutEntry,
     decode_record,
     end_offset_of,
-    is_layout_key,
-    is_record_key,
     layout_range,
-    past_attributes,
-    range_of,
     record_key,
-    segment_of,
 )
-from tier2.sst.sst_format import Entry
 
 _LOG = logging.getLogger(__name__)
 _ENTRIES_PER_LOOK = 1_024
@@ -330,8 +324,7 @@ class CompactionSurvey:
         self._owned = owned
         self._candidates = candidates
         self._settings = settings
-        start, self._end = range_of(SEGMENT)
-        self._following: bytes | None = start
+        self._walk = LayoutWalk()
         self._segment_id: SegmentId | None = None
         self._small_chunks = 0
         self._chunks = 0
@@ -339,28 +332,23 @@ class CompactionSurvey:
     async def step(self, now: float) -> None:
         """Go on by some pages, if there are any left and candidates have room."""
         for _ in range(_SURVEY_PAGES_PER_STEP):
-            if self._following is None or not self._candidates.has_room:
+            if not self._walk.has_next_page() or not self._candidates.has_room:
                 return
-            page, following = await self._owned.view.scan(
-                self._following, self._end, limit=_SURVEY_PAGE_ENTRIES
-            )
-            self._following = past_attributes(following)
-            for number, entry in enumerate(page):
-                self._see(entry, now)
+            page = await self._walk.next_page(self._owned.view, limit=_SURVEY_PAGE_ENTRIES)
+            for number, (segment_id, found) in enumerate(page):
+                self._see(segment_id, found, now)
                 if number % _SURVEY_ENTRIES_PER_TURN == _SURVEY_ENTRIES_PER_TURN - 1:
                     await sleep(0)
-            if self._following is None:
+            if not self._walk.has_next_page():
                 self._finish_segment(now)
 
-    def _see(self, entry: Entry, now: float) -> None:
-        key, value = entry
-        if is_record_key(key):
+    def _see(self, segment_id: SegmentId, found: bytes | LayoutEntry, now: float) -> None:
+        if isinstance(found, bytes):
             self._finish_segment(now)
-            self._segment_id = segment_of(key)
-        elif self._segment_id == segment_of(key) and is_layout_key(key) and value is not None:
-            length = LayoutEntry.decode(end_offset_of(key), value).length
+            self._segment_id = segment_id
+        else:
             self._chunks += 1
-            self._small_chunks += length <= self._settings.compaction_chunk_bytes // 2
+            self._small_chunks += found.length <= self._settings.compaction_chunk_bytes // 2
 
     def _finish_segment(self, now: float) -> None:
         segment_id, self._segment_id = self._segment_id, None

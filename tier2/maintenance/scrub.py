@@ -15,7 +15,7 @@
 
 import logging
 from asyncio import get_running_loop
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
@@ -36,25 +36,18 @@ from tier2.publish.chunk_upload import NewChunk, PlacedChunk
 from tier2.publish.owned_manifest import OwnedManifest
 from tier2.read.chunk_images import identity_of, is_unreadable, read_proved, verify_image
 from tier2.read.components import Components
-from tier2.read.layout_walk import LayoutContinuity
+from tier2.read.layout_walk import LayoutContinuity, LayoutWalk, WalkedEntry
 from tier2.read.published_segments import PublishedSegments
 from tier2.sst.keyspace import (
-    SEGMENT,
     LayoutEntry,
     block_events,
     decode_record,
     end_offset_of,
-    is_layout_key,
-    is_record_key,
     layout_key,
     layout_range,
-    past_attributes,
-    range_of,
     record_key,
     reference_key,
-    segment_of,
 )
-from tier2.sst.sst_format import Entry
 
 _LOG = logging.getLogger(__name__)
 _WALK_PAGE_ENTRIES = 256
@@ -299,9 +292,8 @@ class ScrubWalk:
         """That of the snapshot."""
         self._pins: list[Snapshot] | None = None
         """Those that follow."""
-        self._begin, self._end = range_of(SEGMENT)
-        self._page: list[Entry] = []
-        self._following: bytes | None = self._begin
+        self._walk = LayoutWalk()
+        self._page: Iterator[WalkedEntry] = iter(())
         self._layout: LayoutContinuity | None = None
         self._doubt: SuspectLayout | None = None
         self._doubted: SegmentId | None = None
@@ -322,16 +314,13 @@ class ScrubWalk:
             if self._doubt is not None:
                 doubt, self._doubt = self._doubt, None
                 return doubt
-            if self._page:
-                found = self._see(*self._page.pop())
+            walked = next(self._page, None)
+            if walked is not None:
+                found = self._see(*walked)
                 if found is not None:
                     return found
-            elif self._following is not None:
-                page, following = await self.view.scan(
-                    self._following, self._end, limit=_WALK_PAGE_ENTRIES
-                )
-                self._following = past_attributes(following)
-                self._page = page[::-1]
+            elif self._walk.has_next_page():
+                self._page = await self._walk.next_page(self.view, limit=_WALK_PAGE_ENTRIES)
                 return Walked.PAGE
             else:
                 sound = self._finish_segment()
@@ -346,7 +335,7 @@ class ScrubWalk:
     async def _next_root(self) -> bool:
         if self._pins is None:
             self._pins = list(await self._owned.pins())
-        self._page, self._following = [], self._begin
+        self._walk, self._page = LayoutWalk(), iter(())
         self._layout = self._doubted = None
         if not self._pins:
             return False
@@ -354,22 +343,16 @@ class ScrubWalk:
         self._view = self._components.view(self.pin.manifest)
         return True
 
-    def _see(self, key: bytes, value: bytes | None) -> NamedChunk | None:
-        segment_id = segment_of(key)
-        if is_record_key(key):
+    def _see(self, segment_id: SegmentId, found: bytes | LayoutEntry) -> NamedChunk | None:
+        if isinstance(found, bytes):
             self._finish_segment()
-            if value is not None:
-                self._layout = LayoutContinuity(decode_record(segment_id, value))
+            self._layout = LayoutContinuity(decode_record(segment_id, found))
             return None
-        layout = self._layout
-        # Keys behind no record belong to a removed segment.
-        if layout is None or layout.record.segment_id != segment_id:
+        if self._layout is None:
+            # Its record is damaged, which was reported.
             return None
-        if not is_layout_key(key) or value is None:
-            return None
-        entry = LayoutEntry.decode(end_offset_of(key), value)
-        self._heed(segment_id, layout.see(entry))
-        return None if self._is_newer(entry.identity) else NamedChunk(segment_id, entry, self.pin)
+        self._heed(segment_id, self._layout.see(found))
+        return None if self._is_newer(found.identity) else NamedChunk(segment_id, found, self.pin)
 
     def _is_newer(self, identity: ObjectIdentity) -> bool:
         mark = self._began_at

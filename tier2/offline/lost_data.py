@@ -46,19 +46,14 @@ from tier2.manifest.manifest import Manifest, decode_manifest
 from tier2.manifest.snapshots import Snapshot
 from tier2.manifest.view import ManifestView
 from tier2.read.components import Components
+from tier2.read.layout_walk import LayoutWalk
 from tier2.sst.keyspace import (
     GARBAGE,
     PIN,
-    SEGMENT,
     LayoutEntry,
     decode_record,
-    end_offset_of,
     garbage_of,
-    is_layout_key,
-    is_record_key,
-    past_attributes,
     range_of,
-    segment_of,
     snapshot_name_of,
 )
 from tier2.sst.sst_format import FOOTER_BYTES, describe_part
@@ -165,23 +160,17 @@ async def _compare_with_listing(
 ) -> LostChunks:
     """Under one manifest version. Raises ObjectNotFoundError if an SST is missing."""
     comparison = _ListingComparison(components, *await _listed_sizes(components))
-    following: bytes | None
-    following, end = range_of(SEGMENT)
     record: SegmentRecord | None = None
-    while following is not None:
-        page, following = await view.scan(following, end, limit=_PAGE_ENTRIES)
-        following = past_attributes(following)
+    walk = LayoutWalk()
+    while walk.has_next_page():
         segments = 0
-        for key, value in page:
-            assert value is not None, f"a scan gives live entries only key={key!r}"
-            if is_record_key(key):
-                record = decode_record(segment_of(key), value)
+        for segment_id, found in await walk.next_page(view, limit=_PAGE_ENTRIES):
+            if isinstance(found, bytes):
+                record = decode_record(segment_id, found)
                 segments += 1
-            elif not is_layout_key(key):
-                continue
-            elif record is not None and segment_of(key) == record.segment_id:
-                # Entries without a record wait for a merge to take them along with their segment.
-                await comparison.look_at(record, LayoutEntry.decode(end_offset_of(key), value))
+            else:
+                assert record is not None, "an entry comes behind its record"
+                await comparison.look_at(record, found)
         progress(segments)
         await asyncio.sleep(0)
     await comparison.look_at_the_rest(view)

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from segmentstore.contracts.identifiers import AttributeKey, ContainerId
+from segmentstore.recovery.tier2_copy import find_damaged_chunks
 from tests.contracts.storage_publications import change, data, round_of
 from tests.tier2.storage.backings import ObjectStoreBacking
 from tier2.object_stores.memory import MemoryObjectStore
@@ -43,7 +44,17 @@ async def search(store: MemoryObjectStore) -> int:
     return reader.statistics().get_bytes
 
 
-@pytest.mark.parametrize("walk", [survey, scrub, search])
+async def prove_copy(store: MemoryObjectStore) -> int:
+    """What the proof of a copied container reads."""
+    reader = ContainerReader(
+        object_store=store, container_id=ContainerId(3), settings=SETTINGS, executor=None
+    )
+    await reader.refresh()
+    assert not (await find_damaged_chunks(reader)).range_count
+    return reader.statistics().get_bytes
+
+
+@pytest.mark.parametrize("walk", [survey, scrub, search, prove_copy])
 async def test_a_walk_over_layouts_reads_no_tables_index(
     walk: Callable[[MemoryObjectStore], Awaitable[int]],
 ) -> None:
