@@ -19,7 +19,7 @@ those of the code:
 
 import re
 import struct
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import TypeAlias
@@ -29,7 +29,7 @@ from segmentstore.contracts.errors import (
     StorageError,
 )
 from segmentstore.contracts.identifiers import BufferView, ContainerId
-from segmentstore.contracts.object_store import ObjectInfo, ObjectStore
+from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.contracts.storage import StorageStatistics
 
 CONTAINERS_PREFIX = "containers/"
@@ -207,8 +207,3 @@ class ContainerObjects:
 
     async def delete(self, kind: ObjectKind, identity: ObjectIdentity) -> None:
         await self._store.delete(self._names.key(kind, identity))
-
-
-def list_objects(store: ObjectStore, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
-    """A listing as the generator that every store makes it, so that it can be closed."""
-    return store.list(prefix)

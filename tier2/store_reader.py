@@ -21,7 +21,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.contracts.storage import SegmentRecord, StorageStatistics
-from tier2.container_objects import CONTAINERS_PREFIX, ObjectNames, container_of_key, list_objects
+from tier2.container_objects import CONTAINERS_PREFIX, ObjectNames, container_of_key
 from tier2.manifest.manifest import Manifest, decode_manifest
 from tier2.manifest.view import ManifestView
 from tier2.read.components import Components
@@ -195,7 +195,7 @@ class StoreReader:
         """As the first sound manifest says. Raises CorruptedDataError if there are manifests and none is sound."""
         seen: set[ContainerId] = set()
         damage: CorruptedDataError | None = None
-        async with aclosing(list_objects(self._store, CONTAINERS_PREFIX)) as listing:
+        async with aclosing(self._store.list(CONTAINERS_PREFIX)) as listing:
             async for info in listing:
                 container_id = container_of_key(info.key)
                 if container_id is None or container_id in seen:

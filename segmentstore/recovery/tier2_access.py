@@ -29,7 +29,7 @@ from segmentstore.host.settings import S3StoreSettings
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
-from tier2.container_objects import CONTAINERS_PREFIX, container_of_key, list_objects
+from tier2.container_objects import CONTAINERS_PREFIX, container_of_key
 from tier2.manifest.snapshots import Snapshot, read_snapshots
 from tier2.manifest.view import with_view
 from tier2.object_stores.places import object_directory, open_place
@@ -141,7 +141,7 @@ async def _opened(reader: StoreReader, ids: Sequence[ContainerId], *, go_on: boo
 async def _without_roots(reader: StoreReader, store: ObjectStore, why: str) -> list[LostManifest]:
     """Every container that has an object, by id."""
     found: set[ContainerId] = set()
-    async with aclosing(list_objects(store, CONTAINERS_PREFIX)) as listing:
+    async with aclosing(store.list(CONTAINERS_PREFIX)) as listing:
         async for info in listing:
             container_id = container_of_key(info.key)
             if container_id is not None:

@@ -31,7 +31,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import NO_SEGMENT, NO_SEQUENCE_NUMBER, ContainerId, Epoch
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.entropy import random_id
-from tier2.container_objects import ObjectNames, StorageCounters, list_objects
+from tier2.container_objects import ObjectNames, StorageCounters
 from tier2.manifest.commit import unknown_outcome
 from tier2.manifest.manifest import Manifest, decode_manifest
 
@@ -151,7 +151,7 @@ class ManifestClaimer:
 
     async def _expect_nothing(self) -> None:
         """Objects are written below a manifest only. What a listing shows was there, whatever it does not show."""
-        listing = list_objects(self._store, self._names.prefix)
+        listing = self._store.list(self._names.prefix)
         async with aclosing(listing):
             async for info in listing:
                 if not self._names.is_immutable(info.key):

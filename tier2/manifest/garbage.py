@@ -28,7 +28,6 @@ from tier2.container_objects import (
     ObjectKind,
     ObjectNames,
     ObjectReference,
-    list_objects,
 )
 from tier2.manifest.snapshots import Snapshot, is_in_a_snapshot
 from tier2.manifest.view import ManifestView
@@ -175,7 +174,7 @@ class OrphanSweep:
         """Up to a batch of them; `done` when there are no more. The listing may be stale: deleting is idempotent."""
         found: list[ObjectReference] = []
         for kind in ObjectKind:
-            async with aclosing(list_objects(self._store, self._names.folder(kind))) as listing:
+            async with aclosing(self._store.list(self._names.folder(kind))) as listing:
                 async for info in listing:
                     identity = self._names.identity(kind, info.key)
                     if identity is None:
@@ -207,7 +206,7 @@ class ProbeSweep:
         """Look at first, and delete in a later step. Raises StorageError."""
         now = get_running_loop().time()
         if self._seen is None:
-            async with aclosing(list_objects(self._store, self._names.probes)) as listing:
+            async with aclosing(self._store.list(self._names.probes)) as listing:
                 self._seen = [info.key async for info in listing]
             self._not_before = now + self._grace_seconds
         while self._seen and now >= self._not_before:

@@ -41,7 +41,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import NO_SEGMENT, NO_SEQUENCE_NUMBER, ContainerId, Epoch
 from segmentstore.contracts.storage import SegmentRecord
-from tier2.container_objects import ObjectIdentity, ObjectKind, list_objects
+from tier2.container_objects import ObjectIdentity, ObjectKind
 from tier2.manifest.manifest import Manifest, decode_manifest
 from tier2.manifest.snapshots import Snapshot
 from tier2.manifest.view import ManifestView
@@ -182,7 +182,7 @@ async def _listed_sizes(components: Components) -> tuple[dict[bytes, int], dict[
     chunks: dict[bytes, int] = {}
     runs: dict[bytes, int] = {}
     names = components.names
-    async with aclosing(list_objects(components.object_store, names.prefix)) as listing:
+    async with aclosing(components.object_store.list(names.prefix)) as listing:
         async for info in listing:
             for kind, sizes in ((ObjectKind.CHUNKS, chunks), (ObjectKind.RUN, runs)):
                 identity = names.identity(kind, info.key)
@@ -263,7 +263,7 @@ async def find_remains(components: Components) -> Remains:
     """O(objects). Raises StorageError."""
     count = size = epoch = 0
     names = components.names
-    async with aclosing(list_objects(components.object_store, names.prefix)) as listing:
+    async with aclosing(components.object_store.list(names.prefix)) as listing:
         async for info in listing:
             for kind in ObjectKind:
                 identity = names.identity(kind, info.key)
@@ -278,7 +278,7 @@ async def find_snapshots_without_manifest(components: Components) -> list[Snapsh
     runs: list[tuple[ObjectIdentity, int]] = []
     names = components.names
     folder = names.folder(ObjectKind.RUN)
-    async with aclosing(list_objects(components.object_store, folder)) as listing:
+    async with aclosing(components.object_store.list(folder)) as listing:
         async for info in listing:
             identity = names.identity(ObjectKind.RUN, info.key)
             if identity is not None:

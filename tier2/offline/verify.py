@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from segmentstore.contracts.storage import SegmentRecord
-from tier2.container_objects import ObjectIdentity, ObjectKind, list_objects
+from tier2.container_objects import ObjectIdentity, ObjectKind
 from tier2.format.chunk_decoder import verify_chunk
 from tier2.manifest.garbage import is_known, is_named
 from tier2.manifest.snapshots import Snapshot, read_snapshots
@@ -186,7 +186,7 @@ class _Verification:
     async def _list(self) -> list[str]:
         keys: list[str] = []
         components = self._reader.components
-        listing = list_objects(components.object_store, components.names.prefix)
+        listing = components.object_store.list(components.names.prefix)
         async with aclosing(listing):
             async for info in listing:
                 keys.append(info.key)
