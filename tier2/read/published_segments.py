@@ -111,29 +111,54 @@ class ManifestReading:
     def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
         return self._segments.list_segments(prefix, start_after)
 
-    def list_blocks(
+    async def list_blocks(
         self, segment_id: SegmentId, start: int, end: int
     ) -> AsyncGenerator[StoredBlock, None]:
         """The blocks that hold published bytes of [start, end), in order, whole ones at both sides.
 
-        Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a segment that is
-        not published or a range past its published length.
+        O(log n + listed). Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a
+        segment that is not published or a range past its published length.
         """
-        return list_blocks(
-            self._segments, self._components, segment_id=segment_id, start=start, end=end
-        )
+        offset = start
 
-    def list_chunks(
+        async def read(view: ManifestView) -> list[StoredBlock]:
+            entry = await self._segments.published_entry(view, segment_id, offset, end)
+            index = await self._components.chunk_reader.index(entry)
+            key = self._components.names.key(ObjectKind.CHUNKS, entry.identity)
+            blocks = [_stored_block(entry, block, key) for block in index.entries]
+            return [block for block in blocks if block.offset + block.length > offset]
+
+        while offset < end:
+            for block in await with_view(self, read):
+                if block.offset >= end:
+                    return
+                offset = block.offset + block.length
+                yield block
+
+    async def list_chunks(
         self, segment_id: SegmentId, start: int, end: int
     ) -> AsyncGenerator[StoredChunk, None]:
         """The chunks that hold published bytes of [start, end), in order; no chunk is looked at.
 
-        Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a segment that is
-        not published or a range past its published length.
+        O(log n + listed). Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a
+        segment that is not published or a range past its published length.
         """
-        return list_chunks(
-            self._segments, self._components, segment_id=segment_id, start=start, end=end
-        )
+        offset = start
+
+        async def read(view: ManifestView) -> StoredChunk:
+            entry = await self._segments.published_entry(view, segment_id, offset, end)
+            return StoredChunk(
+                start_offset=entry.start_offset,
+                end_offset=entry.end_offset,
+                object_key=self._components.names.key(ObjectKind.CHUNKS, entry.identity),
+                position=entry.position,
+                size=entry.size,
+            )
+
+        while offset < end:
+            chunk = await with_view(self, read)
+            offset = chunk.end_offset
+            yield chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +187,7 @@ class PublishedSegments:
         record_cache_bytes: int,
         layout_cache_bytes: int,
     ) -> None:
-        self.source = source
+        self._source = source
         self._chunk_reader = chunk_reader
         self._records: ByteCache[SegmentId, bytes] = ByteCache(record_cache_bytes)
         self._windows: ByteCache[SegmentId, _LayoutWindow] = ByteCache(layout_cache_bytes)
@@ -199,7 +224,7 @@ class PublishedSegments:
                 await asyncio.sleep(0)
 
     def _may_keep(self, view: ManifestView, segment_id: SegmentId) -> bool:
-        return self.source.view is view and segment_id not in self._changing
+        return self._source.view is view and segment_id not in self._changing
 
     def forget_everything(self) -> None:
         self._windows.clear()
@@ -218,10 +243,10 @@ class PublishedSegments:
                 )
             return record
 
-        return await with_view(self.source, read)
+        return await with_view(self._source, read)
 
     async def load(self, segment_ids: Sequence[SegmentId]) -> dict[SegmentId, SegmentRecord]:
-        values = await with_view(self.source, lambda view: self.values(view, segment_ids))
+        values = await with_view(self._source, lambda view: self.values(view, segment_ids))
         records: dict[SegmentId, SegmentRecord] = {}
         for number, segment_id in enumerate(segment_ids):
             if number % _SEGMENTS_PER_TURN == _SEGMENTS_PER_TURN - 1:
@@ -279,7 +304,7 @@ class PublishedSegments:
                 if value is not None
             }
 
-        return await with_view(self.source, read)
+        return await with_view(self._source, read)
 
     async def scan_attributes(
         self, segment_id: SegmentId, *, start: AttributeKey, end: AttributeKey, count: int
@@ -303,7 +328,7 @@ class PublishedSegments:
                 None if following is None else attribute_of(following),
             )
 
-        return await with_view(self.source, read)
+        return await with_view(self._source, read)
 
     async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
         async def read(view: ManifestView) -> StorageRead:
@@ -334,7 +359,7 @@ class PublishedSegments:
             )
             return found
 
-        return await with_view(self.source, read)
+        return await with_view(self._source, read)
 
     async def published_entry(
         self, view: ManifestView, segment_id: SegmentId, offset: int, end: int
@@ -412,64 +437,11 @@ class PublishedSegments:
                 records.append(decode_record(segment_id, values[segment_id]))
             return records, following
 
-        return await with_view(self.source, read)
+        return await with_view(self._source, read)
 
     def check(self) -> None:
         self._records.check()
         self._windows.check()
-
-
-async def list_chunks(
-    segments: PublishedSegments,
-    components: Components,
-    *,
-    segment_id: SegmentId,
-    start: int,
-    end: int,
-) -> AsyncGenerator[StoredChunk, None]:
-    """Chunks from the one that holds `start` to the one that holds `end - 1`. O(log n + listed)."""
-    offset = start
-
-    async def read(view: ManifestView) -> StoredChunk:
-        entry = await segments.published_entry(view, segment_id, offset, end)
-        return StoredChunk(
-            start_offset=entry.start_offset,
-            end_offset=entry.end_offset,
-            object_key=components.names.key(ObjectKind.CHUNKS, entry.identity),
-            position=entry.position,
-            size=entry.size,
-        )
-
-    while offset < end:
-        chunk = await with_view(segments.source, read)
-        offset = chunk.end_offset
-        yield chunk
-
-
-async def list_blocks(
-    segments: PublishedSegments,
-    components: Components,
-    *,
-    segment_id: SegmentId,
-    start: int,
-    end: int,
-) -> AsyncGenerator[StoredBlock, None]:
-    """Blocks from the one that holds `start` to the one that holds `end - 1`. O(log n + listed)."""
-    offset = start
-
-    async def read(view: ManifestView) -> list[StoredBlock]:
-        entry = await segments.published_entry(view, segment_id, offset, end)
-        index = await components.chunk_reader.index(entry)
-        key = components.names.key(ObjectKind.CHUNKS, entry.identity)
-        blocks = [_stored_block(entry, block, key) for block in index.entries]
-        return [block for block in blocks if block.offset + block.length > offset]
-
-    while offset < end:
-        for block in await with_view(segments.source, read):
-            if block.offset >= end:
-                return
-            offset = block.offset + block.length
-            yield block
 
 
 def _stored_block(entry: LayoutEntry, block: BlockEntry, object_key: str) -> StoredBlock:
