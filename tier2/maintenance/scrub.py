@@ -16,6 +16,7 @@
 import logging
 from asyncio import get_running_loop
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
@@ -379,15 +380,13 @@ async def _damage_of_layout(segment_id: SegmentId, view: ManifestView) -> str | 
         return None
     layout = LayoutContinuity(decode_record(segment_id, value))
     start, end = layout_range(segment_id, 0)
-    following: bytes | None = start
-    while following is not None:
-        page, following = await view.scan(following, end, limit=_WALK_PAGE_ENTRIES)
-        for key, content in page:
-            if content is None:
-                continue
-            wrong = layout.see(LayoutEntry.decode(end_offset_of(key), content))
-            if wrong is not None:
-                return wrong
+    async with aclosing(view.pages(start, end, limit=_WALK_PAGE_ENTRIES)) as pages:
+        async for page in pages:
+            for key, content in page:
+                assert content is not None, f"a scan gives live entries only key={key!r}"
+                wrong = layout.see(LayoutEntry.decode(end_offset_of(key), content))
+                if wrong is not None:
+                    return wrong
     return layout.finish()
 
 

@@ -79,12 +79,11 @@ async def freed_objects(
 async def _all_dropped(view: ManifestView, identity: ObjectIdentity, dropped: set[bytes]) -> bool:
     start, end = reference_range(identity)
     found = 0
-    following: bytes | None = start
-    while following is not None:
-        page, following = await view.scan(following, end, limit=_REFERENCE_PAGE, group=start)
-        if any(key not in dropped for key, _ in page):
-            return False
-        found += len(page)
+    async with aclosing(view.pages(start, end, limit=_REFERENCE_PAGE, group=start)) as pages:
+        async for page in pages:
+            if any(key not in dropped for key, _ in page):
+                return False
+            found += len(page)
     if found != len(dropped):
         raise ServiceHaltError(
             f"layouts and references disagree object={identity} found={found} dropped={len(dropped)}"

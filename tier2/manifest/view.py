@@ -9,8 +9,9 @@
 
 from asyncio import get_running_loop
 from bisect import bisect_left, bisect_right
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import aclosing
 from typing import Protocol, TypeVar
 
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
@@ -115,15 +116,23 @@ class ManifestView:
         live = [entry for entry in merged if entry[1] is not None]
         return live, None if bound is None else bound + b"\0"
 
+    async def pages(
+        self, start: bytes, end: bytes, *, limit: int, group: bytes | None = None
+    ) -> AsyncGenerator[list[Entry], None]:
+        """Live entries of [start, end) in key order, a scan() at a time; a page may be empty. Hold it in `aclosing`."""
+        following: bytes | None = start
+        while following is not None:
+            page, following = await self.scan(following, end, limit=limit, group=group)
+            yield page
+
     async def scan_all(
         self, start: bytes, end: bytes, *, group: bytes | None = None
     ) -> list[Entry]:
         """Every live entry of a range that is known to fit in memory."""
         entries: list[Entry] = []
-        at: bytes | None = start
-        while at is not None:
-            page, at = await self.scan(at, end, limit=1_024, group=group)
-            entries += page
+        async with aclosing(self.pages(start, end, limit=1_024, group=group)) as pages:
+            async for page in pages:
+                entries += page
         return entries
 
     async def first(self, start: bytes, end: bytes, *, group: bytes | None = None) -> Entry | None:

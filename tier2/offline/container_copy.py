@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from segmentstore.contracts.errors import ObjectNotFoundError
@@ -58,21 +59,20 @@ async def copy_container(
             await copy(ObjectKind.RUN, part.identity, content)
     view = components.view(manifest)
     start, end = range_of(REFERENCE)
-    following: bytes | None = start
     last: ObjectIdentity | None = None
-    while following is not None:
-        page, following = await view.scan(following, end, limit=_PAGE)
-        for key, _ in page:
-            identity = reference_of(key)[0]
-            if identity == last:
-                continue
-            last = identity
-            try:
-                size = await objects.size(ObjectKind.CHUNKS, identity)
-                content = await objects.get_range(ObjectKind.CHUNKS, identity, 0, size)
-            except ObjectNotFoundError:
-                report.missing.append(names.key(ObjectKind.CHUNKS, identity))
-                continue
-            await copy(ObjectKind.CHUNKS, identity, content)
+    async with aclosing(view.pages(start, end, limit=_PAGE)) as pages:
+        async for page in pages:
+            for key, _ in page:
+                identity = reference_of(key)[0]
+                if identity == last:
+                    continue
+                last = identity
+                try:
+                    size = await objects.size(ObjectKind.CHUNKS, identity)
+                    content = await objects.get_range(ObjectKind.CHUNKS, identity, 0, size)
+                except ObjectNotFoundError:
+                    report.missing.append(names.key(ObjectKind.CHUNKS, identity))
+                    continue
+                await copy(ObjectKind.CHUNKS, identity, content)
     await target.put_if_absent(names.manifest, manifest.encode())
     return report

@@ -233,10 +233,9 @@ class _ListingComparison:
         epoch = view.manifest.epoch
         self._named.update(part.identity.encode() for run in view.manifest.runs for part in run)
         start, end = range_of(GARBAGE)
-        following: bytes | None = start
-        while following is not None:
-            page, following = await view.scan(following, end, limit=_PAGE_ENTRIES)
-            self._named.update(garbage_of(key)[1].encode() for key, _ in page)
+        async with aclosing(view.pages(start, end, limit=_PAGE_ENTRIES)) as pages:
+            async for page in pages:
+                self._named.update(garbage_of(key)[1].encode() for key, _ in page)
         self.lost.highest_epoch = epoch
         for sizes in (self._sizes, self._runs):
             for encoded, size in sizes.items():

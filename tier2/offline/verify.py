@@ -226,10 +226,9 @@ class _Verification:
         self, keyspace: bytes, verify: Callable[[Sequence[tuple[bytes, bytes]]], Awaitable[None]]
     ) -> None:
         start, end = range_of(keyspace)
-        following: bytes | None = start
-        while following is not None:
-            page, following = await self._view.scan(following, end, limit=_PAGE_ENTRIES)
-            await verify([(key, value) for key, value in page if value is not None])
+        async with aclosing(self._view.pages(start, end, limit=_PAGE_ENTRIES)) as pages:
+            async for page in pages:
+                await verify([(key, value) for key, value in page if value is not None])
 
     async def _verify_catalog(self, page: Sequence[tuple[bytes, bytes]]) -> None:
         ids = [decode_id(value) for _, value in page]
