@@ -9,6 +9,7 @@
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from random import Random
 
 from segmentstore.contracts.errors import SegmentStoreError, StorageError
@@ -36,6 +37,16 @@ from tier2.publish.publish import publish
 from tier2.read.components import Components
 from tier2.read.published_segments import ManifestReading
 from tier2.settings import StorageSettings
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What a claim makes, all at once."""
+
+    owned: OwnedManifest
+    compactor: Compactor
+    external_swaps: ExternalSwaps
+    scrubber: Scrubber
 
 
 class TieredStorage(ManifestReading):
@@ -76,11 +87,8 @@ class TieredStorage(ManifestReading):
             container_count=container_count,
             random=random,
         )
-        self._owned: OwnedManifest | None = None
+        self._claim: _Claim | None = None
         self._claim_failure = ""
-        self._compactor: Compactor | None = None
-        self._external_swaps: ExternalSwaps | None = None
-        self._scrubber: Scrubber | None = None
         self._merging = asyncio.Lock()
 
     @property
@@ -98,15 +106,18 @@ class TieredStorage(ManifestReading):
         return owned.view
 
     def _claimed(self) -> OwnedManifest:
-        if self._owned is None:
+        return self._require_claim().owned
+
+    def _require_claim(self) -> _Claim:
+        if self._claim is None:
             raise StorageError(
                 f"Tier 2 has not answered since the start container={self._container_id}"
                 f" (it is asked again and again): {self._claim_failure or 'not asked yet'}"
             )
-        return self._owned
+        return self._claim
 
     async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedManifest:
-        assert self._owned is None, f"claimed twice container={self._container_id} epoch={epoch}"
+        assert self._claim is None, f"claimed twice container={self._container_id} epoch={epoch}"
         try:
             claim = await self._claimer.claim(epoch=epoch, log_id=log_id, follows=follows)
         except SegmentStoreError as error:
@@ -114,7 +125,7 @@ class TieredStorage(ManifestReading):
             raise
         manifest = claim.manifest
         candidates = CompactionCandidates(self._settings)
-        self._owned = OwnedManifest(
+        owned = OwnedManifest(
             components=self._components,
             segments=self._segments,
             claim=claim,
@@ -122,20 +133,23 @@ class TieredStorage(ManifestReading):
             random=self._random,
             grew=candidates.grew,
         )
-        self._compactor = Compactor(
-            owned=self._owned,
-            candidates=candidates,
-            segments=self._segments,
-            components=self._components,
-        )
-        self._external_swaps = ExternalSwaps(
-            owned=self._owned, segments=self._segments, components=self._components
-        )
-        self._scrubber = Scrubber(
-            owned=self._owned,
-            segments=self._segments,
-            components=self._components,
-            wall_clock=self._wall_clock,
+        self._claim = _Claim(
+            owned=owned,
+            compactor=Compactor(
+                owned=owned,
+                candidates=candidates,
+                segments=self._segments,
+                components=self._components,
+            ),
+            external_swaps=ExternalSwaps(
+                owned=owned, segments=self._segments, components=self._components
+            ),
+            scrubber=Scrubber(
+                owned=owned,
+                segments=self._segments,
+                components=self._components,
+                wall_clock=self._wall_clock,
+            ),
         )
         return ClaimedManifest(
             created=claim.created,
@@ -168,46 +182,37 @@ class TieredStorage(ManifestReading):
 
     async def maintain(self) -> bool:
         async with self._merging:
-            owned, components = self._claimed(), self._components
-            assert self._compactor is not None, "a claim makes a compactor"
+            claim, components = self._require_claim(), self._components
+            owned = claim.owned
             return (
                 await merge_ssts(owned=owned, components=components)
                 or await repack_one(owned=owned, segments=self._segments, components=components)
-                or await self._compactor.step()
+                or await claim.compactor.step()
             )
 
     async def scrub(self, kept: KeptBytes) -> bool:
-        self._claimed()
-        assert self._scrubber is not None, "a claim makes a scrubber"
+        scrubber = self._require_claim().scrubber
         async with self._merging:
-            return await self._scrubber.step(kept)
+            return await scrubber.step(kept)
 
     def reserve_object_keys(self, count: int) -> list[str]:
         """Keys under which a process beside the owner may upload chunks for a proposal. Raises StoreFullError."""
-        self._claimed()
-        assert self._external_swaps is not None, "a claim makes a door for proposals"
-        return self._external_swaps.reserve(count)
+        return self._require_claim().external_swaps.reserve(count)
 
     def release_object_keys(self, keys: Sequence[str]) -> None:
         """Keys that were given out and will not be used; whatever lies under them is garbage."""
-        self._claimed()
-        assert self._external_swaps is not None, "a claim makes a door for proposals"
-        self._external_swaps.release(keys)
+        self._require_claim().external_swaps.release(keys)
 
     async def upload_reserved(self, key: str, content: BufferView) -> None:
         """Store an object under a key that was given out and not used yet. Raises SwapRefusedError, StorageError."""
-        self._claimed()
-        assert self._external_swaps is not None, "a claim makes a door for proposals"
-        await self._external_swaps.upload(key, content)
+        await self._require_claim().external_swaps.upload(key, content)
 
     async def propose_swap(self, proposal: SwapProposal) -> None:
         """Check a swap that another process prepared, and publish it.
 
         Raises SwapRefusedError with the reason, and what publish() raises.
         """
-        self._claimed()
-        assert self._external_swaps is not None, "a claim makes a door for proposals"
-        await self._external_swaps.propose(proposal)
+        await self._require_claim().external_swaps.propose(proposal)
 
     async def pin(self, name: str) -> SnapshotInfo:
         pin = await take_snapshot(name, owned=self._claimed(), now_ms=self._wall_clock.now_ms())
@@ -223,7 +228,7 @@ class TieredStorage(ManifestReading):
         """Nothing to finish: what was published is durable, and an open attempt belongs to the next claim."""
 
     def statistics(self) -> StorageStatistics:
-        owned = self._owned
+        owned = None if self._claim is None else self._claim.owned
         return self._components.counters.snapshot(
             root_version=0 if owned is None else owned.manifest.version,
             run_count=0 if owned is None else len(owned.manifest.runs),
@@ -234,8 +239,7 @@ class TieredStorage(ManifestReading):
         """Prove the manifest's and the caches' invariants. O(what is cached)."""
         self._components.check()
         self._segments.check()
-        if self._owned is not None:
-            self._owned.manifest.check()
-            assert self._owned.view.manifest is self._owned.manifest, (
-                "view and root are different versions"
-            )
+        if self._claim is not None:
+            owned = self._claim.owned
+            owned.manifest.check()
+            assert owned.view.manifest is owned.manifest, "view and root are different versions"

@@ -93,8 +93,7 @@ async def test_jobs_that_wait_behind_a_damaged_one_hold_no_bytes(store: FaultySt
     store.damage = {bad: lambda found: found[:-1] + bytes([found[-1] ^ 1])}
     waiting = 0
     while await owner.maintain():
-        compactor = owner._compactor
-        assert compactor is not None
+        compactor = owner._require_claim().compactor
         waiting += len(compactor._alone)
         assert all(not job.parts and not job.chunks for job in compactor._alone)
     assert waiting
