@@ -84,7 +84,7 @@ def tail_range(size: int) -> ByteRange:
 
 
 def parse_tail(
-    tail: BufferView, *, identity: ChunkIdentity, record_topic: bool = False, source: str = "chunk"
+    tail: BufferView, *, identity: ChunkIdentity, source: str = "chunk"
 ) -> ChunkIndex | ByteRange:
     """Read the index from the last bytes of an image, or say which longer tail holds it.
 
@@ -112,7 +112,7 @@ def parse_tail(
     index = parse_index(
         memoryview(tail)[-missing : len(tail) - FOOTER_BYTES],
         index_position=index_position,
-        record_topic=record_topic,
+        record_topic=False,
         source=source,
     )
     if index.start_offset != identity.start_offset:
