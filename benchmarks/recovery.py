@@ -39,11 +39,11 @@ async def recover(*, size: int, count: int, segment_count: int) -> tuple[float, 
         begin = time.perf_counter()
         await again.start()
         seconds = time.perf_counter() - begin
-        assert again.recovered is not None
-        assert again.recovered.data_bytes == size * count, again.recovered
+        assert again.recovery_summary is not None
+        assert again.recovery_summary.data_bytes == size * count, again.recovery_summary
         await again.close()
         del cache
-        return seconds, again.recovered.data_bytes
+        return seconds, again.recovery_summary.data_bytes
 
 
 def main() -> list[Row]:

@@ -22,6 +22,7 @@ from containers.metadata.segment_metadata import SegmentMetadata
 from containers.recovery.recovery import RecoveredState
 from containers.segments.segment_expiry import SegmentExpiry
 from containers.segments.segment_mapper import SegmentMapper
+from containers.segments.segment_queries import SegmentQueries
 from containers.tables.container_tables import ContainerTables
 from containers.writer.storage_writer import StorageWriter
 from containers.writer_source import ContainerWriterSource
@@ -37,6 +38,7 @@ class ContainerComponents:
     source: ContainerWriterSource
     writer: StorageWriter
     mapper: SegmentMapper
+    queries: SegmentQueries
     attribute_fetches: AttributeFetches
     attribute_memory: AttributeMemory
     tables: ContainerTables
@@ -149,6 +151,7 @@ def build_components(
         source=source,
         writer=writer,
         mapper=mapper,
+        queries=SegmentQueries(metadata=state.metadata, storage=state.storage, mapper=mapper),
         attribute_fetches=attribute_fetches,
         attribute_memory=attribute_memory,
         tables=tables,

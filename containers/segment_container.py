@@ -15,29 +15,21 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 
 from containers.cache.cache_manager import CacheManager
-from containers.container_components import build_components
+from containers.container_components import ContainerComponents, build_components
 from containers.container_settings import ContainerSettings
-from containers.housekeeping import Housekeeping
 from containers.log.checkpoints import CheckpointPolicy
 from containers.log.in_memory_log import InMemoryLog
 from containers.log.log_truncation import TruncationMarkers
-from containers.log.operation_processor import OperationProcessor
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.read_index.container_read_index import ContainerReadIndex
 from containers.recovery.recovery import RecoveredState, Recovery, RecoverySummary
-from containers.segments.segment_expiry import SegmentExpiry
 from containers.segments.segment_handle import SegmentHandle, SegmentMerges, properties_of
-from containers.segments.segment_mapper import SegmentMapper
-from containers.segments.segment_queries import SegmentQueries
-from containers.tables.container_tables import ContainerTables
-from containers.writer.storage_writer import StorageWriter
-from containers.writer_source import ContainerWriterSource
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
@@ -117,9 +109,6 @@ class StreamSegmentContainer:
         settings: ContainerSettings,
     ) -> None:
         self._container_id = container_id
-        self._log = log
-        self._storage = storage
-        self._cache = cache
         self._wall_clock = wall_clock
         self._random = random
         self._executor = executor
@@ -131,33 +120,29 @@ class StreamSegmentContainer:
         self._parts_ended.set()
         self._closed = asyncio.Event()
         self._start_failure: Exception | None = None
-        self._metadata = ContainerMetadata(container_id=container_id)
-        self._memory_log = InMemoryLog(metadata=self._metadata)
-        self._read_index = ContainerReadIndex(
-            cache=cache, storage=storage, settings=settings.read_index, fail=self._fail_in_callback
-        )
-        self._state = RecoveredState(
+        metadata = ContainerMetadata(container_id=container_id)
+        self._recovered = RecoveredState(
             log=log,
             storage=storage,
             cache=cache,
-            metadata=self._metadata,
-            memory_log=self._memory_log,
-            read_index=self._read_index,
+            metadata=metadata,
+            memory_log=InMemoryLog(metadata=metadata),
+            read_index=ContainerReadIndex(
+                cache=cache,
+                storage=storage,
+                settings=settings.read_index,
+                fail=self._fail_in_callback,
+            ),
             markers=TruncationMarkers(),
             checkpoints=CheckpointPolicy(settings.checkpoints),
         )
+        """What it has of its segments; empty until start() has filled it."""
+        self._components: ContainerComponents
+        """What works on that, once it is filled."""
         self._merges = SegmentMerges(open_segment=self.open_segment)
-        self._processor: OperationProcessor
-        self._mapper: SegmentMapper
-        self._queries: SegmentQueries
-        self._source: ContainerWriterSource
-        self._writer: StorageWriter
-        self._housekeeping: Housekeeping
-        self._tables: ContainerTables
-        self.expiry: SegmentExpiry
-        self._beside: Sequence[Callable[[], Coroutine[None, None, None]]] = ()
         self._stop_listening: Callable[[], None] = lambda: None
-        self.recovered: RecoverySummary | None = None
+        self.recovery_summary: RecoverySummary | None = None
+        """None until it has recovered."""
 
     @property
     def container_id(self) -> ContainerId:
@@ -196,28 +181,19 @@ class StreamSegmentContainer:
 
     async def _recover(self) -> None:
         recovery = Recovery(
-            state=self._state, settings=self._settings.writer, executor=self._executor
+            state=self._recovered, settings=self._settings.writer, executor=self._executor
         )
-        self.recovered = await recovery.run()
-        parts = build_components(
-            self._state,
+        self.recovery_summary = await recovery.run()
+        self._components = build_components(
+            self._recovered,
             truncate=self.truncate,
             settings=self._settings,
             wall_clock=self._wall_clock,
             random=self._random,
             executor=self._executor,
         )
-        self._processor, self._source = parts.processor, parts.source
-        self._writer, self._mapper = parts.writer, parts.mapper
-        self._housekeeping = parts.housekeeping
-        self._tables = parts.tables
-        self.expiry = parts.expiry
-        self._beside = parts.beside
-        self._queries = SegmentQueries(
-            metadata=self._metadata, storage=self._storage, mapper=parts.mapper
-        )
-        self._housekeeping.begin_writing(self.recovered, recovery.overlap)
-        await self._processor.first_checkpoint()
+        self._components.housekeeping.begin_writing(self.recovery_summary, recovery.overlap)
+        await self._components.processor.first_checkpoint()
 
     async def run(self) -> None:
         """Until close(), or cancelled; raises what ended the container otherwise."""
@@ -244,7 +220,7 @@ class StreamSegmentContainer:
         if self._lifecycle_state is ContainerState.STARTING:
             self._start_failure = bug
         elif self._is_running or self._is_closing:
-            self._processor.fail(bug)
+            self._components.processor.fail(bug)
         else:
             _LOGGER.error("container=%d failed while it ended", self._container_id, exc_info=bug)
 
@@ -252,10 +228,10 @@ class StreamSegmentContainer:
         self._parts_ended.clear()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._processor.run())
-                tasks.create_task(self._housekeeping.run_writer())
-                tasks.create_task(self._housekeeping.run())
-                for run in self._beside:
+                tasks.create_task(self._components.processor.run())
+                tasks.create_task(self._components.housekeeping.run_writer())
+                tasks.create_task(self._components.housekeeping.run())
+                for run in self._components.beside:
                     tasks.create_task(run())
         finally:
             self._parts_ended.set()
@@ -266,7 +242,7 @@ class StreamSegmentContainer:
             return
         self._move_to(ContainerState.FAILED, cause=cause)
         _LOGGER.error("container=%d stopped: %s", self._container_id, cause)
-        self._processor.fail(cause)
+        self._components.processor.fail(cause)
         await self._release(cause)
 
     async def close(self) -> None:
@@ -277,7 +253,7 @@ class StreamSegmentContainer:
         """
         if self._lifecycle_state is ContainerState.CREATED:
             self._move_to(ContainerState.STOPPED)
-            await self._read_index.close()
+            await self._recovered.read_index.close()
             return
         if self._lifecycle_state is ContainerState.STOPPING:
             await self._closed.wait()
@@ -286,15 +262,15 @@ class StreamSegmentContainer:
             return
         self._move_to(ContainerState.STOPPING)
         try:
-            if self._processor.failure is None:
-                await self._processor.drain()
+            if self._components.processor.failure is None:
+                await self._components.processor.drain()
         finally:
             await finish_despite_cancellation(self._close_parts())
 
     async def _close_parts(self) -> None:
         closed = ContainerStoppedError(f"container is closing container={self._container_id}")
         try:
-            self._processor.fail(closed)
+            self._components.processor.fail(closed)
             # The memory that the storage writer looks at goes back to the cache only when it has ended.
             await self._parts_ended.wait()
             await self._give_back(closed)
@@ -309,20 +285,20 @@ class StreamSegmentContainer:
     async def _give_back(self, cause: BaseException) -> None:
         self._stop_listening()
         error = ContainerStoppedError(f"the container stopped: {cause}")
-        for segment in list(self._metadata.by_id.values()):
+        for segment in list(self._recovered.metadata.by_id.values()):
             segment.read_index.end_reads(error)
         async with AsyncExitStack() as parts:
             # From the last one up, each also when one before it raises: a log that stays open is locked.
-            parts.push_async_callback(self._log.close)
-            parts.push_async_callback(self._storage.close)
-            parts.push_async_callback(self._read_index.close)
+            parts.push_async_callback(self._recovered.log.close)
+            parts.push_async_callback(self._recovered.storage.close)
+            parts.push_async_callback(self._recovered.read_index.close)
             if isinstance(cause, SegmentStoreError) and cause.kind is ErrorKind.CORRUPT:
-                await self._log.disable(str(cause))
+                await self._recovered.log.disable(str(cause))
 
     def _listen(self) -> None:
-        room_made = self._housekeeping.room_made
-        self._cache.on_room.append(room_made)
-        self._stop_listening = lambda: self._cache.on_room.remove(room_made)
+        room_made = self._components.housekeeping.room_made
+        self._recovered.cache.on_room.append(room_made)
+        self._stop_listening = lambda: self._recovered.cache.on_room.remove(room_made)
 
     # --- verbs -----------------------------------------------------------------------------------
 
@@ -334,9 +310,13 @@ class StreamSegmentContainer:
     async def open_segment(self, name: str) -> AsyncIterator[SegmentHandle]:
         """Resolve, activate and pin."""
         self._require_running()
-        segment = await self._mapper.resolve(name)
+        segment = await self._components.mapper.resolve(name)
         try:
-            yield SegmentHandle(metadata=segment, processor=self._processor, mapper=self._mapper)
+            yield SegmentHandle(
+                metadata=segment,
+                processor=self._components.processor,
+                mapper=self._components.mapper,
+            )
         finally:
             segment.pins -= 1
 
@@ -344,7 +324,7 @@ class StreamSegmentContainer:
         self, name: str, attributes: Sequence[AttributeUpdate] = ()
     ) -> SegmentProperties:
         self._require_running()
-        segment = await self._mapper.create(name, attributes)
+        segment = await self._components.mapper.create(name, attributes)
         try:
             return properties_of(segment, self._container_id)
         finally:
@@ -360,11 +340,11 @@ class StreamSegmentContainer:
         async with self.open_segment(name) as handle:
             if keys is not None:
                 return await handle.load_attributes(keys)
-            return await self._queries.all_attributes(handle.metadata)
+            return await self._components.queries.all_attributes(handle.metadata)
 
     async def seal(self, name: str) -> int:
         async with self.open_segment(name) as handle:
-            return await asyncio.shield(self._processor.seal(handle.metadata))
+            return await asyncio.shield(self._components.processor.seal(handle.metadata))
 
     async def truncate(self, name: str, offset: int, segment_id: SegmentId | None = None) -> None:
         """With an id: raises SegmentNotFoundError if the name is another segment's by now."""
@@ -372,7 +352,7 @@ class StreamSegmentContainer:
             if segment_id not in (None, handle.segment_id):
                 raise SegmentNotFoundError(name)
             handle.require_no_table()
-            await asyncio.shield(self._processor.truncate(handle.metadata, offset))
+            await asyncio.shield(self._components.processor.truncate(handle.metadata, offset))
 
     async def merge(
         self,
@@ -397,47 +377,49 @@ class StreamSegmentContainer:
 
     async def delete(self, name: str) -> None:
         async with self.open_segment(name) as handle:
-            await asyncio.shield(self._processor.delete(handle.metadata))
+            await asyncio.shield(self._components.processor.delete(handle.metadata))
 
     async def info(self, name: str) -> SegmentProperties:
         self._require_running()
-        return await self._queries.info(name)
+        return await self._components.queries.info(name)
 
     async def flush(self, name: str | None = None) -> None:
         """Returns when everything acknowledged before is in Tier 2."""
         self._require_running()
         if name is not None:
             async with self.open_segment(name):
-                await self._housekeeping.flush()
+                await self._components.housekeeping.flush()
             return
-        await self._housekeeping.flush()
+        await self._components.housekeeping.flush()
 
     async def list_segments(
         self, prefix: str = "", start_after: str = "", limit: int = 1000
     ) -> Sequence[SegmentProperties]:
         self._require_running()
-        return await self._queries.list_segments(prefix, start_after, limit)
+        return await self._components.queries.list_segments(prefix, start_after, limit)
 
     @asynccontextmanager
     async def open_table(self, name: str) -> AsyncIterator[Table]:
         """Resolve, activate and pin."""
         self._require_running()
-        async with self._tables.open_table(name) as table:
+        async with self._components.tables.open_table(name) as table:
             yield table
 
     async def create_table(self, name: str, *, key_length: int = 0) -> None:
         self._require_running()
-        await self._tables.create_table(name, key_length=key_length)
+        await self._components.tables.create_table(name, key_length=key_length)
 
     async def delete_table(self, name: str, *, must_be_empty: bool) -> None:
         self._require_running()
-        await self._tables.delete_table(name, must_be_empty=must_be_empty)
+        await self._components.tables.delete_table(name, must_be_empty=must_be_empty)
 
     @property
     def backups(self) -> ContainerBackups:
         """Snapshots of the manifest. Raises ContainerNotFoundError."""
         self._require_running()
-        return ContainerBackups(storage=self._storage, flush=self._housekeeping.flush)
+        return ContainerBackups(
+            storage=self._recovered.storage, flush=self._components.housekeeping.flush
+        )
 
     # --- for people ------------------------------------------------------------------------------
 
@@ -446,23 +428,25 @@ class StreamSegmentContainer:
         reason, delay_seconds, ready = "", 0.0, False
         storage_state = storage_cause = complaint = ""
         if self._is_running:
-            throttle = self._processor.throttle
-            reason = "tier1_full" if self._processor.log_full else throttle.reason
+            processor = self._components.processor
+            housekeeping = self._components.housekeeping
+            throttle = processor.throttle
+            reason = "tier1_full" if processor.log_full else throttle.reason
             delay_seconds = throttle.delay_seconds
-            ready = self._processor.failure is None
-            storage_state = self._housekeeping.storage_state
-            storage_cause = self._housekeeping.storage_cause
-            complaint = self.expiry.complaint()
+            ready = processor.failure is None
+            storage_state = housekeeping.storage_state
+            storage_cause = housekeeping.storage_cause
+            complaint = self._components.expiry.complaint()
         return ContainerHealth(
             container_id=self._container_id,
             state=self._lifecycle_state,
             ready=ready,
-            epoch=self._metadata.epoch,
+            epoch=self._recovered.metadata.epoch,
             throttle=reason,
             throttle_delay_seconds=delay_seconds,
             storage_state=storage_state,
-            active_segments=len(self._metadata.by_id),
-            unflushed_bytes=self._read_index.unflushed_bytes,
+            active_segments=len(self._recovered.metadata.by_id),
+            unflushed_bytes=self._recovered.read_index.unflushed_bytes,
             cause="" if self._cause is None else str(self._cause),
             storage_cause=storage_cause,
             complaint=complaint,
@@ -471,7 +455,7 @@ class StreamSegmentContainer:
     def settle_clocks(self) -> None:
         """A person says that the present time is right: rules of age go on."""
         if self._is_running:
-            self.expiry.clock_watch.settle()
+            self._components.expiry.clock_watch.settle()
 
     def metrics(self) -> dict[str, float]:
         """Its numbers under the names by which `/metrics` shows them, now; none while it does not run.
@@ -480,11 +464,11 @@ class StreamSegmentContainer:
         """
         if not self._is_running:
             return {}
-        log, storage = self._log.statistics(), self._storage.statistics()
-        read_index = self._read_index.statistics()
-        written = self._processor.statistics()
+        log, storage = self._recovered.log.statistics(), self._recovered.storage.statistics()
+        read_index = self._recovered.read_index.statistics()
+        written = self._components.processor.statistics()
         return {
-            **self._mapper.metrics(),
+            **self._components.mapper.metrics(),
             "append_operations_total": written.appended_operations,
             "append_bytes_total": written.appended_bytes,
             "frames_total": written.frames,
@@ -518,24 +502,24 @@ class StreamSegmentContainer:
             "storage_fetches_total": read_index.fetches,
             "storage_fetches_joined_total": read_index.fetches_joined,
             "storage_fetched_bytes_total": read_index.fetched_bytes,
-            "expiry_truncations_total": self.expiry.truncations,
+            "expiry_truncations_total": self._components.expiry.truncations,
             "throttle_delay_seconds": min(
-                self._processor.throttle.delay_seconds, THROTTLE_DELAY_SECONDS_MAX
+                self._components.processor.throttle.delay_seconds, THROTTLE_DELAY_SECONDS_MAX
             ),
-            "last_acknowledged_sequence_number": self._source.acknowledged,
+            "last_acknowledged_sequence_number": self._components.source.acknowledged,
         }
 
     def check(self) -> None:
         """Prove the invariants of every part; O(everything)."""
-        self._metadata.check()
-        self._memory_log.check()
-        for segment in self._metadata.by_id.values():
+        self._recovered.metadata.check()
+        self._recovered.memory_log.check()
+        for segment in self._recovered.metadata.by_id.values():
             segment.read_index.check()
 
     @property
     def container_metadata(self) -> ContainerMetadata:
         """For checkers and benchmarks."""
-        return self._metadata
+        return self._recovered.metadata
 
 
 def first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -76,9 +76,9 @@ class ContainerLives(ABC):
             case "flush":
                 await container.flush()
             case "evict":
-                container._mapper.evict(10)
+                container._components.mapper.evict(10)
             case "checkpoint":
-                await container._processor.checkpoint()
+                await container._components.processor.checkpoint()
             case "pause":
                 await asyncio.sleep(self.random.choice([0, 0.001, 0.005]))
             case _:
@@ -111,6 +111,6 @@ class ContainerLives(ABC):
             if choose([True, False, False]):
                 await container.close()
         finally:
-            await container._log.close()  # from here on it is as good as dead
+            await container._recovered.log.close()  # from here on it is as good as dead
             run.cancel()
             await asyncio.gather(run, return_exceptions=True)

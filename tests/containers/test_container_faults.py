@@ -78,7 +78,7 @@ async def abandoned(
     """A running container that is never closed: its tasks just end, as with kill -9."""
     container = make_container(tiers, settings=settings, cache_bytes=cache_bytes)
     await container.start()
-    task = asyncio.ensure_future(container._writer.run())
+    task = asyncio.ensure_future(container._components.writer.run())
     try:
         yield container
     finally:
@@ -281,7 +281,7 @@ async def test_h52_a_full_log_refuses_appends_in_words_and_lets_deletes_through(
         await append(container, "a", b"x" * 1000)
         await container.flush()
         tiers.log_store.capacity_bytes = tiers.log_store.stored_bytes
-        container._processor.refresh_throttle()
+        container._components.processor.refresh_throttle()
         with pytest.raises(LogFullError, match="deletes and truncates work"):
             await append(container, "a", b"y")
         with pytest.raises(LogFullError):
@@ -293,7 +293,7 @@ async def test_h52_a_full_log_refuses_appends_in_words_and_lets_deletes_through(
         await container.delete("b")
         assert await read_all(container, "a", 500) == b"x" * 500
         tiers.log_store.capacity_bytes = None
-        container._processor.refresh_throttle()
+        container._components.processor.refresh_throttle()
         assert await append(container, "a", b"y") == 1001
 
 
@@ -352,7 +352,7 @@ async def test_h26_an_append_waits_for_an_attribute_that_left_memory_and_nothing
         async with container.open_segment("a") as segment:
             await segment.append(b"1", attribute_updates=[AttributeUpdate(writer, 1)])
         await container.flush()
-        container._mapper.evict(10)
+        container._components.mapper.evict(10)
         async with container.open_segment("a") as segment:
             with pytest.raises(KeyError):
                 segment.pending_attribute(writer)

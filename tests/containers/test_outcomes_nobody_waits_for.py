@@ -22,7 +22,7 @@ async def test_nothing_is_complained_of_when_a_waiter_left_before_the_container_
         for waiter in waiters:
             waiter.cancel()
         await asyncio.sleep(0)
-        container._processor._pipeline.fail(ContainerStoppedError("a test"))
+        container._components.processor._pipeline.fail(ContainerStoppedError("a test"))
         behind = asyncio.shield(segment.append(b"too late"))
         behind.cancel()
         await asyncio.sleep(0)
@@ -39,7 +39,7 @@ async def test_a_caller_who_left_the_queue_before_the_disk_filled_does_not_end_t
     tiers = MemoryTiers()
     async with running(tiers) as container:
         await container.create("a")
-        processor = container._processor
+        processor = container._components.processor
         async with container.open_segment("a") as segment:
             with monkeypatch.context() as full:
                 full.setattr(processor._throttler, "throttle", lambda: Throttle(STOP, "cache_full"))

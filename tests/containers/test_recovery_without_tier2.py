@@ -27,7 +27,7 @@ async def abandoned(
     """A container that is never closed; its storage writer runs unless Tier 2 was down at the start."""
     container = make_container(tiers, settings=PATIENT, object_store=store)
     await container.start()
-    task = asyncio.ensure_future(container._housekeeping.run_writer())
+    task = asyncio.ensure_future(container._components.housekeeping.run_writer())
     try:
         yield container
     finally:
@@ -43,9 +43,9 @@ async def test_h41_a_life_without_tier_2_takes_along_what_an_earlier_one_had_evi
         await container.create("b")
         await container.flush()
         await append(container, "b", b"pending")
-        assert container._mapper.evict(1) == 1
+        assert container._components.mapper.evict(1) == 1
         # A checkpoint without the segment: replay with Tier 2 at hand learns of the eviction there.
-        await container._processor.checkpoint()
+        await container._components.processor.checkpoint()
     store.down = True
     async with abandoned(tiers, store) as container:
         await append(container, "a", b" and more")
@@ -65,9 +65,9 @@ async def test_h41_the_log_may_have_let_go_of_an_eviction_that_such_a_life_undid
         await append(container, "a", b"flushed")
         await container.create("b")
         await container.flush()
-        assert container._mapper.evict(1) == 1
-        await container._processor.checkpoint()
-        without_it = container._state.markers._points[-1]
+        assert container._components.mapper.evict(1) == 1
+        await container._components.processor.checkpoint()
+        without_it = container._recovered.markers._points[-1]
         await append(container, "b", b"pending")
     store.down = True
     async with abandoned(tiers, store) as container:
@@ -75,9 +75,9 @@ async def test_h41_the_log_may_have_let_go_of_an_eviction_that_such_a_life_undid
     store.down = False
     async with abandoned(tiers, store) as container:
         # As its storage writer does when nothing before that checkpoint is missing in Tier 2.
-        address = container._state.markers.address_before(without_it)
+        address = container._recovered.markers.address_before(without_it)
         assert address is not None
-        await container._log.truncate(address)
+        await container._recovered.log.truncate(address)
     async with abandoned(tiers, store) as container:
         assert await read_all(container, "a") == b"flushed"
         assert await read_all(container, "b") == b"pending"
@@ -92,7 +92,7 @@ async def test_h41_bytes_of_a_merged_source_that_only_tier_2_has_are_missed_by_n
         await append(container, "target", bytes(100_000))
         await container.create("source")
         await append(container, "source", b"in the first checkpoint, ")
-        await container._processor.checkpoint()
+        await container._components.processor.checkpoint()
         await append(container, "source", b"and behind it")
         await container.seal("source")
         await container.merge("target", "source")
@@ -120,15 +120,15 @@ async def test_h31_bytes_that_the_log_let_go_of_are_known_to_be_in_tier_2_withou
         await append(container, "big", bytes(100_000))
         await container.create("a")
         await append(container, "a", b"in Tier 2 alone")
-        await container._processor.checkpoint()
+        await container._components.processor.checkpoint()
         await append(container, "big", b"1")
-        storage_checkpoint = container._processor.storage_checkpoint
+        storage_checkpoint = container._components.processor.storage_checkpoint
 
         def evict_first() -> "asyncio.Future[int]":
-            container._mapper.evict(2)
+            container._components.mapper.evict(2)
             return storage_checkpoint()
 
-        monkeypatch.setattr(container._processor, "storage_checkpoint", evict_first)
+        monkeypatch.setattr(container._components.processor, "storage_checkpoint", evict_first)
         await container.flush()
         while tiers.log_store.stored_bytes > 100_000:
             await asyncio.sleep(0.01)

@@ -96,7 +96,7 @@ async def test_h76_a_run_is_of_one_kind() -> None:
             )
         runs = [
             (item.events, item.event_number, item.length)
-            for item in container._memory_log.items()
+            for item in container._recovered.memory_log.items()
             if isinstance(item, AppendRun)
         ]
         assert runs == [(3, 0, 300), (None, 0, 9), (1, 3, 100)]
@@ -117,8 +117,12 @@ async def test_h76_an_event_of_nine_megabytes_is_one_event_though_it_came_in_pie
             await container.flush()
         await container.merge("a", "transient", seal_source=True, attribute_updates=[ONE_EVENT])
         await append_events(container, "a", 200)
-        container._memory_log.wake_reader_at(container._metadata.committed_sequence_number)
-        while len(container._memory_log):  # what is published together decides where blocks end
+        container._recovered.memory_log.wake_reader_at(
+            container._recovered.metadata.committed_sequence_number
+        )
+        while len(
+            container._recovered.memory_log
+        ):  # what is published together decides where blocks end
             await asyncio.sleep(0.01)
         await container.flush()
         assert (await container.info("a")).core_attributes == {EVENT_COUNT: 301}

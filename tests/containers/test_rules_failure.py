@@ -258,8 +258,8 @@ async def test_h27_the_source_of_a_merge_that_waits_in_line_stays_active(
                 await segment.append(name.encode(), attribute_updates=[AttributeUpdate(key, 1)])
         await container.seal("source")
         await container.flush()
-        container._mapper.evict(2)
-        storage = container._storage
+        container._components.mapper.evict(2)
+        storage = container._recovered.storage
         load_attributes = storage.load_attributes
         loading = asyncio.Event()
 
@@ -277,7 +277,7 @@ async def test_h27_the_source_of_a_merge_that_waits_in_line_stays_active(
             merging.cancel()
             await asyncio.gather(merging, return_exceptions=True)
             await container.flush()
-            assert container._mapper.evict(2) == 0
+            assert container._components.mapper.evict(2) == 0
             loading.set()
             assert await waiting == 7
             assert await target.barrier() == 13
@@ -330,7 +330,7 @@ async def test_closing_goes_on_behind_a_part_that_raises(monkeypatch: pytest.Mon
     async def close() -> None:
         raise RuntimeError("it does not close")
 
-    monkeypatch.setattr(container._storage, "close", close)
+    monkeypatch.setattr(container._recovered.storage, "close", close)
     async with asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(RuntimeError, match="does not close"):
             await container.close()

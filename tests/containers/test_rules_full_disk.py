@@ -110,7 +110,7 @@ async def test_h52_a_checkpoint_of_several_frames_fits_into_the_reserve() -> Non
             await container.create(f"segment-{number}")
         tiers.log_store.capacity_bytes = tiers.log_store.stored_bytes
         log.kinds.clear()
-        await container._processor.checkpoint()
+        await container._components.processor.checkpoint()
         assert len(log.kinds) > 3
         assert all(log.kinds)
 
@@ -122,9 +122,9 @@ async def test_h52_a_segment_that_is_not_active_can_be_deleted_on_a_full_disk() 
             await container.create(name)
             await append(container, name, b"x" * 1000)
         await container.flush()
-        assert container._mapper.evict(2) == 2
+        assert container._components.mapper.evict(2) == 2
         tiers.log_store.capacity_bytes = tiers.log_store.stored_bytes
-        container._processor.refresh_throttle()
+        container._components.processor.refresh_throttle()
         await container.delete("a")
         assert await read_all(container, "b") == b"x" * 1000
         assert [found.name for found in await container.list_segments()] == ["b"]

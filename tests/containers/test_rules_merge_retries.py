@@ -73,7 +73,7 @@ async def test_h74_the_memory_of_a_merge_is_found_in_tier_2_alone() -> None:
         await append(container, "b", b"moved")
         await container.merge("a", "b", seal_source=True)
         await container.flush()
-        container._mapper.evict(10)
+        container._components.mapper.evict(10)
         assert container.container_metadata.get("a") is None
         assert await container.merge("a", "b") == 5
 
@@ -247,8 +247,10 @@ async def test_a_memory_of_a_merge_names_the_source_and_older_ones_are_read() ->
         key = merged_source_key("b")
         (value,) = (await container.attributes("a", [key])).values()
         assert decode_merge(value) == (5, source.segment_id)
-        target = container._metadata.get("a")
+        target = container._recovered.metadata.get("a")
         assert target is not None
         # As an older version left it: nobody else may set it.
-        await container._processor.update_attributes(target, [AttributeUpdate(key, 4711)])
+        await container._components.processor.update_attributes(
+            target, [AttributeUpdate(key, 4711)]
+        )
         assert await container.merge("a", "b") == 4711

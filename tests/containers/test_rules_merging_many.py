@@ -126,7 +126,7 @@ async def held_up(
     async with AsyncExitStack() as opened:
         for name in names:
             await opened.enter_async_context(container.open_segment(name))
-        assert container._mapper.evict(1000) == 1
+        assert container._components.mapper.evict(1000) == 1
     async with container.open_segment("a") as target:
         unknown = AttributeUpdate(AttributeKey(b"unknown"), 1)
         appended = target.append(b"first;", attribute_updates=[unknown])
@@ -153,7 +153,7 @@ async def test_h27_sources_stay_active_while_their_merge_waits_in_line() -> None
             merging.cancel()
             await asyncio.gather(merging, return_exceptions=True)
             assert not appended.done()
-            assert container._mapper.evict(1000) == 0
+            assert container._components.mapper.evict(1000) == 0
             await appended
         assert await read_all(container, "a") == b"first;" + content(names)
         assert container.container_metadata.get(names[0]) is None

@@ -36,12 +36,12 @@ async def test_h31_what_a_recovery_in_little_memory_flushes_makes_no_old_root_yo
         await container.create("a")
         await container.flush()
         with monkeypatch.context() as context:
-            context.setattr(container._source._log_truncation, "truncate", AsyncMock())
+            context.setattr(container._components.source._log_truncation, "truncate", AsyncMock())
             older = deepcopy(tiers.object_store._objects)
             for _ in range(2):
                 await container.update_attributes("a", [COUNT])
                 await container.flush()
-            checkpoint = container._processor.checkpoint()
+            checkpoint = container._components.processor.checkpoint()
             await append(container, "a", *[bytes(100_000)] * 60)
             await checkpoint
         await container.flush()
@@ -77,7 +77,7 @@ async def test_h31_what_left_memory_with_a_checkpoint_is_in_tier_2_or_tier_2_is_
             await container.flush()
             if older_is != "empty":
                 older = deepcopy(tiers.object_store._objects)
-        monkeypatch.setattr(container._source._log_truncation, "truncate", AsyncMock())
+        monkeypatch.setattr(container._components.source._log_truncation, "truncate", AsyncMock())
         match what:
             case "created":
                 await container.create("a")
@@ -90,9 +90,9 @@ async def test_h31_what_left_memory_with_a_checkpoint_is_in_tier_2_or_tier_2_is_
             case _:
                 await container.delete("a")
         await container.flush()
-        container._mapper.evict(10)
-        assert "a" not in container._metadata.names()
-        await container._processor.checkpoint()
+        container._components.mapper.evict(10)
+        assert "a" not in container._recovered.metadata.names()
+        await container._components.processor.checkpoint()
     newest = tiers.object_store._objects
     tiers.object_store._objects = older
     for _ in range(2):

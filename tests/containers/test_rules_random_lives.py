@@ -120,7 +120,7 @@ class RandomLives(ContainerLives):
         self, container: StreamSegmentContainer, info: SegmentProperties, expected: ModelSegment
     ) -> None:
         """What Tier 2 says of events is true, whatever it leaves out."""
-        storage = container._storage
+        storage = container._recovered.storage
         assert isinstance(storage, TieredStorage)
         record = await storage.find(info.name)
         if record is None or record.segment_id != info.segment_id:
@@ -293,8 +293,8 @@ class LivesThatRecoverInLittleMemory(RandomLives):
                 self.refusals += 1
                 continue
             ballast.charge(0)
-            assert container.recovered is not None
-            self.flushes += container.recovered.flushes
+            assert container.recovery_summary is not None
+            self.flushes += container.recovery_summary.flushes
             return container
         raise AssertionError("what was written in a life does not fit into 240 KiB")
 

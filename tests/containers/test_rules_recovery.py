@@ -43,9 +43,9 @@ async def test_h13_a_segment_that_was_evicted_and_came_back_is_flushed_after_a_c
         await container.create("a")
         await append(container, "a", b"first")
         await container.flush()
-        assert container._mapper.evict(1) == 1
+        assert container._components.mapper.evict(1) == 1
         # A checkpoint that does not name the segment: replay learns of the eviction there.
-        await container._processor.checkpoint()
+        await container._components.processor.checkpoint()
         await append(container, "a", b" second")
     async with running(tiers) as container:
         await container.flush()
@@ -153,8 +153,8 @@ async def test_h38_a_restart_with_less_memory_flushes_while_it_replays() -> None
     pieces = b"".join(b"%d" % piece * 200_000 for piece in range(5))
     for cache_bytes in (1 << 20, 64 << 20):
         async with abandoned(tiers, PATIENT, cache_bytes=cache_bytes) as container:
-            assert container.recovered is not None
-            assert (container.recovered.flushes > 3) == (cache_bytes == 1 << 20)
+            assert container.recovery_summary is not None
+            assert (container.recovery_summary.flushes > 3) == (cache_bytes == 1 << 20)
             assert await read_all(container, "a", 400_000) == (b"a" * 300_000 + pieces)[400_000:]
             b = b"b" * 300_000 + pieces + b"s" * 300_000 + pieces + b"behind"
             assert await read_all(container, "b") == b
@@ -180,7 +180,7 @@ async def test_h38_a_flush_in_the_middle_of_a_replay_brings_no_merged_source_bac
         for source in sources:
             await container.merge("target", source, seal_source=True)
         await container.flush()
-        assert await container._storage.find(sources[0]) is None
+        assert await container._recovered.storage.find(sources[0]) is None
     # Replay meets the sources' bytes first; that Tier 2 has them in the target it learns further down.
     small = make_container(tiers, cache_bytes=1 << 20)
     with pytest.raises(SegmentStoreError, match="took what it can: start with a larger cache"):
@@ -190,7 +190,7 @@ async def test_h38_a_flush_in_the_middle_of_a_replay_brings_no_merged_source_bac
         content = b"".join(source.encode() * 30_000 for source in sources)
         assert await read_all(container, "target") == content
         for source in sources:
-            assert await container._storage.find(source) is None
+            assert await container._recovered.storage.find(source) is None
 
 
 async def test_h38_a_restart_with_less_memory_and_without_tier_2_says_so() -> None:
@@ -246,7 +246,7 @@ async def test_h28_a_checkpoint_taken_while_frames_are_in_flight_holds_what_they
         await container.create("a")
         async with container.open_segment("a") as segment:
             in_flight = segment.append(b"not committed when the checkpoint is taken")
-            checkpoint = container._processor.checkpoint()
+            checkpoint = container._components.processor.checkpoint()
             assert segment.info().length == 0
             await checkpoint
             assert in_flight.done()
@@ -272,7 +272,7 @@ async def test_h31_a_tier_2_that_is_older_than_the_log_is_refused_however_often_
             async with container.open_segment("a") as segment:
                 await segment.update_attributes([update])
             await container.flush()
-            await container._processor.checkpoint()
+            await container._components.processor.checkpoint()
     async with running(tiers) as container:
         newest = deepcopy(tiers.object_store._objects)
     tiers.object_store._objects = older
@@ -417,7 +417,7 @@ async def test_h7_a_log_that_follows_a_lost_one_may_crash_before_its_first_check
     )
     for _ in range(2):
         log = MemoryDurableDataLog(tiers.log_store, epoch_floor=lost.epoch)
-        storage = make_container(tiers, log=log)._storage
+        storage = make_container(tiers, log=log)._recovered.storage
         epoch = await log.initialize()
         await storage.claim(epoch=epoch, log_id=log.log_id, follows=log.follows)
     async with running(tiers) as container:

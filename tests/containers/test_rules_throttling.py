@@ -26,7 +26,7 @@ COUNTER = AttributeKey(b"counter")
 async def test_h22_an_append_that_no_cache_could_hold_is_refused_and_the_largest_fits() -> None:
     async with running(MemoryTiers(), cache_bytes=1 << 20) as container:
         await container.create("a")
-        largest = container._cache.append_bytes_max
+        largest = container._recovered.cache.append_bytes_max
         with pytest.raises(AppendTooLargeError) as refusal:
             await append(container, "a", bytes(largest + 1))
         assert refusal.value.length_max == largest
@@ -51,7 +51,7 @@ async def test_h35_an_append_that_waits_for_room_is_not_passed_by_smaller_ones()
         ):
             await small.append(b"s" * 400_000)
             waiting = large.append(b"l" * 450_000)
-            while not container._processor._admission_queue.is_blocked:
+            while not container._components.processor._admission_queue.is_blocked:
                 await asyncio.sleep(0)
             behind = small.append(b"s")
             for _ in range(20):
@@ -72,7 +72,7 @@ async def test_h52_no_more_is_accepted_ahead_of_the_log_than_its_reserve_can_tak
         await container.create("a")
         async with container.open_segment("a") as segment:
             futures = [segment.append(b"x" * 1000) for _ in range(100)]
-            statistics = container._processor.statistics()
+            statistics = container._components.processor.statistics()
             assert statistics.queued_operations <= 10
             assert statistics.waiting_requests == 100 - statistics.queued_operations
             async with asyncio.timeout(10):
@@ -100,10 +100,10 @@ async def test_h34_operations_without_bytes_slow_their_writers_down_while_tier_2
         ]
         async with asyncio.timeout(10):
             # The storage writer has taken them from the log, and they count as before.
-            while container._writer.statistics().pending_items < 100:
+            while container._components.writer.statistics().pending_items < 100:
                 await asyncio.sleep(0.01)
-            container._housekeeping.refresh_writer_pressure()
-            container._processor.refresh_throttle()
+            container._components.housekeeping.refresh_writer_pressure()
+            container._components.processor.refresh_throttle()
             assert container.health().throttle
             late = asyncio.ensure_future(
                 container.update_attributes(
@@ -118,8 +118,8 @@ async def test_h34_operations_without_bytes_slow_their_writers_down_while_tier_2
             await asyncio.gather(*updates, late)
             await container.flush()
         assert await container.attributes("a") == {COUNTER: 301}
-        container._writer.check()
-        assert container._writer.statistics().pending_items == 0
+        container._components.writer.check()
+        assert container._components.writer.statistics().pending_items == 0
 
 
 async def test_h26_a_value_read_before_a_newer_one_left_memory_is_read_again(
@@ -131,10 +131,10 @@ async def test_h26_a_value_read_before_a_newer_one_left_memory_is_read_again(
         await container.create("b")
         await append(container, "b", b"bytes")
         await container.flush()
-        container._mapper.evict(2)
+        container._components.mapper.evict(2)
         # Set by the merge alone, without a look at what it was: no update could overtake the request.
         key = merged_source_key("b")
-        storage = container._storage
+        storage = container._recovered.storage
         load_attributes = storage.load_attributes
         newer_is_published = asyncio.Event()
         answers = 0
@@ -173,7 +173,7 @@ async def test_h34_items_of_the_log_are_charged_to_the_cache_until_they_are_publ
     ) as container:
         await container.create("a")
         await container.flush()
-        share = container._read_index.cache.share
+        share = container._recovered.read_index.cache.share
         store.down = True
         tasks = [
             asyncio.ensure_future(
@@ -188,7 +188,7 @@ async def test_h34_items_of_the_log_are_charged_to_the_cache_until_they_are_publ
                 await asyncio.sleep(0.01)
             # A megabyte, of which throttling begins at 55 %, is less than a thousand items of 640 bytes.
             assert 800 * ITEM_BYTES < share.charged_bytes < 1100 * ITEM_BYTES + 2048 * ITEM_BYTES
-            assert container._cache.statistics().charged_bytes == share.charged_bytes
+            assert container._recovered.cache.statistics().charged_bytes == share.charged_bytes
             store.down = False
             await asyncio.gather(*tasks)
             await container.flush()
@@ -216,20 +216,20 @@ async def test_h37_a_container_whose_tier_2_is_down_leaves_another_its_part_of_t
             store.down = True
         async with greedy.open_segment("a") as segment, asyncio.timeout(30):
             appends = [segment.append(bytes(60_000)) for _ in range(200)]
-            while not greedy._processor._admission_queue.is_blocked:
+            while not greedy._components.processor._admission_queue.is_blocked:
                 await asyncio.sleep(0.01)
         part = cache.shares.guaranteed_bytes
         assert part == int(8 * MIB * 0.9) // 2 // 2
-        assert greedy._read_index.unflushed_bytes > 2 * part
+        assert greedy._recovered.read_index.unflushed_bytes > 2 * part
         async with other.open_segment("a") as segment, asyncio.timeout(30):
             occupied = 0
             while occupied < 0.6 * part - 131_072:  # neither slowed down
                 await segment.append(bytes(10_000))
-                occupied = other._read_index.unflushed_bytes
-                assert other._processor.throttle.delay_seconds == 0.0
+                occupied = other._recovered.read_index.unflushed_bytes
+                assert other._components.processor.throttle.delay_seconds == 0.0
             while occupied < part - 262_144:  # nor stopped
                 await segment.append(bytes(60_000))
-                occupied = other._read_index.unflushed_bytes
+                occupied = other._recovered.read_index.unflushed_bytes
         for store in stores:
             store.down = False
         async with asyncio.timeout(30):

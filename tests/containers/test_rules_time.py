@@ -29,18 +29,18 @@ async def test_h77_last_modified_does_not_go_back_in_memory_in_tier_2_or_in_the_
         for name in ("appended", "target", "source"):
             await container.create(name)
         clock.milliseconds = 2_000_000
-        container._processor.refresh_throttle()
+        container._components.processor.refresh_throttle()
         for name in ("appended", "target"):
             await append(container, name, b"later")
         clock.milliseconds = 1_500_000
-        container._processor.refresh_throttle()
+        container._components.processor.refresh_throttle()
         await append(container, "appended", b"earlier, says the clock")
         await container.seal("source")
         await container.merge("target", "source")
         for name in ("appended", "target"):
             assert (await container.info(name)).last_modified_ms == 2_000_000
         await container.flush()
-        container._mapper.evict(10)
+        container._components.mapper.evict(10)
         for name in ("appended", "target"):
             assert (await container.info(name)).last_modified_ms == 2_000_000
     async with running(tiers, settings=PATIENT, wall_clock=clock) as container:

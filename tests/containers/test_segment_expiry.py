@@ -39,7 +39,7 @@ async def rounds(container: StreamSegmentContainer, clock: SetClock, name: str, 
         await append(container, name, bytes([number]) * 1000)
         await container.flush()
         clock.milliseconds += HOUR_MS
-        container._processor.refresh_throttle()
+        container._components.processor.refresh_throttle()
 
 
 async def start_of(container: StreamSegmentContainer, name: str) -> int:
@@ -52,7 +52,7 @@ async def test_whole_blocks_beyond_the_size_go_and_unflushed_bytes_do_not_count(
     async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
         await rounds(container, clock, "a", 6)
         await rounds(container, clock, "kept/a", 6)
-        await container.expiry.look()
+        await container._components.expiry.look()
         assert await start_of(container, "a") == 3000
         assert await start_of(container, "kept/a") == 0
         assert await read_all(container, "a", 3000) == b"".join(
@@ -60,10 +60,10 @@ async def test_whole_blocks_beyond_the_size_go_and_unflushed_bytes_do_not_count(
         )
         with pytest.raises(SegmentTruncatedError):
             await read_all(container, "a", 2999)
-        truncations = container.expiry.truncations
+        truncations = container._components.expiry.truncations
         await container.flush()
-        await container.expiry.look()
-        assert container.expiry.truncations == truncations
+        await container._components.expiry.look()
+        assert container._components.expiry.truncations == truncations
 
 
 async def test_a_segment_to_which_nothing_was_appended_for_long_is_emptied_by_age() -> None:
@@ -71,12 +71,12 @@ async def test_a_segment_to_which_nothing_was_appended_for_long_is_emptied_by_ag
     settings = ruled(RetentionRule("", age_seconds=3 * 3600.0))
     async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
         await rounds(container, clock, "a", 2)
-        await container.expiry.look()
+        await container._components.expiry.look()
         assert await start_of(container, "a") == 0
         clock.milliseconds += 4 * HOUR_MS
-        container.expiry.clock_watch.look()
-        container.expiry.clock_watch.settle()
-        await container.expiry.look()
+        container._components.expiry.clock_watch.look()
+        container._components.expiry.clock_watch.settle()
+        await container._components.expiry.look()
         assert await start_of(container, "a") == 2000
         await append(container, "a", b"new")
         assert await read_all(container, "a", 2000) == b"new"
@@ -87,7 +87,7 @@ async def test_h77_a_clock_that_jumps_stops_rules_of_age_and_says_so() -> None:
     settings = ruled(RetentionRule("", age_seconds=3600.0))
     settings = replace(settings, expiry=replace(settings.expiry, clock_settle_seconds=1e9))
     async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
-        expiry = container.expiry
+        expiry = container._components.expiry
         while not expiry.complaint():
             await asyncio.sleep(0)
         assert "has just started" in expiry.complaint()
@@ -114,13 +114,13 @@ async def test_h17_a_segment_that_is_to_be_merged_expires_only_in_its_parent(suf
     async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
         await container.create("a")
         await rounds(container, clock, "a" + suffix, 6)
-        await container.expiry.look()
+        await container._components.expiry.look()
         assert await start_of(container, "a" + suffix) == 0
         await container.seal("a" + suffix)
         await container.merge("a", "a" + suffix)
         await container.flush()
         assert len(await read_all(container, "a", 0)) == 6_000
-        await container.expiry.look()
+        await container._components.expiry.look()
         assert await start_of(container, "a") == 3_000
 
 
@@ -135,13 +135,13 @@ async def test_h76_a_merged_event_of_unknown_time_is_as_new_as_its_segment() -> 
         await append(container, source, b"x" * 1000)
         await container.flush()
         clock.milliseconds += 10 * HOUR_MS
-        container._processor.refresh_throttle()
+        container._components.processor.refresh_throttle()
         await container.merge("a", source, attribute_updates=[counted], seal_source=True)
         await container.flush()
-        await container.expiry.look()
+        await container._components.expiry.look()
         assert await start_of(container, "a") == 0
         clock.milliseconds += 2 * HOUR_MS
-        await container.expiry.look()
+        await container._components.expiry.look()
         assert await start_of(container, "a") == 1000
 
 
@@ -152,7 +152,7 @@ async def test_a_reader_group_that_rests_keeps_its_state() -> None:
         for stream in ("_RGbilling", "_MARKorders", "orders"):
             await rounds(container, clock, f"shop/{stream}/0.#epoch.0", 2)
         clock.milliseconds += 10 * HOUR_MS
-        await container.expiry.look()
+        await container._components.expiry.look()
         assert await start_of(container, "shop/orders/0.#epoch.0") == 2_000
         assert await start_of(container, "shop/_RGbilling/0.#epoch.0") == 0
         assert await start_of(container, "shop/_MARKorders/0.#epoch.0") == 0
@@ -164,7 +164,7 @@ async def test_tables_never_expire_and_hold_nobody_up() -> None:
     async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
         await container.create_table("a-table")
         await rounds(container, clock, "b", 2)
-        await container.expiry.look()
+        await container._components.expiry.look()
         assert await start_of(container, "b") == 2000
         assert await start_of(container, "a-table") == 0
 
@@ -175,7 +175,7 @@ async def test_expiry_is_in_the_log_and_survives_a_crash() -> None:
     settings = ruled(RetentionRule("", bytes_max=1000))
     async with running(tiers, settings=settings, wall_clock=clock) as container:
         await rounds(container, clock, "a", 4)
-        await container.expiry.look()
+        await container._components.expiry.look()
     async with running(tiers, wall_clock=clock) as container:
         assert await start_of(container, "a") == 3000
 
@@ -187,7 +187,7 @@ async def test_h20_a_segment_created_anew_while_its_name_was_looked_at_keeps_its
     settings = ruled(RetentionRule("", bytes_max=0))
     async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
         await rounds(container, clock, "a", 4)
-        list_blocks = container._storage.list_blocks
+        list_blocks = container._recovered.storage.list_blocks
 
         async def slowly(
             segment_id: SegmentId, start: int, end: int
@@ -199,9 +199,9 @@ async def test_h20_a_segment_created_anew_while_its_name_was_looked_at_keeps_its
             await container.create("a")
             await append(container, "a", b"young" * 1000)
 
-        monkeypatch.setattr(container._storage, "list_blocks", slowly)
-        await container.expiry.look()
-        assert container.expiry.truncations == 0
+        monkeypatch.setattr(container._recovered.storage, "list_blocks", slowly)
+        await container._components.expiry.look()
+        assert container._components.expiry.truncations == 0
         assert await start_of(container, "a") == 0
 
 
@@ -213,7 +213,7 @@ async def test_h20_a_segment_that_left_tier_2_since_it_was_listed_holds_no_other
     async with running(MemoryTiers(), settings=settings, wall_clock=clock) as container:
         for name in ("a", "b", "c"):
             await rounds(container, clock, name, 4)
-        list_segments = container._storage.list_segments
+        list_segments = container._recovered.storage.list_segments
 
         async def slowly(prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
             async with aclosing(list_segments(prefix, start_after)) as records:
@@ -224,8 +224,8 @@ async def test_h20_a_segment_that_left_tier_2_since_it_was_listed_holds_no_other
                         await container.flush()
                     yield record
 
-        monkeypatch.setattr(container._storage, "list_segments", slowly)
-        await container.expiry.look()
+        monkeypatch.setattr(container._recovered.storage, "list_segments", slowly)
+        await container._components.expiry.look()
         assert await start_of(container, "b") == 3_500
         assert await start_of(container, "c") == 3_000
 
@@ -240,6 +240,6 @@ async def test_a_segment_with_a_lost_chunk_holds_no_other_up() -> None:
             if "/chunks/" in key:
                 await tiers.object_store.delete(key)
         await rounds(container, clock, "b", 4)
-        await container.expiry.look()
+        await container._components.expiry.look()
         assert await start_of(container, "a") == 0
         assert await start_of(container, "b") == 3_000

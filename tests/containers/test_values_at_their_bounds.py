@@ -142,7 +142,7 @@ async def life(tiers: MemoryTiers, values: RandomValues, *, life_seed: int) -> d
         async with asyncio.timeout(PATIENCE_SECONDS):
             known = await what_it_knows(container)
             await container.flush()
-            await container._processor.checkpoint()
+            await container._components.processor.checkpoint()
             assert await what_it_knows(container) == known
         container.check()
     finally:
@@ -192,7 +192,9 @@ async def test_counts_below_zero_of_an_earlier_version_do_not_keep_a_segment_fro
             for name in ("a", "b"):
                 async with container.open_segment(name) as segment:
                     update = AttributeUpdate(EVENT_COUNT, -100)
-                    await container._processor.update_attributes(segment.metadata, [update])
+                    await container._components.processor.update_attributes(
+                        segment.metadata, [update]
+                    )
                     await segment.append(b"e" * 16, events=2)
             if merged:
                 await container.merge("a", "b", seal_source=True)

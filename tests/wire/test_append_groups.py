@@ -67,13 +67,13 @@ async def test_many_small_appends_that_come_together_cost_the_container_one(
     node: Node, client: ProtocolClient
 ) -> None:
     await client.set_up(WRITER, SEGMENT)
-    before = node.container._processor.statistics().appended_operations
+    before = node.container._components.processor.statistics().appended_operations
     events = [event(b"%d" % number) for number in range(50)]
     client.send_bytes(b"".join(block(WRITER, n + 1, data) for n, data in enumerate(events)))
     told = -1
     while told < 50:
         told = (await client.expect(DataAppended)).event_number
-    assert node.container._processor.statistics().appended_operations - before < 10
+    assert node.container._components.processor.statistics().appended_operations - before < 10
     assert node.server.statistics().appends == 50
     assert await node.content(SEGMENT) == b"".join(events)
     assert await node.event_count(SEGMENT) == 50

@@ -204,12 +204,12 @@ async def test_h58_a_reader_that_goes_away_waits_no_more(
     for request_id in range(5):
         client.send(read(0, request_id=request_id))
     await wait_for_readers(node, 5)
-    waiters = node.container._read_index._waiter_limit.count
+    waiters = node.container._recovered.read_index._waiter_limit.count
     assert waiters == 5
     client.abort()
     await wait_for_readers(node, 0)
     async with asyncio.timeout(5):
-        while node.container._read_index._waiter_limit.count:
+        while node.container._recovered.read_index._waiter_limit.count:
             await asyncio.sleep(0.001)
 
 

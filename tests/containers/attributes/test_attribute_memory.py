@@ -104,7 +104,7 @@ async def test_one_request_serves_all_who_want_attributes_of_a_segment() -> None
         running(tiers, settings=SETTINGS) as container,
         container.open_segment("s") as segment,
     ):
-        fetches = container._mapper._attribute_fetches
+        fetches = container._components.mapper._attribute_fetches
         found = await asyncio.gather(
             *(segment.load_attributes([writer(number)]) for number in range(300))
         )
@@ -130,7 +130,7 @@ async def test_h26_a_listing_has_what_was_published_and_left_memory_while_tier_2
             for _ in range(2):
                 table.sweep(segment.published_sequence_number, 1000)
 
-        load = container._storage.load_attributes
+        load = container._recovered.storage.load_attributes
 
         async def overtaken(
             segment_id: SegmentId, keys: Sequence[AttributeKey] | None
@@ -146,7 +146,7 @@ async def test_h26_a_listing_has_what_was_published_and_left_memory_while_tier_2
         await container.update_attributes(
             "s", [AttributeUpdate(first, 3), AttributeUpdate(second, 2)]
         )
-        monkeypatch.setattr(container._storage, "load_attributes", overtaken)
+        monkeypatch.setattr(container._recovered.storage, "load_attributes", overtaken)
         assert await container.attributes("s") == {first: 3, second: 2}
 
 

@@ -156,7 +156,7 @@ class TableLives(ContainerLives):
                 async with container.open_table(name) as table:
                     await self.compare_table(table, model)
             case "compact":
-                await container._tables.compact_due()
+                await container._components.tables.compact_due()
             case other:
                 await self.look_after(container, other)
 

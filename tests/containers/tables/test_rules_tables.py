@@ -73,11 +73,11 @@ async def test_updates_submitted_together_are_one_operation_of_the_log() -> None
         await container.create_table("t")
         async with container.open_table("t") as table:
             (old,) = await table.update([entry(b"k", b"old")])
-            before = container._processor.statistics().appended_operations
+            before = container._components.processor.statistics().appended_operations
             outcomes = await table.update_each(
                 [entry(key(n), b"%d" % n) for n in range(500)] + [entry(b"k", b"new", old + 1)]
             )
-            assert container._processor.statistics().appended_operations == before + 1
+            assert container._components.processor.statistics().appended_operations == before + 1
             assert isinstance(outcomes[-1], TableVersionError)
             assert table.info().entry_count == 501
             container.check()
@@ -104,12 +104,12 @@ async def test_h26_updates_submitted_together_wait_together_for_what_left_memory
         async with container.open_table("t") as table:
             await table.update([entry(key(n), b"old") for n in range(1000)])
             await forget(container)
-            before = container._mapper._attribute_fetches.requests
+            before = container._components.mapper._attribute_fetches.requests
             outcomes = await table.update_each(
                 [entry(key(n), b"new", NOT_EXISTS if n % 2 else NO_VERSION) for n in range(100)]
             )
             assert [isinstance(each, int) for each in outcomes] == [n % 2 == 0 for n in range(100)]
-            assert container._mapper._attribute_fetches.requests - before <= 2
+            assert container._components.mapper._attribute_fetches.requests - before <= 2
             assert table.info().entry_count == 1000
 
 
@@ -152,7 +152,7 @@ async def test_h26_batches_that_wait_for_the_index_keep_their_order_and_share_re
         async with container.open_table("t") as table:
             await table.update([entry(key(n), b"v") for n in range(100)])
             await forget(container)
-            fetches = container._mapper._attribute_fetches
+            fetches = container._components.mapper._attribute_fetches
             before = fetches.requests
             futures = [table.update([entry(key(n), b"%d" % n)]) for n in range(100)]
             versions = [(await future)[0] for future in futures]
@@ -170,11 +170,11 @@ async def test_h66_a_restart_reads_neither_the_segment_nor_the_index() -> None:
             length = table.info().length
         await container.flush()
         # Everything is published: the next checkpoint lets the log go.
-        while container.recovered is None or len(tiers.log_store.entries) > 2:
+        while container.recovery_summary is None or len(tiers.log_store.entries) > 2:
             await asyncio.sleep(0.01)
     async with running(tiers, settings=FORGETFUL) as container:
-        assert container.recovered is not None
-        assert container.recovered.data_bytes == 0
+        assert container.recovery_summary is not None
+        assert container.recovery_summary.data_bytes == 0
         before = container.metrics()["tier2_get_bytes_total"]
         assert before < length / 10
         async with container.open_table("t") as table:

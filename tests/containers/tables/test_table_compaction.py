@@ -36,10 +36,10 @@ async def test_h65_compaction_keeps_versions_and_frees_the_head(
             await table.remove([TableKey(key(99))])
             before = table.info()
             expected = {each.key: each for each in await all_entries(table, count=50)}
-            while container._tables.compaction.is_due(
+            while container._components.tables.compaction.is_due(
                 container.container_metadata.by_id[_id(container)]
             ):
-                await container._tables.compact_due()
+                await container._components.tables.compact_due()
             after = table.info()
             assert after.start_offset > before.length // 2
             assert after.entry_count == 99
@@ -63,7 +63,7 @@ async def test_h65_a_client_behind_the_compaction_is_told_to_begin_again() -> No
         async with container.open_table("t") as table:
             for number in range(50):
                 await table.update([entry(key(number % 3), b"%d" % number)])
-            await container._tables.compact_due()
+            await container._components.tables.compact_due()
             assert table.info().start_offset > 0
             delta = await table.read_delta(position=0, count=100)
             assert delta.should_clear
@@ -87,7 +87,7 @@ async def test_h65_updates_during_compaction_are_never_undone(
 
             async def compact() -> None:
                 while not written:
-                    await container._tables.compact_due()
+                    await container._components.tables.compact_due()
                     await asyncio.sleep(0)
 
             compacting = asyncio.ensure_future(compact())
@@ -111,13 +111,13 @@ async def test_a_small_busy_table_is_freed_at_once_however_long_it_has_grown() -
             for number in range(1000):
                 await table.update([entry(key(number % 3), b"%03d" % number)])
             length = table.info().length
-            await container._tables.compact_due()
+            await container._components.tables.compact_due()
             assert table.info().start_offset > length - 500
             expected = [b"value", b"999", b"997", b"998"]
             assert [each.value for each in await all_entries(table)] == expected
             # All keys gone: nothing of it is kept.
             await table.remove([TableKey(each.key) for each in await all_entries(table)])
-            await container._tables.compact_due()
+            await container._components.tables.compact_due()
             assert table.info().start_offset == table.info().length
             assert await table.update([entry(b"k", b"v")]) == [table.info().start_offset]
             assert await all_changes(table, 0) == {b"k": b"v"}
@@ -131,7 +131,7 @@ async def test_a_table_whose_index_is_not_all_in_memory_is_compacted_by_scanning
             await forget(container)
             for number in range(50):
                 await table.update([entry(key(number % 3), b"%03d" % number)])
-            await container._tables.compact_due()
+            await container._components.tables.compact_due()
             assert table.info().start_offset > 0
             assert await value_of(table, b"cold") == b"value"
             assert len(await all_entries(table)) == 4

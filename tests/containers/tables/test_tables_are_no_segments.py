@@ -54,7 +54,7 @@ async def test_a_segment_that_bears_the_type_of_a_table_keeps_its_bytes() -> Non
         await container.update_attributes("segment", [AttributeUpdate(SEGMENT_TYPE, TABLE)])
         async with container.open_segment("segment") as handle:
             await handle.append(b"x" * 1000)
-            await container._tables.compact_due()
+            await container._components.tables.compact_due()
             assert handle.info().start_offset == 0
         with pytest.raises(NotATableError, match="not a table"):
             async with container.open_table("segment"):
