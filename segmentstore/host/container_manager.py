@@ -5,13 +5,13 @@ assignment names the container and cancels it when a later one does not, or says
 between.
 
 - M1  What runs converges to what is assigned.
-- M2  One transition per container id at a time: a container's next life begins after its task has ended, and the task
-      ends after `close()` has returned.
+- M2  One transition per container id at a time: a container's next task begins after the one before it has ended,
+      and that ends after `close()` has returned.
 - M3  A container that ends by itself, while starting or later, is closed and reported; it starts again only when a
       version of the assignment that is later than the report names it. Nothing is restarted locally.
-- M4  A life is for one `since` of its container. Once this host has heard of another one the life gets no request any
-      more, however long it takes to end: an owner that was fenced while it idled knows nothing of it, and would say
-      "does not exist" of what another host has created meanwhile.
+- M4  A task is for one `since` of its container. Once this host has heard of another one the task's container gets no
+      request any more, however long it takes to end: an owner that was fenced while it idled knows nothing of it, and
+      would say "does not exist" of what another host has created meanwhile.
 - The report is made before the manager looks at the next assignment, so the assignment source always decides with
   the failure in view.
 
@@ -24,9 +24,9 @@ failure doubles the pause up to a limit, and a container that ran well for a whi
 - A failed container is absent from the version that follows its report, and comes back in a later one at the earliest.
 - A container that failed because bytes are corrupt never comes back: a person must look first.
 - Neither does one that failed `same_failure_count` times in a row for the same cause at the same place, unless it is a
-  cause that may pass by itself: what it meets is in its log or in Tier 2, and every later life will meet it. The others
-  go on. `complaints()` names both kinds, why they are down, and what a person can do. `on_kept_down` is told of each in
-  the turn in which it is decided.
+  cause that may pass by itself: what it meets is in its log or in Tier 2, and every later start will meet it. The
+  others go on. `complaints()` names both kinds, why they are down, and what a person can do. `on_kept_down` is told of
+  each in the turn in which it is decided.
 - An assignment source runs nothing: pauses end when a watcher looks, so there is no task to own and none to leak.
 """
 
@@ -72,7 +72,7 @@ class _ContainerTask:
 
     task: asyncio.Task[None]
     since: int
-    """The version that gave the container to this host, for this life."""
+    """The version that gave the container to this host, for this task."""
     container: SegmentContainer | None = None
     """None until the task has begun."""
     cause: BaseException | None = None
@@ -141,13 +141,16 @@ class ContainerManager:
                 self._wake.set()
 
     def _cancel_unassigned(self, assignment: HostAssignment) -> None:
-        """Lives that do not belong to the assignment are told to end, and get no request from now on (M4)."""
-        for container_id, life in self._container_tasks.items():
-            if assignment.keeps(container_id, since=life.since) or life.task.cancelling():
+        """End tasks that do not belong to the assignment; their containers get no request from now on (M4)."""
+        for container_id, container_task in self._container_tasks.items():
+            if (
+                assignment.keeps(container_id, since=container_task.since)
+                or container_task.task.cancelling()
+            ):
                 continue
-            life.task.cancel()
-            if life.container is not None and life.cause is None:
-                self._registry.set_absent(life.container, reason="stopping", failed=False)
+            container_task.task.cancel()
+            if container_task.container is not None and container_task.cause is None:
+                self._registry.set_absent(container_task.container, reason="stopping", failed=False)
 
     async def _renew(self) -> None:
         """The report is also what keeps this host's claim alive."""
@@ -156,9 +159,11 @@ class ContainerManager:
             await self._assignments.report(self._host_id, running=self._registry.running())
 
     async def _report(self) -> None:
-        """Forget lives that have ended; report those that ended by themselves, and what runs if that changed."""
+        """Forget tasks that have ended; report those that ended by themselves, and what runs if that changed."""
         ended = [
-            container_id for container_id, life in self._container_tasks.items() if life.task.done()
+            container_id
+            for container_id, container_task in self._container_tasks.items()
+            if container_task.task.done()
         ]
         failures = []
         for container_id in ended:
@@ -191,42 +196,44 @@ class ContainerManager:
             self._container_tasks[container_id] = _ContainerTask(task, since)
 
     async def _run_container(self, container_id: ContainerId) -> None:
-        """One life of one container. Raises only when it is told to stop: a failure is a value to report."""
+        """One container to its end. Raises only when it is told to stop: a failure is a value to report."""
         container = self._create_container(container_id)
-        life = self._container_tasks[container_id]
-        life.container = container
+        container_task = self._container_tasks[container_id]
+        container_task.container = container
         try:
-            life.cause = await self._start_and_run(container, life)
-            self._registry.set_absent(container, reason=_failure_reason(life.cause), failed=True)
+            container_task.cause = await self._start_and_run(container, container_task)
+            self._registry.set_absent(
+                container, reason=_failure_reason(container_task.cause), failed=True
+            )
             logger.error(
                 "container=%d ended by itself%s: %s",
                 container_id,
-                " and will not be restarted" if is_corrupt(life.cause) else "",
-                _failure_reason(life.cause),
-                exc_info=life.cause if logger.isEnabledFor(logging.DEBUG) else None,
+                " and will not be restarted" if is_corrupt(container_task.cause) else "",
+                _failure_reason(container_task.cause),
+                exc_info=container_task.cause if logger.isEnabledFor(logging.DEBUG) else None,
             )
         except asyncio.CancelledError:
             self._registry.set_absent(container, reason="stopping", failed=False)
             raise
         finally:
             await self._close(container)
-            life.settled = True
+            container_task.settled = True
 
     async def _start_and_run(
-        self, container: SegmentContainer, life: _ContainerTask
+        self, container: SegmentContainer, container_task: _ContainerTask
     ) -> BaseException:
         """Returns what ended the container. Raises CancelledError only if this task was cancelled."""
         self._registry.set_starting(container)
         try:
             await container.start()
-            if life.task.cancelling():
+            if container_task.task.cancelling():
                 raise asyncio.CancelledError  # it ended too late for the cancellation to reach it
             self._registry.set_running(container)
-            life.settled = True
+            container_task.settled = True
             self._wake.set()
             await container.run()
         except asyncio.CancelledError as error:
-            if life.task.cancelling():
+            if container_task.task.cancelling():
                 raise
             return error  # leaked out of the container: it was not asked to stop
         except Exception as error:  # noqa: BLE001 - the top of a container's task: what ended it is a value

@@ -1,6 +1,6 @@
-"""Keeps a controller working over the store: one life after the other, each as long as the containers of its tables.
+"""Keeps a controller working over the store: one run after the other, each as long as the containers of its tables.
 
-    a life   start (read everything, finish what was begun), run (answer calls, work in the background)
+    a run    start (read everything, finish what was begun), run (answer calls, work in the background)
     it ends  when a container that holds one of its tables ends, or when its own work breaks
     then     background work is cancelled and awaited, open calls are refused so that clients ask again; a pause; the
              next one
@@ -9,11 +9,11 @@ Invariants:
 
 - Nothing that a controller remembers outlives the containers that it was read from: while these are away another
   process may have them, and a controller over them. One that was fenced, moved or recovered in place has ended.
-- A container that stays away takes with it only what needs it: a life waits for all of them for a while, and then
-  begins without those that are missing. Once that has happened later lives do not wait again, until one found all.
+- A container that stays away takes with it only what needs it: a run waits for all of them for a while, and then
+  begins without those that are missing. Once that has happened later runs do not wait again, until one found all.
 - It tries to recover whenever a container of this process has, and in pauses that grow by a quarter besides: clients
-  find it ready when they first come back. The pauses begin anew only after a life that worked for a while.
-- The controller never ends the process: what breaks it is logged, and the next life begins. All that it knows is in
+  find it ready when they first come back. The pauses begin anew only after a run that worked for a while.
+- The controller never ends the process: what breaks it is logged, and the next run begins. All that it knows is in
   table segments, so nothing is lost by that.
 """
 
@@ -47,7 +47,7 @@ class TablesLostError(SegmentStoreError):
 
 
 class ControllerSupervisor:
-    """run() until cancelled: life after life."""
+    """run() until cancelled: run after run of the controller."""
 
     def __init__(self, *, controller: Controller, registry: ContainerRegistry) -> None:
         self._controller = controller
@@ -56,7 +56,8 @@ class ControllerSupervisor:
         self._try_again = asyncio.Event()
         self._lost = asyncio.Event()
         self._lost_container = ContainerId(0)
-        self._lives = 0
+        self._runs = 0
+        """How many have begun to answer calls."""
         self._missing_since: float | None = None
         """Loop time of the first start that did not find all of its containers; None once one has."""
         self._why = "it has not started yet"
@@ -81,30 +82,30 @@ class ControllerSupervisor:
                 # Before the attempt: a container that recovers meanwhile is reason for another one.
                 self._try_again.clear()
                 self._lost.clear()
-                lives, began = self._lives, loop.time()
+                runs, began = self._runs, loop.time()
                 # A task of its own: what breaks in it must not look like the end of this one.
-                end = await group.create_task(self._live(), name="controller life")
+                end = await group.create_task(self._run_once(), name="controller")
                 if task.cancelling():
                     # It broke in the very moment in which it was to end.
                     raise asyncio.CancelledError from end
-                if self._lives > lives and loop.time() - began > _PAUSE_SECONDS_MAX:
+                if self._runs > runs and loop.time() - began > _PAUSE_SECONDS_MAX:
                     backoff.reset()
                 pause = backoff.next_seconds()
-                self._tell(end, pause, worked=self._lives > lives)
+                self._note_end(end, pause, worked=self._runs > runs)
                 await wait_for_event(self._try_again, until=loop.time() + pause)
 
-    async def _live(self) -> "ExceptionGroup[Exception]":
-        """One life, or an attempt at one; what ended it. Raises only when it is told to stop."""
+    async def _run_once(self) -> "ExceptionGroup[Exception]":
+        """One run, or an attempt at one; what ended it. Raises only when it is told to stop."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._until_lost())
                 await self._start()
-                self._lives += 1
+                self._runs += 1
                 self._recovered.set()
                 await self._controller.run()
         except ExceptionGroup as end:
             return end
-        raise AssertionError("a life ended for no reason")
+        raise AssertionError("a run ended for no reason")
 
     async def _start(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -140,7 +141,7 @@ class ControllerSupervisor:
         names = self._controller.components.table_names()
         return {container_of(name, self._container_count) for name in names}
 
-    def _tell(self, group: "ExceptionGroup[Exception]", pause: float, *, worked: bool) -> None:
+    def _note_end(self, group: "ExceptionGroup[Exception]", pause: float, *, worked: bool) -> None:
         error = _first_cause(group)
         self._why = f"{error}" or type(error).__name__
         if isinstance(error, TablesLostError):
@@ -165,7 +166,7 @@ class ControllerSupervisor:
         """What `/metrics` shows of it."""
         return {
             "controller_ready": float(self._controller.is_ready),
-            "controller_lives_total": float(self._lives),
+            "controller_lives_total": float(self._runs),
         }
 
     def settle_clocks(self) -> None:

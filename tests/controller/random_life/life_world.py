@@ -68,15 +68,15 @@ class WatchedController(Controller):
         retention.look_at = known_look_at  # type: ignore[method-assign]
 
 
-class WatchedLife(ControllerSupervisor):
+class WatchedSupervisor(ControllerSupervisor):
     """That of the host; what may not happen fails the run."""
 
     def __init__(self, host: "LifeHost") -> None:
         super().__init__(controller=host.controller, registry=host.registry)
         self._host = host
 
-    def _tell(self, group: "ExceptionGroup[Exception]", pause: float, *, worked: bool) -> None:
-        super()._tell(group, pause, worked=worked)
+    def _note_end(self, group: "ExceptionGroup[Exception]", pause: float, *, worked: bool) -> None:
+        super()._note_end(group, pause, worked=worked)
         self._host.judge(group, worked=worked)
 
 
@@ -117,7 +117,7 @@ class LifeHost(Host):
         world.all_hosts.append(self)
         self._stays_down: dict[int, float] = {}
         """Container -> loop time until which it does not start."""
-        self.life = WatchedLife(self)
+        self.life = WatchedSupervisor(self)
 
     def stop_container(self, container_id: int) -> bool:
         """Let one container end as if it were moved, also while it starts; it starts again if it is to run here.
