@@ -7,15 +7,21 @@ They are lived in simulated time, with ready callbacks in random order, so a see
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import ClassVar
 
 from containers.cache.cache_manager import CacheManager
-from containers.container_settings import ContainerSettings
+from containers.container_settings import (
+    AttributeMemorySettings,
+    CheckpointSettings,
+    ContainerSettings,
+)
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.runtime.clock import SystemWallClock, WallClock
-from tests.containers.node import MemoryTiers, make_container
+from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container
 from tests.sim.clock import SimulatedWallClock
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
@@ -40,6 +46,54 @@ class ContainerLives(ABC):
     @abstractmethod
     def settings(self) -> ContainerSettings:
         """Those of the next life."""
+
+    def corner_settings(
+        self,
+        *,
+        active_segments: Sequence[int],
+        checkpoint_bytes: Sequence[int] = (300, 3000),
+        checkpoint_operations: Sequence[int] = (5, 50),
+        writer: Mapping[str, Sequence[int]] | None = None,
+    ) -> ContainerSettings:
+        """Thrown: what makes frames, flushes, checkpoints and evictions small and frequent in some lives. Of each
+        argument one value is taken; `writer` has those of further fields of the writer's settings."""
+        choose = self.random.choice
+        default = ContainerSettings()
+        pipeline = replace(
+            default.processor.pipeline,
+            frame_operations_max=choose([1, 3, 2048]),
+            frames_in_flight_max=choose([1, 16]),
+        )
+        flush_age_seconds = choose([0.001, 0.01, 100.0])
+        prompt_age_seconds = choose([0.001, 100.0])
+        more = {name: choose(values) for name, values in (writer or {}).items()}
+        return ContainerSettings(
+            writer=replace(
+                FAST_FLUSH,
+                flush_age_seconds=flush_age_seconds,
+                prompt_age_seconds=prompt_age_seconds,
+                publication_bytes_max=choose([50, 1 << 20]),
+                **more,
+            ),
+            checkpoints=CheckpointSettings(
+                bytes_min=choose(checkpoint_bytes), operations_max=choose(checkpoint_operations)
+            ),
+            mapper=replace(
+                default.mapper, active_segments_max=choose(active_segments), eviction_share=0.5
+            ),
+            processor=replace(default.processor, pipeline=pipeline),
+            housekeeping_seconds=0.01,
+        )
+
+    def small_attribute_memory(self, bytes_max: Sequence[int]) -> AttributeMemorySettings:
+        """Thrown: values leave memory soon in some lives. Writers never wait for that."""
+        choose = self.random.choice
+        return AttributeMemorySettings(
+            bytes_max=choose(bytes_max),
+            look_seconds=choose([0.0005, 0.005]),
+            slice_count=choose([1, 100]),
+            throttle_factor=1e9,
+        )
 
     async def start(self, entry_bytes_max: int) -> StreamSegmentContainer:
         """The next life, recovered."""

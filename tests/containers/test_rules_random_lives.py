@@ -7,13 +7,13 @@ of fifty bytes. Whatever was acknowledged has to be there, and nothing else, bef
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import BLOCK_BYTES_MIN, CacheStorage
-from containers.container_settings import CheckpointSettings, ContainerSettings
+from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.errors import (
     SegmentExistsError,
@@ -27,7 +27,6 @@ from segmentstore.contracts.segments import (
     AttributeUpdateType,
     SegmentProperties,
 )
-from tests.containers.node import FAST_FLUSH
 from tests.containers.random_lives import ContainerLives
 from tests.containers.test_segment_container import read_all
 from tier1.memory_log import MemoryDurableDataLog
@@ -69,30 +68,9 @@ class RandomLives(ContainerLives):
         self.events_seen = 0
 
     def settings(self) -> ContainerSettings:
-        choose = self.random.choice
-        default = ContainerSettings()
-        pipeline = replace(
-            default.processor.pipeline,
-            frame_operations_max=choose([1, 3, 2048]),
-            frames_in_flight_max=choose([1, 16]),
-        )
-        return ContainerSettings(
-            writer=replace(
-                FAST_FLUSH,
-                flush_age_seconds=choose([0.001, 0.01, 100.0]),
-                prompt_age_seconds=choose([0.001, 100.0]),
-                remembered_records_max=choose([1, 1000]),
-                publication_segments_max=choose([1, 1000]),
-                publication_bytes_max=choose([50, 1 << 20]),
-            ),
-            checkpoints=CheckpointSettings(
-                bytes_min=choose([300, 3000]), operations_max=choose([5, 50])
-            ),
-            mapper=replace(
-                default.mapper, active_segments_max=choose([4, 100]), eviction_share=0.5
-            ),
-            processor=replace(default.processor, pipeline=pipeline),
-            housekeeping_seconds=0.01,
+        return self.corner_settings(
+            active_segments=[4, 100],
+            writer={"remembered_records_max": [1, 1000], "publication_segments_max": [1, 1000]},
         )
 
     async def compare(self, container: StreamSegmentContainer) -> None:

@@ -16,17 +16,12 @@ from random import Random
 
 import pytest
 
-from containers.container_settings import (
-    AttributeMemorySettings,
-    CheckpointSettings,
-    ContainerSettings,
-)
+from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.errors import BadAttributeUpdateError, SegmentExistsError
 from segmentstore.contracts.identifiers import AttributeKey
 from segmentstore.contracts.object_store import VersionedObject
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
-from tests.containers.node import FAST_FLUSH
 from tests.containers.random_lives import ContainerLives
 from tests.containers.test_segment_container import read_all
 from tier2.object_stores.memory import MemoryObjectStore
@@ -80,35 +75,12 @@ class AttributeLives(ContainerLives):
         self.retries_refused = 0
 
     def settings(self) -> ContainerSettings:
-        choose = self.random.choice
-        default = ContainerSettings()
-        pipeline = replace(
-            default.processor.pipeline,
-            frame_operations_max=choose([1, 3, 2048]),
-            frames_in_flight_max=choose([1, 16]),
+        settings = self.corner_settings(
+            active_segments=[4, 100],
+            checkpoint_bytes=[300, 1 << 20],
+            checkpoint_operations=[5, 1000],
         )
-        return ContainerSettings(
-            writer=replace(
-                FAST_FLUSH,
-                flush_age_seconds=choose([0.001, 0.01, 100.0]),
-                prompt_age_seconds=choose([0.001, 100.0]),
-                publication_bytes_max=choose([50, 1 << 20]),
-            ),
-            checkpoints=CheckpointSettings(
-                bytes_min=choose([300, 1 << 20]), operations_max=choose([5, 1000])
-            ),
-            mapper=replace(
-                default.mapper, active_segments_max=choose([4, 100]), eviction_share=0.5
-            ),
-            processor=replace(default.processor, pipeline=pipeline),
-            attribute_memory=AttributeMemorySettings(
-                bytes_max=choose([1, 700, 1 << 20]),
-                look_seconds=choose([0.0005, 0.005]),
-                slice_count=choose([1, 100]),
-                throttle_factor=1e9,
-            ),
-            housekeeping_seconds=0.01,
-        )
+        return replace(settings, attribute_memory=self.small_attribute_memory([1, 700, 1 << 20]))
 
     async def compare(self, container: StreamSegmentContainer) -> None:
         for name, expected in self.model.items():

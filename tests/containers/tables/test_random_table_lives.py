@@ -11,12 +11,7 @@ from typing import TypeAlias
 
 import pytest
 
-from containers.container_settings import (
-    AttributeMemorySettings,
-    CheckpointSettings,
-    ContainerSettings,
-    TableSettings,
-)
+from containers.container_settings import ContainerSettings, TableSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.errors import (
     SegmentExistsError,
@@ -26,7 +21,6 @@ from segmentstore.contracts.errors import (
     TableVersionError,
 )
 from segmentstore.contracts.tables import NO_VERSION, NOT_EXISTS, Table, TableEntry, TableKey
-from tests.containers.node import FAST_FLUSH
 from tests.containers.random_lives import ContainerLives
 from tests.contracts.table_suite import all_changes, all_entries
 
@@ -56,32 +50,9 @@ class TableLives(ContainerLives):
 
     def settings(self) -> ContainerSettings:
         choose = self.random.choice
-        default = ContainerSettings()
-        pipeline = replace(
-            default.processor.pipeline,
-            frame_operations_max=choose([1, 3, 2048]),
-            frames_in_flight_max=choose([1, 16]),
-        )
-        return ContainerSettings(
-            writer=replace(
-                FAST_FLUSH,
-                flush_age_seconds=choose([0.001, 0.01, 100.0]),
-                prompt_age_seconds=choose([0.001, 100.0]),
-                publication_bytes_max=choose([50, 1 << 20]),
-            ),
-            checkpoints=CheckpointSettings(
-                bytes_min=choose([300, 3000]), operations_max=choose([5, 50])
-            ),
-            mapper=replace(
-                default.mapper, active_segments_max=choose([2, 100]), eviction_share=0.5
-            ),
-            processor=replace(default.processor, pipeline=pipeline),
-            attribute_memory=AttributeMemorySettings(
-                bytes_max=choose([1, 2000, 1 << 20]),
-                look_seconds=choose([0.0005, 0.005]),
-                slice_count=choose([1, 100]),
-                throttle_factor=1e9,
-            ),
+        return replace(
+            self.corner_settings(active_segments=[2, 100]),
+            attribute_memory=self.small_attribute_memory([1, 2000, 1 << 20]),
             tables=TableSettings(
                 compact_bytes_min=choose([50, 1000, 1 << 20]),
                 compact_seconds=choose([0.001, 0.01]),
@@ -92,7 +63,6 @@ class TableLives(ContainerLives):
                 scan_count=choose([1, 2, 1000]),
                 scan_bytes=choose([20, 100, 5000]),
             ),
-            housekeeping_seconds=0.01,
         )
 
     async def compare(self, container: StreamSegmentContainer) -> None:
