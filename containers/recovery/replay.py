@@ -127,7 +127,7 @@ class Replay:
         """What Tier 2 has of every segment that was met."""
         self._prepared: dict[int, list[SegmentMetadata]] = {}
         """Segments of checkpoints that are about to be applied, by sequence number."""
-        self._forgotten: dict[SegmentId, int] = {}
+        self._dropped_up_to: dict[SegmentId, int] = {}
         """Up to which sequence number; the same id may be active again behind it."""
         self._missing_in_storage: dict[SegmentId, int] = {}
         """Segments that Tier 2 had and has no more: they end further down in the log, so their bytes stay out."""
@@ -173,7 +173,7 @@ class Replay:
 
     def forget(self, segment: SegmentMetadata) -> None:
         """The segment has left memory, or Tier 2 has followed its end."""
-        self._forgotten[segment.segment_id] = self.highest_sequence_number
+        self._dropped_up_to[segment.segment_id] = self.highest_sequence_number
         self._read_index.remove(segment.segment_id)
         self._metadata.remove(segment)
 
@@ -212,7 +212,7 @@ class Replay:
 
     def begin_flush(self) -> None:
         """What has left memory is not handed out, and no run grows that is about to be."""
-        self._memory_log.drop_segments(self._forgotten)
+        self._memory_log.drop_segments(self._dropped_up_to)
         for segment in self._metadata.by_id.values():
             segment.open_run = None
 
@@ -541,7 +541,7 @@ class Replay:
         segment ends further down in the log.
         """
         stored = self.records.get(segment.segment_id)
-        if segment.segment_id not in self._forgotten:
+        if segment.segment_id not in self._dropped_up_to:
             if stored is not None and stored.length < segment.length:
                 raise DataCorruptionError(f"checkpoint names an unknown segment {segment!r}")
             segment.storage_length = segment.length
@@ -557,7 +557,7 @@ class Replay:
             self._forget_ended()
         else:
             self._complete_stored()
-        self._memory_log.drop_segments(self._forgotten)
+        self._memory_log.drop_segments(self._dropped_up_to)
         for segment in by_id.values():
             if segment.storage_length > segment.length:
                 raise DataCorruptionError(
@@ -592,7 +592,7 @@ class Replay:
         # Targets before their sources: chains end at their last target.
         for merge in reversed(merges):
             source = by_id.get(merge.source.segment_id)
-            target_left = self._forgotten.get(merge.segment.segment_id, 0)
+            target_left = self._dropped_up_to.get(merge.segment.segment_id, 0)
             if source is not None and merge.sequence_number <= target_left:
                 self.forget(source)
 

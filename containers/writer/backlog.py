@@ -187,16 +187,16 @@ class Backlog:
         """Loop time from which a round has something to do; -inf for at once, infinite for nothing to wait for."""
         if not self._aggregators:
             return NEVER
-        patience = 1.0 - pressure
+        limit_factor = 1.0 - pressure
         settings = self._settings
         if (
-            self._largest_bytes >= settings.flush_bytes * patience > 0
+            self._largest_bytes >= settings.flush_bytes * limit_factor > 0
             or self.total_bytes >= settings.publication_bytes_max
         ):
             return -NEVER
         return min(
-            self._oldest + settings.flush_age_seconds * patience,
-            self._oldest_prompt + settings.prompt_age_seconds * patience,
+            self._oldest + settings.flush_age_seconds * limit_factor,
+            self._oldest_prompt + settings.prompt_age_seconds * limit_factor,
         )
 
     async def select(
@@ -207,10 +207,10 @@ class Backlog:
         If one aggregator is due, those at least half as old as the age limit go along, and all that want to be
         published soon, so that many small segments share few publications.
         """
-        patience = 1.0 - pressure
-        bytes_min = self._settings.flush_bytes * patience
-        aged_since = now - self._settings.flush_age_seconds * patience / 2
-        everything = self.total_bytes >= self._settings.publication_bytes_max or patience <= 0
+        limit_factor = 1.0 - pressure
+        bytes_min = self._settings.flush_bytes * limit_factor
+        aged_since = now - self._settings.flush_age_seconds * limit_factor / 2
+        everything = self.total_bytes >= self._settings.publication_bytes_max or limit_factor <= 0
         chosen: list[tuple[int, int, SegmentAggregator]] = []
         for number, aggregator in enumerate(list(self._aggregators.values()), 1):
             if number % self._settings.slice_count == 0:

@@ -68,7 +68,7 @@ class PublicationBuilder:
             # Re-checked after every await: it may have been merged away or finished.
             if candidate.finished or candidate.merged_into is not None or candidate.awaits_removal:
                 continue
-            aggregator = candidate.flush_subject(
+            aggregator = candidate.flush_target(
                 bytes_max=bytes_max, depth_max=settings.merge_depth_max
             )
             if not aggregator.base_known:

@@ -91,7 +91,7 @@ class Reconciler:
         self._remembered.pop(segment_id, None)
         self._expected.pop(segment_id, None)
 
-    def doubt(self, segment_id: SegmentId) -> None:
+    def note_unknown_outcome(self, segment_id: SegmentId) -> None:
         """A publication of it may or may not have happened: ask Tier 2 next time."""
         self._remembered.pop(segment_id, None)
 
@@ -145,7 +145,7 @@ class Reconciler:
             isinstance(first, MapSegmentOperation)
             and first.sequence_number > self._new_above
             and aggregator.segment.published_sequence_number == NO_SEQUENCE_NUMBER
-            and not aggregator.doubtful
+            and not aggregator.outcome_unknown
         )
 
     async def _resolve_level(self, aggregators: Sequence[SegmentAggregator]) -> None:

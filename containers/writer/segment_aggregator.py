@@ -66,13 +66,13 @@ class SegmentAggregator:
         "base",
         "base_known",
         "depth",
-        "doubtful",
         "finished",
         "held_bytes",
         "in_flight",
         "items",
         "merged_into",
         "merges",
+        "outcome_unknown",
         "prompt_since",
         "published_head",
         "segment",
@@ -94,7 +94,7 @@ class SegmentAggregator:
         self.base_known = False
         self.published_head: dict[int, int] = {}
         """If the base ends inside a run: the run's offset, and the CRC32C of what Tier 2 has of it."""
-        self.doubtful = False
+        self.outcome_unknown = False
         """A publication of it may have happened, or may still happen, without our knowing."""
         self.since = NEVER
         """Loop time at which the oldest item was consumed."""
@@ -191,7 +191,7 @@ class SegmentAggregator:
 
     # --- items go out -------------------------------------------------------------------------
 
-    def flush_subject(self, *, bytes_max: int, depth_max: int) -> "SegmentAggregator":
+    def flush_target(self, *, bytes_max: int, depth_max: int) -> "SegmentAggregator":
         """What to flush first: this segment, or its first merge's source if that is too large to go along."""
         subject = self
         while subject.items and not subject.deleted and not subject.in_flight:
@@ -238,7 +238,7 @@ class SegmentAggregator:
         """The first `count` items are published. What is left came after `started`, when the flight began."""
         assert count == self.in_flight, f"completes {count} items, {self.in_flight} in flight"
         self.in_flight = 0
-        self.doubtful = False
+        self.outcome_unknown = False
         self.base = base
         self._drop(count, started)
 
@@ -284,7 +284,7 @@ class SegmentAggregator:
         self.in_flight = 0
         self.base = None
         self.base_known = False
-        self.doubtful = True
+        self.outcome_unknown = True
 
     def check(self) -> None:
         """Prove the invariants; O(items)."""

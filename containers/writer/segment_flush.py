@@ -407,7 +407,7 @@ def _removal_record(aggregator: SegmentAggregator, number: SequenceNumber) -> Se
     It holds the segment's final state, so it is never behind a publication that may or may not have happened.
     """
     segment = aggregator.segment
-    if aggregator.base is None and not aggregator.doubtful:
+    if aggregator.base is None and not aggregator.outcome_unknown:
         return None
     return SegmentRecord(
         segment_id=aggregator.segment_id,

@@ -311,7 +311,7 @@ class StorageWriter:
     def _give_up(self, flushes: Sequence[SegmentFlush]) -> None:
         for flush in flushes:
             flush.aggregator.abandon()
-            self.reconciler.doubt(flush.aggregator.segment_id)
+            self.reconciler.note_unknown_outcome(flush.aggregator.segment_id)
         self._kind = FlushKind.DELETIONS
 
     # --- acknowledging ------------------------------------------------------------------------

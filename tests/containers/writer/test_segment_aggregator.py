@@ -87,7 +87,7 @@ class Bench:
             if aggregator.awaits_removal or name not in (None, aggregator.segment.name):
                 continue
             self._resolve(aggregator)
-            subject = aggregator.flush_subject(bytes_max=bytes_max, depth_max=3)
+            subject = aggregator.flush_target(bytes_max=bytes_max, depth_max=3)
             count = subject.count_to_take(
                 up_to=self.consumed_up_to, bytes_max=bytes_max, depth_max=3
             )
