@@ -46,7 +46,7 @@ class ContainerComponents:
     expiry: SegmentExpiry
 
     @property
-    def beside(self) -> tuple[Callable[[], Coroutine[None, None, None]], ...]:
+    def background_tasks(self) -> tuple[Callable[[], Coroutine[None, None, None]], ...]:
         """What runs as long as the container does, beside processor, storage writer and housekeeping."""
         return (
             self.attribute_fetches.run,
@@ -70,7 +70,7 @@ def build_components(
     async def fetch_attributes(segment: SegmentMetadata, keys: list[AttributeKey]) -> None:
         await attribute_fetches.fetch(segment, keys)
 
-    def make_room() -> None:
+    def request_flush() -> None:
         """An append waits for room: flush earlier."""
         writer.set_pressure(1.0)
 
@@ -88,7 +88,7 @@ def build_components(
         wall_clock,
         throttler=Throttler(gauges=gauges, settings=settings.throttler),
         fetch_attributes=fetch_attributes,
-        make_room=make_room,
+        request_flush=request_flush,
     )
     source = ContainerWriterSource(
         metadata=state.metadata,
@@ -172,7 +172,7 @@ def _processor(
     *,
     throttler: Throttler,
     fetch_attributes: Callable[[SegmentMetadata, list[AttributeKey]], Awaitable[None]],
-    make_room: Callable[[], None],
+    request_flush: Callable[[], None],
 ) -> OperationProcessor:
     return OperationProcessor(
         log=state.log,
@@ -187,7 +187,7 @@ def _processor(
         checkpoints=state.checkpoints,
         throttler=throttler,
         fetch_attributes=fetch_attributes,
-        make_room=make_room,
+        request_flush=request_flush,
         wall_clock=wall_clock,
         settings=replace(
             settings.processor,

@@ -63,7 +63,7 @@ class Housekeeping:
         self._attribute_memory = attribute_memory
         self._settings = settings
         self._writer_statistics = writer.statistics()
-        self._room_noted = False
+        self._space_check_due = False
         self.storage_claimed = False
         self._claim_failure = ""
 
@@ -92,7 +92,7 @@ class Housekeeping:
 
     # --- the storage writer ----------------------------------------------------------------------
 
-    def begin_writing(self, recovered: RecoverySummary, overlap: ReplayedOverlap) -> None:
+    def start_writer(self, recovered: RecoverySummary, overlap: ReplayedOverlap) -> None:
         """Recovery is done. Before run_writer()."""
         claimed, self._claim_failure = recovered.claimed, recovered.claim_failure
         if claimed is None:
@@ -105,10 +105,10 @@ class Housekeeping:
         """Until cancelled. Raises what ended the writer, and ContainerStoppedError when a late Tier 2 answers."""
         while not self.storage_claimed:
             await asyncio.sleep(self._settings.claim_retry_seconds)
-            await self._claim_late()
+            await self._claim_after_start()
         await self._writer.run()
 
-    async def _claim_late(self) -> None:
+    async def _claim_after_start(self) -> None:
         """Tier 2 was down at start: once it answers, a restart with it is the simplest truth.
 
         The replayed state took every byte of the log for un-flushed; instead of mending it in place, the container
@@ -138,14 +138,14 @@ class Housekeeping:
 
     # --- what throttling looks at ----------------------------------------------------------------
 
-    def room_made(self) -> None:
+    def space_freed(self) -> None:
         """The cache says so once per segment of a flush round."""
-        if not self._room_noted:
-            self._room_noted = True
-            asyncio.get_running_loop().call_soon(guarded(self._look_at_room, self._processor.fail))
+        if not self._space_check_due:
+            self._space_check_due = True
+            asyncio.get_running_loop().call_soon(guarded(self._check_space, self._processor.fail))
 
-    def _look_at_room(self) -> None:
-        self._room_noted = False
+    def _check_space(self) -> None:
+        self._space_check_due = False
         if self._processor.failure is None:
             self._processor.refresh_throttle()
 
@@ -153,7 +153,7 @@ class Housekeeping:
         """Look at everything anew, and charge the memory of the log's items to the cache."""
         item_count = len(self._memory_log) + self._writer.pending_items
         if self._cache_share.charge(item_count * ITEM_BYTES):
-            self._cache.room_made()
+            self._cache.space_freed()
         return ThrottleGauges(
             cache_fraction=max(
                 self._cache.utilisation(self._cache_share), self._attribute_memory.throttle_fraction

@@ -192,7 +192,7 @@ class StreamSegmentContainer:
             random=self._random,
             executor=self._executor,
         )
-        self._components.housekeeping.begin_writing(self.recovery_summary, recovery.overlap)
+        self._components.housekeeping.start_writer(self.recovery_summary, recovery.overlap)
         await self._components.processor.first_checkpoint()
 
     async def run(self) -> None:
@@ -231,7 +231,7 @@ class StreamSegmentContainer:
                 tasks.create_task(self._components.processor.run())
                 tasks.create_task(self._components.housekeeping.run_writer())
                 tasks.create_task(self._components.housekeeping.run())
-                for run in self._components.beside:
+                for run in self._components.background_tasks:
                     tasks.create_task(run())
         finally:
             self._parts_ended.set()
@@ -296,9 +296,9 @@ class StreamSegmentContainer:
                 await self._recovered.log.disable(str(cause))
 
     def _listen(self) -> None:
-        room_made = self._components.housekeeping.room_made
-        self._recovered.cache.on_room.append(room_made)
-        self._stop_listening = lambda: self._recovered.cache.on_room.remove(room_made)
+        space_freed = self._components.housekeeping.space_freed
+        self._recovered.cache.on_space_freed.append(space_freed)
+        self._stop_listening = lambda: self._recovered.cache.on_space_freed.remove(space_freed)
 
     # --- verbs -----------------------------------------------------------------------------------
 

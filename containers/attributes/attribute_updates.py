@@ -77,7 +77,7 @@ _OWN_FIRST_BYTES = frozenset((CORE_ATTRIBUTE_PREFIX[0], _MERGED_KEY_PREFIX[0]))
 EvaluatedAppend: TypeAlias = tuple[bytes, AttributeChanges]
 """What is appended, and the values after it."""
 
-AttributeDecision: TypeAlias = (
+AttributeUpdatesOrFunction: TypeAlias = (
     Sequence[AttributeUpdate] | Callable[[SegmentMetadata], EvaluatedAppend]
 )
 """Updates to judge; or what judges by itself, in the stretch in which the operation is accepted, against the segment's

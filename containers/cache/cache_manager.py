@@ -181,7 +181,7 @@ class CacheManager:
         self._eviction_bytes = min(BLOCK_BYTES_MAX, budget // 256)
         self.shares = CacheShares(limit_bytes=self._unflushed_bytes_max)
         self._generation_bytes_max = max(1, int(budget * self._settings.generation_share))
-        self.on_room: list[Callable[[], None]] = []
+        self.on_space_freed: list[Callable[[], None]] = []
         """Called, in the turn of the loop that made the room, when memory became free or evictable.
         They only schedule: staging bytes from here would re-enter the index that is at work."""
         self.generation = 1
@@ -360,9 +360,9 @@ class CacheManager:
         entry.forget_block()
         self._storage.free(block)
 
-    def room_made(self) -> None:
+    def space_freed(self) -> None:
         """Tell the containers that wait for room. Called once by each operation that released or un-pinned entries."""
-        for callback in self.on_room:
+        for callback in self.on_space_freed:
             callback()
 
     # --- eviction -----------------------------------------------------------------------------
@@ -371,7 +371,7 @@ class CacheManager:
         """Evict oldest entries until `bytes_needed` bytes of memory are freed or none is left; the bytes freed."""
         freed = self._evict(bytes_needed)
         if freed:
-            self.room_made()
+            self.space_freed()
         return freed
 
     def _evict(self, bytes_needed: int, entry_count_max: int | None = None) -> int:

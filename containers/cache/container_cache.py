@@ -119,13 +119,13 @@ class ContainerCache:
     def _continue_discarding(self) -> None:
         if self._discarded:
             self._release_discarded(self._discards_per_turn)
-            self.manager.room_made()
+            self.manager.space_freed()
 
     def close(self) -> None:
         """Give everything back. Every entry has been discarded."""
         self._release_discarded(len(self._discarded))
         self.manager.shares.close(self.share)
-        self.manager.room_made()
+        self.manager.space_freed()
 
     def discarded_pinned_bytes(self) -> int:
         """Un-flushed memory that waits to be released; O(discarded entries), for check()."""

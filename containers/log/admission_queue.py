@@ -56,26 +56,28 @@ class AdmissionQueue:
         *,
         throttle: Callable[[], Throttle],
         fetch_attributes: Callable[[SegmentMetadata, list[AttributeKey]], Awaitable[None]],
-        make_room: Callable[[], None],
+        request_flush: Callable[[], None],
         queue_has_room: Callable[[], bool],
         settings: OperationProcessorSettings,
     ) -> None:
         self._throttle = throttle
         self._fetch_attributes = fetch_attributes
-        self._make_room = make_room
+        self._request_flush = request_flush
         self._queue_has_room = queue_has_room
         self._bytes_max = settings.waiting_bytes_max
         self._batch_requests_max = settings.admitted_requests_max
         self._batch_bytes_max = settings.admitted_bytes_max
         self._bytes = 0
         self._requests: deque[WaitingRequest] = deque()
-        self._aside: dict[SegmentMetadata, deque[WaitingRequest]] = {}
+        self._waiting_for_attributes: dict[SegmentMetadata, deque[WaitingRequest]] = {}
         self._wake = asyncio.Event()
-        self.is_blocked = False
+        self.needs_cache_room = False
         """The head of the queue found no room in the cache: a request that comes now must not take it away."""
 
     def __len__(self) -> int:
-        return len(self._requests) + sum(len(line) for line in self._aside.values())
+        return len(self._requests) + sum(
+            len(each) for each in self._waiting_for_attributes.values()
+        )
 
     @property
     def has_room(self) -> bool:
@@ -105,9 +107,9 @@ class AdmissionQueue:
                     self._wake.clear()
                     await self._wait(_LOOK_AGAIN_SECONDS)
                     continue
-                self.is_blocked = not self._admit_batch(fetches)
-                if self.is_blocked:
-                    self._make_room()
+                self.needs_cache_room = not self._admit_batch(fetches)
+                if self.needs_cache_room:
+                    self._request_flush()
                     self._wake.clear()
                     await self._wait(_LOOK_AGAIN_SECONDS)
                 await asyncio.sleep(0)
@@ -120,7 +122,7 @@ class AdmissionQueue:
             left = begin + delay - loop.time()
             if delay == 0.0 or left <= 0.0:
                 return
-            self._make_room()
+            self._request_flush()
             self._wake.clear()
             await self._wait(0.25 if delay == STOP else left)
 
@@ -137,9 +139,9 @@ class AdmissionQueue:
                 break
             request = requests.popleft()
             segment = request.segment
-            aside = self._aside.get(segment)
-            if aside is not None:
-                aside.append(request)
+            waiting = self._waiting_for_attributes.get(segment)
+            if waiting is not None:
+                waiting.append(request)
                 continue
             try:
                 request.attempt()
@@ -147,7 +149,7 @@ class AdmissionQueue:
                 requests.appendleft(request)
                 return False
             except UnknownAttributesError as unknown:
-                self._aside[segment] = deque([request])
+                self._waiting_for_attributes[segment] = deque([request])
                 request.attributes.update(dict.fromkeys(unknown.keys))
                 fetches.create_task(self._fetch(segment, list(request.attributes)))
                 continue
@@ -165,7 +167,7 @@ class AdmissionQueue:
             await self._fetch_attributes(segment, keys)
         except SegmentStoreError as failure:
             error = failure
-        waiting = self._aside.pop(segment)
+        waiting = self._waiting_for_attributes.pop(segment)
         if error is not None and waiting:
             # Only the one that needs it fails: those behind may not need the attribute at all.
             first = waiting.popleft()
@@ -176,9 +178,9 @@ class AdmissionQueue:
 
     def fail_all(self, error: Exception) -> None:
         """The container ends: every waiting request fails."""
-        self.is_blocked = False
-        for line in [self._requests, *self._aside.values()]:
-            while line:
-                request = line.popleft()
+        self.needs_cache_room = False
+        for requests in [self._requests, *self._waiting_for_attributes.values()]:
+            while requests:
+                request = requests.popleft()
                 self._leave(request)
                 request.fail(error)

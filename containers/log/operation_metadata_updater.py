@@ -7,7 +7,7 @@ offset and sequence number, change the pending fields. A refusal changes nothing
 from collections.abc import Sequence
 
 from containers.attributes.attribute_updates import (
-    AttributeDecision,
+    AttributeUpdatesOrFunction,
     add_events,
     encode_merge,
     evaluate_updates,
@@ -58,7 +58,7 @@ class OperationMetadataUpdater:
         data: bytes,
         *,
         expected_offset: int | None,
-        updates: AttributeDecision,
+        updates: AttributeUpdatesOrFunction,
         seal: bool,
         events: int | None,
         now_ms: int,

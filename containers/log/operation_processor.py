@@ -18,7 +18,10 @@ from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from containers.attributes.attribute_updates import AttributeDecision, UnknownAttributesError
+from containers.attributes.attribute_updates import (
+    AttributeUpdatesOrFunction,
+    UnknownAttributesError,
+)
 from containers.container_settings import OperationProcessorSettings
 from containers.log.admission_queue import AdmissionQueue, WaitingRequest
 from containers.log.checkpoints import CheckpointPolicy, CheckpointPreparation
@@ -79,7 +82,7 @@ class OperationProcessor:
         checkpoints: CheckpointPolicy,
         throttler: Throttler,
         fetch_attributes: Callable[[SegmentMetadata, list[AttributeKey]], Awaitable[None]],
-        make_room: Callable[[], None],
+        request_flush: Callable[[], None],
         wall_clock: WallClock,
         settings: OperationProcessorSettings,
     ) -> None:
@@ -93,7 +96,7 @@ class OperationProcessor:
         self._admission_queue = AdmissionQueue(
             throttle=lambda: self._throttle,
             fetch_attributes=fetch_attributes,
-            make_room=make_room,
+            request_flush=request_flush,
             queue_has_room=self._queue_has_room,
             settings=settings,
         )
@@ -130,7 +133,7 @@ class OperationProcessor:
         data: BufferView,
         *,
         offset: int | None = None,
-        attribute_updates: AttributeDecision = (),
+        attribute_updates: AttributeUpdatesOrFunction = (),
         seal: bool = False,
         events: int | None = None,
     ) -> "Future[int]":
@@ -150,7 +153,7 @@ class OperationProcessor:
         if (
             segment.waiting_requests
             or self._throttle.is_active
-            or self._admission_queue.is_blocked
+            or self._admission_queue.needs_cache_room
             or not self._queue_has_room()
         ):
             self._enqueue_append(segment, data, offset, attribute_updates, seal, events, future)
@@ -166,7 +169,7 @@ class OperationProcessor:
         segment: SegmentMetadata,
         data: bytes,
         offset: int | None,
-        updates: AttributeDecision,
+        updates: AttributeUpdatesOrFunction,
         seal: bool,  # positional on the hot path
         events: int | None,
         future: "Future[int]",
@@ -206,7 +209,7 @@ class OperationProcessor:
         segment: SegmentMetadata,
         data: bytes,
         offset: int | None,
-        updates: AttributeDecision,
+        updates: AttributeUpdatesOrFunction,
         seal: bool,
         events: int | None,
         future: "Future[int]",

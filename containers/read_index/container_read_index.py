@@ -86,7 +86,7 @@ class ContainerReadIndex:
         index.is_removed = True
         if not index.is_redirected:
             index.discard_all()
-            self.cache.manager.room_made()
+            self.cache.manager.space_freed()
 
     async def close(self) -> None:
         """End every reader with ContainerStoppedError and give all memory back.

@@ -345,7 +345,7 @@ class SegmentReadIndex:
             # What trickles in must not keep a block pinned that was sized for a long run.
             self._close_run()
         self.truncated(self.metadata.start_offset)
-        self._cache.manager.room_made()
+        self._cache.manager.space_freed()
 
     def truncated(self, start_offset: int) -> None:
         """Bytes below `start_offset` will never be read again; those that Tier 2 has, or skips, are freed."""
@@ -425,7 +425,7 @@ class SegmentReadIndex:
         self._redirect_count -= 1
         self._forget_empty_entries()
         source.discard_all()
-        self._cache.manager.room_made()
+        self._cache.manager.space_freed()
 
     def resolve(self, offset: int, end: int) -> "list[tuple[SegmentReadIndex, int, int]]":
         """Which indexes may have the byte at `offset`: this one, then the sources it is read through, innermost last.

@@ -78,7 +78,7 @@ class TableBatch:
         self.lengths: Sequence[int] = ()
         """Bytes of each record."""
 
-    def judge(self, segment: SegmentMetadata) -> EvaluatedAppend:
+    def evaluate(self, segment: SegmentMetadata) -> EvaluatedAppend:
         """The records, and the attributes after the batch, if it is the next one of the segment.
 
         Raises UnknownAttributesError, TableKeyNotFoundError, TableVersionError.
@@ -92,9 +92,9 @@ class TableBatch:
             unknown = [key for key in self.index_keys if not table.is_known(key)]
             if unknown:
                 raise UnknownAttributesError(unknown)
-        return self.data, self._judge_known(segment)
+        return self.data, self._evaluate_known(segment)
 
-    def _judge_known(self, segment: SegmentMetadata) -> AttributeChanges:
+    def _evaluate_known(self, segment: SegmentMetadata) -> AttributeChanges:
         raise NotImplementedError
 
     def _places(self, segment: SegmentMetadata) -> list[Place | None]:
@@ -132,9 +132,9 @@ class UpdateBatch(TableBatch):
             offset += length
         return versions
 
-    def _judge_known(self, segment: SegmentMetadata) -> AttributeChanges:
+    def _evaluate_known(self, segment: SegmentMetadata) -> AttributeChanges:
         if len(self.index_keys) == 1:
-            return self._judge_one(segment)
+            return self._evaluate_one(segment)
         places = self._places(segment)
         offset = segment.pending_length
         changes: dict[AttributeKey, AttributeValue | None] = {}
@@ -148,7 +148,7 @@ class UpdateBatch(TableBatch):
         grown = sum(live.values()) - sum(place.length for place in before.values() if place)
         return [*changes.items(), *counters(segment, count=count, live_bytes=grown)]
 
-    def _judge_one(self, segment: SegmentMetadata) -> AttributeChanges:
+    def _evaluate_one(self, segment: SegmentMetadata) -> AttributeChanges:
         (place,) = self._places(segment)
         length = self.lengths[0]
         change = (self.index_keys[0], encode_place(segment.pending_length, length))
@@ -183,8 +183,8 @@ class IndependentUpdateBatch(TableBatch):
             appended.result()
         return self.outcomes
 
-    def judge(self, segment: SegmentMetadata) -> EvaluatedAppend:
-        """See AttributeDecision. Raises UnknownAttributesError, AllRefusedError."""
+    def evaluate(self, segment: SegmentMetadata) -> EvaluatedAppend:
+        """See AttributeUpdatesOrFunction. Raises UnknownAttributesError, AllRefusedError."""
         table = segment.attributes
         if not table.complete:
             unknown = [key for key in self.index_keys if not table.is_known(key)]
@@ -237,7 +237,7 @@ class RemovalBatch(TableBatch):
         self.lengths = [len(record) for record in records]
         self.data = b"".join(records)
 
-    def _judge_known(self, segment: SegmentMetadata) -> AttributeChanges:
+    def _evaluate_known(self, segment: SegmentMetadata) -> AttributeChanges:
         before = dict(zip(self.index_keys, self._places(segment), strict=True))
         gone = {key: place for key, place in before.items() if place is not None}
         live_bytes = sum(place.length for place in gone.values())
@@ -258,7 +258,7 @@ class CopyBatch(TableBatch):
         self.lengths = [len(record) for record in records]
         self.data = b"".join(records)
 
-    def _judge_known(self, segment: SegmentMetadata) -> AttributeChanges:
+    def _evaluate_known(self, segment: SegmentMetadata) -> AttributeChanges:
         """Also raises OutdatedCopyError: the copy of a value is never put over a newer one."""
         pending_value = segment.attributes.pending_value
         offset = segment.pending_length

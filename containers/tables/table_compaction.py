@@ -128,7 +128,7 @@ class TableCompaction:
                 return
             try:
                 await asyncio.shield(
-                    self._processor.append(segment, batch.data, attribute_updates=batch.judge)
+                    self._processor.append(segment, batch.data, attribute_updates=batch.evaluate)
                 )
             except OutdatedCopyError:
                 continue

@@ -142,7 +142,7 @@ class TableHandle:
                     outcome.set_result(result)
 
         self._processor.append(
-            segment, batch.data, offset=offset, attribute_updates=batch.judge
+            segment, batch.data, offset=offset, attribute_updates=batch.evaluate
         ).add_done_callback(appended)
         if segment.waiting_requests:
             # It waits, perhaps for what the index lacks: asked for together with what others wait for.

@@ -51,7 +51,7 @@ async def test_h35_an_append_that_waits_for_room_is_not_passed_by_smaller_ones()
         ):
             await small.append(b"s" * 400_000)
             waiting = large.append(b"l" * 450_000)
-            while not container._components.processor._admission_queue.is_blocked:
+            while not container._components.processor._admission_queue.needs_cache_room:
                 await asyncio.sleep(0)
             behind = small.append(b"s")
             for _ in range(20):
@@ -216,7 +216,7 @@ async def test_h37_a_container_whose_tier_2_is_down_leaves_another_its_part_of_t
             store.down = True
         async with greedy.open_segment("a") as segment, asyncio.timeout(30):
             appends = [segment.append(bytes(60_000)) for _ in range(200)]
-            while not greedy._components.processor._admission_queue.is_blocked:
+            while not greedy._components.processor._admission_queue.needs_cache_room:
                 await asyncio.sleep(0.01)
         part = cache.shares.guaranteed_bytes
         assert part == int(8 * MIB * 0.9) // 2 // 2

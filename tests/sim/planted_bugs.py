@@ -200,11 +200,11 @@ def _give_moved_records_new_versions(patch: pytest.MonkeyPatch) -> None:
 def _forget_that_removed_keys_are_gone(patch: pytest.MonkeyPatch) -> None:
     """Removals change the count, and leave the places where they were (H64)."""
 
-    def judge_known(self: RemovalBatch, segment: SegmentMetadata) -> AttributeChanges:
+    def evaluate_known(self: RemovalBatch, segment: SegmentMetadata) -> AttributeChanges:
         _ = self._places(segment)
         return []
 
-    patch.setattr(RemovalBatch, "_judge_known", judge_known)
+    patch.setattr(RemovalBatch, "_evaluate_known", evaluate_known)
 
 
 def _answer_for_volumes_before_they_are_synced(patch: pytest.MonkeyPatch) -> None:
@@ -227,14 +227,14 @@ def _skip_what_the_index_of_the_volumes_lacks(patch: pytest.MonkeyPatch) -> None
 
 
 def _queue_late_requests_behind_those_that_stepped_aside(patch: pytest.MonkeyPatch) -> None:
-    """Others of the segment that came before them are in the line still (H35)."""
+    """Others of the segment that came before them are in the queue still (H35)."""
     honest = AdmissionQueue.add
 
     def add(self: AdmissionQueue, request: WaitingRequest) -> None:
         honest(self, request)
-        aside = self._aside.get(request.segment)
-        if aside is not None:
-            aside.append(self._requests.pop())
+        waiting = self._waiting_for_attributes.get(request.segment)
+        if waiting is not None:
+            waiting.append(self._requests.pop())
 
     patch.setattr(AdmissionQueue, "add", add)
 

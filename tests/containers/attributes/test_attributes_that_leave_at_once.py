@@ -95,7 +95,7 @@ async def test_a_request_in_the_line_is_let_through_though_its_attributes_leave_
     line = AdmissionQueue(
         throttle=lambda: Throttle(0.0, ""),
         fetch_attributes=fetch,
-        make_room=lambda: None,
+        request_flush=lambda: None,
         queue_has_room=lambda: True,
         settings=OperationProcessorSettings(),
     )

@@ -179,7 +179,7 @@ def test_h34_a_block_does_not_change_hands_while_charges_leave_no_room_for_it() 
 def test_those_who_wait_for_room_are_told_when_there_is_some() -> None:
     manager, share = manager_of(MIB)
     told: list[int] = []
-    manager.on_room.append(lambda: told.append(manager.statistics().occupied_bytes))
+    manager.on_space_freed.append(lambda: told.append(manager.statistics().occupied_bytes))
     manager.make_evictable(unflushed_entry(manager, share, EvictionLog(), 0), share=share)
     assert told == []
     assert manager.evict(1) == KIB64
