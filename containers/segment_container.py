@@ -421,7 +421,7 @@ class StreamSegmentContainer:
             storage=self._recovered.storage, flush=self._components.housekeeping.flush
         )
 
-    # --- for people ------------------------------------------------------------------------------
+    # --- health and metrics ----------------------------------------------------------------------
 
     def health(self) -> ContainerHealth:
         """What `/health` says of it, now."""

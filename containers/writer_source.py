@@ -53,7 +53,7 @@ class ContainerWriterSource(ActiveSegments):
     def handed_out_sequence_number(self) -> SequenceNumber:
         return self._memory_log.handed_out_sequence_number
 
-    def kept(self, segment_id: SegmentId, start: int, end: int) -> bytes | None:
+    def read_cached(self, segment_id: SegmentId, start: int, end: int) -> bytes | None:
         segment = self._metadata.by_id.get(segment_id)
         if segment is None or end > segment.length:
             return None

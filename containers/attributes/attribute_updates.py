@@ -136,7 +136,7 @@ def _validate_own_key(update: AttributeUpdate, *, at_creation: bool) -> None:
             )
     elif key in (TABLE_ENTRY_COUNT, TABLE_LIVE_BYTES) or key.startswith(_MERGED_KEY_PREFIX):
         raise InvalidRequestError(
-            f"the store keeps this attribute itself, nobody else can set it key={key.hex()}"
+            f"the store keeps this attribute itself, callers cannot set it key={key.hex()}"
         )
 
 

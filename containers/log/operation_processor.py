@@ -438,7 +438,7 @@ class OperationProcessor:
     def _stopped(self, future: "Future[int]") -> None:
         fail_unless_done(future, self._pipeline.stop_error())
 
-    # --- what goes on beside the verbs -----------------------------------------------------------
+    # --- throttling, completions, checkpoints ----------------------------------------------------
 
     def _read_clock(self) -> None:
         """Once per turn, not per append."""
@@ -499,9 +499,9 @@ class OperationProcessor:
     async def run(self) -> None:
         """Work the admission queue off; raises what ended the processor."""
         async with asyncio.TaskGroup() as tasks:
-            line = tasks.create_task(self._admission_queue.run())
+            admission = tasks.create_task(self._admission_queue.run())
             await self._pipeline.failed.wait()
-            line.cancel()
+            admission.cancel()
         assert self._pipeline.failure is not None, "woken without a failure"
         raise self._pipeline.failure
 

@@ -243,7 +243,7 @@ class Recovery:
                     wanted += replay.prepare_checkpoint(record)
             wanted = sorted({key for key in wanted if key not in replay.records})
             if wanted:
-                replay.learn(await self._storage.load(wanted))
+                replay.add_stored_records(await self._storage.load(wanted))
         for record in records:
             self._require_newest_root(record.root_changes)
             replay.apply(record)

@@ -134,7 +134,7 @@ class Replay:
 
     # --- segments --------------------------------------------------------------------------------
 
-    def learn(self, records: Mapping[SegmentId, SegmentRecord]) -> None:
+    def add_stored_records(self, records: Mapping[SegmentId, SegmentRecord]) -> None:
         """What Tier 2 says of segments that the next records may name."""
         self.records.update(records)
 
@@ -171,7 +171,7 @@ class Replay:
                 segment.storage_length = length
                 segment.read_index.storage_advanced(length)
 
-    def forget(self, segment: SegmentMetadata) -> None:
+    def drop_segment(self, segment: SegmentMetadata) -> None:
         """The segment has left memory, or Tier 2 has followed its end."""
         self._dropped_up_to[segment.segment_id] = self.highest_sequence_number
         self._read_index.remove(segment.segment_id)
@@ -207,7 +207,7 @@ class Replay:
 
     def left_storage(self, segment: SegmentMetadata) -> None:
         """A flush has published its end."""
-        self.forget(segment)
+        self.drop_segment(segment)
         self.records.pop(segment.segment_id, None)
 
     def begin_flush(self) -> None:
@@ -477,7 +477,7 @@ class Replay:
         target.pending_length = target.length
         source.pending_sealed = source.pending_merged = True
         if published:
-            self.forget(source)
+            self.drop_segment(source)
 
     def _map(self, record: Record) -> None:
         segment, position = decode_segment_snapshot(record.snapshot)
@@ -532,7 +532,7 @@ class Replay:
             compare_with_checkpoint(present, segment, record.sequence_number)
         if self._storage_known:
             for segment in [s for s in self._metadata.by_id.values() if s.segment_id not in named]:
-                self.forget(segment)
+                self.drop_segment(segment)
 
     def _restore_evicted(self, segment: SegmentMetadata, sequence_number: SequenceNumber) -> None:
         """An owner without Tier 2 cannot tell what an earlier one evicted, and names it again.
@@ -588,13 +588,13 @@ class Replay:
                 needed.add(merge.segment.segment_id)
         for segment in [segment for segment in by_id.values() if segment.deleted]:
             if segment.segment_id not in self.records and segment.segment_id not in needed:
-                self.forget(segment)
+                self.drop_segment(segment)
         # Targets before their sources: chains end at their last target.
         for merge in reversed(merges):
             source = by_id.get(merge.source.segment_id)
             target_left = self._dropped_up_to.get(merge.segment.segment_id, 0)
             if source is not None and merge.sequence_number <= target_left:
-                self.forget(source)
+                self.drop_segment(source)
 
     def _complete_stored(self) -> None:
         """The log need not have the bytes of a source any more whose target is in Tier 2 up to the merge's end."""

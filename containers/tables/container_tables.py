@@ -125,7 +125,7 @@ class ContainerTables:
             self._scans.popitem(last=False)
         return scan
 
-    # --- beside the verbs ------------------------------------------------------------------------
+    # --- background work -------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Compact what is due, until cancelled."""

@@ -93,7 +93,7 @@ class WriterDataSource(FlushSource, Protocol):
     def handed_out_sequence_number(self) -> SequenceNumber:
         """Every operation at or below it is contained in items that were handed out."""
 
-    def kept(self, segment_id: SegmentId, start: int, end: int) -> bytes | None:
+    def read_cached(self, segment_id: SegmentId, start: int, end: int) -> bytes | None:
         """A copy of committed bytes, flushed ones included, if all of [start, end) is in memory; None otherwise."""
 
     async def acknowledge(self, up_to: SequenceNumber) -> None:

@@ -343,7 +343,7 @@ class StorageWriter:
         self._maintained_at = asyncio.get_running_loop().time()
         await self._storage.maintain()
         await self._storage.collect_garbage()
-        await self._storage.scrub(self._source.kept)
+        await self._storage.scrub(self._source.read_cached)
         if self._health.state is StorageState.UNAVAILABLE:
             self._health.succeeded()
 

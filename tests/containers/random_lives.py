@@ -146,9 +146,8 @@ class ContainerLives(ABC):
         for _ in range(LIVES):
             async with asyncio.timeout(HANG_SECONDS):
                 await self._live()
-        await asyncio.sleep(
-            HANG_SECONDS
-        )  # timers that a life left behind hurt nobody, and keep none of its memory
+        # Timers that a life left behind do no harm, and keep none of its memory.
+        await asyncio.sleep(HANG_SECONDS)
 
     async def _live(self) -> None:
         choose = self.random.choice

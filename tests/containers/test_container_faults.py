@@ -403,4 +403,4 @@ async def test_a_container_that_is_taken_away_while_its_start_fails_gives_its_lo
     log.may_close.set()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert log.is_closed, "nobody can open it for as long as the process lives"
+    assert log.is_closed, "no owner can open it for as long as the process lives"

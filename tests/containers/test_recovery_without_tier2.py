@@ -17,7 +17,7 @@ PATIENT = ContainerSettings(
     writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0),
     claim_retry_seconds=3600.0,
 )
-"""Nothing is flushed unless somebody asks for it, and Tier 2 is not asked again."""
+"""Nothing is flushed unless a test asks for it, and Tier 2 is not asked again."""
 
 
 @asynccontextmanager

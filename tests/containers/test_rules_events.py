@@ -24,7 +24,7 @@ EVENT = b"\0\0\0\0\0\0\0\x5c" + b"e" * 92
 PATIENT = ContainerSettings(
     writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0)
 )
-"""Nothing is flushed unless somebody asks for it."""
+"""Nothing is flushed unless a test asks for it."""
 ONE_EVENT = AttributeUpdate(EVENT_COUNT, 1, AttributeUpdateType.ACCUMULATE)
 
 

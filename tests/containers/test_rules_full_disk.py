@@ -76,7 +76,7 @@ async def test_h52_appends_that_were_accepted_before_the_log_was_full_are_kept()
 
 
 async def append_until_it_ends(tiers: MemoryTiers, log: CrowdedLog, appends: int) -> None:
-    """Ends with the container, which cancels whoever waits."""
+    """Ends with the container, which cancels those that wait."""
     async with running(tiers, settings=PATIENT, log=log) as container:
         await container.create("a")
         log.entries_until_full = 3

@@ -249,7 +249,7 @@ async def test_a_memory_of_a_merge_names_the_source_and_older_ones_are_read() ->
         assert decode_merge(value) == (5, source.segment_id)
         target = container._recovered.metadata.get("a")
         assert target is not None
-        # As an older version left it: nobody else may set it.
+        # As an older version left it: no caller may set it.
         await container._components.processor.update_attributes(
             target, [AttributeUpdate(key, 4711)]
         )

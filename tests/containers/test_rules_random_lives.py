@@ -251,7 +251,7 @@ class LivesThatRecoverInLittleMemory(RandomLives):
     async def start(self, entry_bytes_max: int) -> StreamSegmentContainer:
         for attempt, blocks_left in enumerate(
             (1, 1, 1, 2, 3, 20, 60)
-        ):  # whoever is refused tries again with more
+        ):  # one that is refused tries again with more
             cache = CacheManager(storage=CacheStorage(budget_bytes=1 << 20))
             ballast = cache.shares.open()
             ballast.charge(cache.budget_bytes - blocks_left * BLOCK_BYTES_MIN)

@@ -25,7 +25,7 @@ from tier2.store_reader import ContainerReader
 PATIENT = ContainerSettings(
     writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0)
 )
-"""Nothing is flushed unless somebody asks for it."""
+"""Nothing is flushed unless a test asks for it."""
 
 WRITER = AttributeKey(b"writer-0000000001")
 
@@ -370,7 +370,7 @@ async def test_h16_a_log_that_is_older_than_tier_2_is_refused_however_often_it_i
 async def test_h7_a_follower_of_a_lost_log_that_lost_its_journals_is_refused_however_often() -> (
     None
 ):
-    """Also behind each time that somebody enables the log by hand: what it had published tells on it."""
+    """Also behind each time that a person enables the log by hand: what it had published tells on it."""
     tiers = MemoryTiers()
     await flushed_and_more(tiers)
     lost, changes = tiers.log_store, await changes_of_manifest(tiers)

@@ -1,7 +1,8 @@
 """Processes that run containers and a controller over the same logs and the same Tier 2, one after the other.
 
 A process is what the host makes of one, without sockets: registry, manager, the whole store's doors, a controller and
-its lives. Which containers it runs says the test. Whoever starts a container's log takes it from whoever had it.
+its supervisor. Which containers it runs says the test. A process that starts a container's log takes it from the
+one that had it.
 """
 
 import asyncio

@@ -301,7 +301,7 @@ def test_a_call_under_way_is_refused_so_that_its_client_comes_back() -> None:
             await prepared(process)
             operations = process.controller.components.streams.operations
             async with operations.exclusive("s", "a"):
-                # It waits for the stream, which nobody gives up.
+                # It waits for the stream, which is not given up.
                 waits = asyncio.create_task(
                     process.call("sealStream", STREAM, api.UpdateStreamStatus)
                 )

@@ -43,7 +43,7 @@ async def test_h29_what_one_slice_would_do_is_left_to_the_checkpoint() -> None:
     done = asyncio.Event()
     preparation = CheckpointPreparation(metadata=metadata, done=done.set)
     preparation.start()
-    assert not done.is_set()  # whoever starts it is not called back in the same stretch
+    assert not done.is_set()  # its caller is not called back in the same stretch
     await asyncio.sleep(0)
     assert done.is_set()
     assert changed_count(segments) == SLICE_COUNT

@@ -192,7 +192,7 @@ async def test_a_sequential_reader_is_read_ahead_of_while_it_finds_everything_in
         assert content == DATA[position : position + len(content)]
         position += len(content)
         await turns()
-    # One that nobody read ahead of would wait for each fetch; one that misses start for each window.
+    # One without read-ahead would wait for each fetch; one that misses start for each window.
     assert waited <= 3
     assert bench.container.statistics().fetched_bytes < 2 * len(DATA)
     bench.container.check()

@@ -47,7 +47,7 @@ async def test_a_segment_is_not_made_a_table_once_it_exists() -> None:
 
 
 async def test_a_segment_that_bears_the_type_of_a_table_keeps_its_bytes() -> None:
-    """A type is an attribute like others, and whoever writes it has no table: nothing is compacted away."""
+    """A type is an attribute like others, and a caller that writes it has no table: nothing is compacted away."""
     settings = ContainerSettings(tables=TableSettings(compact_bytes_min=100))
     async with running(MemoryTiers(), settings=settings) as container:
         await container.create("segment")

@@ -88,7 +88,7 @@ class MemoryStorage:
         if late is not None and self.lands_before_claim():
             self._land(late)
         self.epoch = epoch
-        self._busy = False  # whoever was in the middle of a call is gone
+        self._busy = False  # the caller that was in the middle of a call is gone
         return ClaimedManifest(
             created=created,
             was_ours=not created,

@@ -311,7 +311,7 @@ class SmallContainer:
         views = [memoryview(content)[:middle], memoryview(content)[middle:]]
         return [view for view in views if len(view)]
 
-    def kept(self, segment_id: SegmentId, start: int, end: int) -> bytes | None:
+    def read_cached(self, segment_id: SegmentId, start: int, end: int) -> bytes | None:
         return None
 
     def published(

@@ -1,4 +1,4 @@
-"""A Tier 2 that fails, is full, or belongs to somebody else by now. The storage writer runs in virtual time."""
+"""A Tier 2 that fails, is full, or belongs to another owner by now. The storage writer runs in virtual time."""
 
 import asyncio
 import itertools
@@ -206,7 +206,7 @@ def test_a_cancelled_flush_leaves_nothing_behind() -> None:
             await asyncio.sleep(5)
             container.append(container.create("a"), b"x")
             await asyncio.sleep(5)
-            assert not storage.landed  # nobody forces it any more
+            assert not storage.landed  # no flush forces it any more
 
     simulate(scenario)
 
