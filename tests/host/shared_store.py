@@ -80,7 +80,7 @@ class StoreProcess:
             locate=lambda segment: Endpoint("127.0.0.1", 12345),
             settings=ControllerSettings(),
         )
-        self.life = ControllerSupervisor(controller=self.controller, registry=self.registry)
+        self.supervisor = ControllerSupervisor(controller=self.controller, registry=self.registry)
         self._manager = ContainerManager(
             host_id=HostId(name),
             assignments=self.assignments,
@@ -92,7 +92,7 @@ class StoreProcess:
     async def working(self) -> AsyncIterator[None]:
         """Inside, the process lives."""
         managing = asyncio.create_task(self._manager.run())
-        living = asyncio.create_task(self.life.run())
+        living = asyncio.create_task(self.supervisor.run())
         try:
             yield
         finally:

@@ -209,7 +209,7 @@ def test_h42_after_corruption_a_container_is_never_assigned_again(cause: Excepti
 
 
 def poison() -> Exception:
-    """What a value that cannot be stored comes to, in every life."""
+    """What a value that cannot be stored comes to, at every start."""
     try:
         struct.pack("<H", 1 << 16)
     except struct.error as error:

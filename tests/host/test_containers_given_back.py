@@ -147,12 +147,15 @@ def test_a_controller_knows_what_another_one_did_while_its_containers_were_away(
             await until_committed(first, ended)
             assert {each for _, each in await completed(first)} == {"COMMITTED"}
             assert await length(first) == len(b"mine") + len(b"ended") + 2 * 8
-            assert first.life.metrics() == {"controller_ready": 1.0, "controller_lives_total": 2.0}
+            assert first.supervisor.metrics() == {
+                "controller_ready": 1.0,
+                "controller_lives_total": 2.0,
+            }
             await asyncio.sleep(AFTER_EVERY_LEASE_SECONDS)
             assert await state(first, held) == "ABORTED"
             assert (held.lowBits, "ABORTED") in await completed(first)
             first.controller.components.decisions.check()
-            assert not first.life.complaints()
+            assert not first.supervisor.complaints()
 
     with caplog.at_level(logging.WARNING):
         run_simulation(1, main)
@@ -310,7 +313,7 @@ def test_a_call_under_way_is_refused_so_that_its_client_comes_back() -> None:
                 with pytest.raises(ControllerRestartedError):
                     await waits
             await process.until_it_has_nothing()
-            [complaint] = process.life.complaints()
+            [complaint] = process.supervisor.complaints()
             assert complaint.startswith("the controller does not work now: ")
             await process.take_over()
             answer = await process.call("sealStream", STREAM, api.UpdateStreamStatus)

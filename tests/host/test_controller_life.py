@@ -71,15 +71,15 @@ class World:
             locate=lambda name: Endpoint("127.0.0.1", 12345),
             settings=ControllerSettings(),
         )
-        self.life = ControllerSupervisor(controller=self.controller, registry=self.registry)
-        self.running = loop.create_task(self.life.run())
+        self.supervisor = ControllerSupervisor(controller=self.controller, registry=self.registry)
+        self.running = loop.create_task(self.supervisor.run())
 
     def works(self) -> bool:
         return self.controller.is_ready
 
     @property
     def lives(self) -> float:
-        return self.life.metrics()["controller_lives_total"]
+        return self.supervisor.metrics()["controller_lives_total"]
 
     def begins(self, table: str) -> SimpleContainer:
         """The container of that table."""
@@ -108,7 +108,7 @@ def test_the_controller_is_ready_soon_after_its_containers(
         world = World(loop, recovery_seconds=recovery_seconds)
         if is_told:
             loop.call_later(recovery_seconds, world.begins, SCOPES_TABLE)
-        await world.life.wait_until_recovered()
+        await world.supervisor.wait_until_recovered()
         late = loop.time() - begin - recovery_seconds
         late_max = 0.01 if is_told else 0.03 + recovery_seconds / 4
         assert late <= late_max, f"late={late:.3f}"
@@ -124,7 +124,7 @@ def test_a_life_ends_with_a_container_of_its_tables_and_the_next_one_begins_with
     async def main(loop: SimLoop) -> None:
         world = World(loop)
         container = world.begins(table)
-        await world.life.wait_until_recovered()
+        await world.supervisor.wait_until_recovered()
         await world.controller.components.scopes.create("s")
         await world.controller.components.scopes.streams("s", after="", count=1)
         components = world.controller.components
@@ -132,7 +132,7 @@ def test_a_life_ends_with_a_container_of_its_tables_and_the_next_one_begins_with
         world.ends(container)
         await asyncio.sleep(1.0)
         assert not world.works()
-        assert world.life.complaints()
+        assert world.supervisor.complaints()
         world.tables.broken = None
         began = loop.time()
         world.begins(table)
@@ -152,7 +152,7 @@ def test_a_container_that_stays_away_takes_only_its_own_scopes_with_it() -> None
     async def main(loop: SimLoop) -> None:
         world = World(loop)
         container = world.begins(scope_table("s", 1))
-        await world.life.wait_until_recovered()
+        await world.supervisor.wait_until_recovered()
         for scope in ("s", "other"):
             await world.controller.components.scopes.create(scope)
         # The first time it may be back soon, and is waited for; later it is known to be away.
@@ -167,7 +167,7 @@ def test_a_container_that_stays_away_takes_only_its_own_scopes_with_it() -> None
                 await asyncio.sleep(0.1)
             assert loop.time() - began < patience
             await world.controller.components.scopes.streams("other", after="", count=1)
-            assert any("scope s" in each for each in world.life.complaints())
+            assert any("scope s" in each for each in world.supervisor.complaints())
             assert world.controller.is_incomplete
             world.tables.missing = set()
             container = world.begins(scope_table("s", 1))
@@ -181,7 +181,7 @@ def test_a_container_that_stays_away_takes_only_its_own_scopes_with_it() -> None
 def test_a_container_without_tables_may_end_and_the_life_goes_on() -> None:
     async def main(loop: SimLoop) -> None:
         world = World(loop)
-        await world.life.wait_until_recovered()
+        await world.supervisor.wait_until_recovered()
         mine = {container_of(name, CONTAINERS) for name in (SCOPES_TABLE, TRANSACTIONS_TABLE)}
         other = next(n for n in range(CONTAINERS) if ContainerId(n) not in mine)
         container = SimpleContainer(ContainerId(other))
@@ -211,7 +211,7 @@ def test_an_attempt_that_hangs_on_a_container_ends_with_it() -> None:
         await hangs.wait()
         world.tables.create_table = works  # type: ignore[method-assign]
         world.ends(container)
-        await world.life.wait_until_recovered()
+        await world.supervisor.wait_until_recovered()
         await world.stop()
 
     run_simulation(1, main)
@@ -226,7 +226,7 @@ def test_what_breaks_the_start_is_told_and_tried_again_in_pauses_that_grow(
         world.tables.broken = error
         await asyncio.sleep(100.0)
         assert 20 < world.tables.starts < 50
-        assert world.life.complaints() == [f"the controller does not work now: {error}"]
+        assert world.supervisor.complaints() == [f"the controller does not work now: {error}"]
         world.tables.broken = None
         await asyncio.sleep(10.0)
         assert world.works()

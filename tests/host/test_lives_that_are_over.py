@@ -1,4 +1,4 @@
-"""Goal: a life of a container ends with what it was begun for, also where the host never saw the assignment in between.
+"""Goal: a container's task ends with what it was begun for, also where the host never saw the assignment in between.
 
 A host that idles does not notice that its log was fenced. What another host created meanwhile is unknown to it.
 """
