@@ -127,8 +127,6 @@ of the rows, and the lowest and the highest number of these."""
 Walk: TypeAlias = Callable[[memoryview, int, int, int, list[NewRow], Callable[[int], bool]], Walked]
 """Of a stretch, where that begins in the volume, the number and the seed of the volume: rows of plain records are put
 into the list, and the places of others in the volume are called with; where that returns False it ends."""
-Order: TypeAlias = Callable[[list[NewRow]], bool]
-"""Sorts rows by their keys, those of one key as they came; whether any key is there twice."""
 
 _StagedRow: TypeAlias = tuple[int, ObjectRow | None]
 _NEVER_STAGED: _StagedRow = (-1, None)
@@ -650,7 +648,8 @@ class PlainRows:
     def store(self) -> None:
         """Everything that was taken is in the index. Raises OSError."""
         rows, self._rows = self._rows, []
-        repeated = _FASTEST_ORDER(rows)
+        rows.sort(key=itemgetter(0))
+        repeated = len({key for key, _ in rows}) < len(rows)
         if rows:
             self._highest_stored = max(self._highest_stored, rows[-1][0])
         if repeated:
@@ -704,22 +703,6 @@ class PlainRows:
                 self._superseded(*plain_row_volume_and_length(value_of(before)))
             newest[key] = one
         return list(newest.values())
-
-
-def native_order() -> Order | None:
-    """None where it was not built, or is switched off."""
-    module = native_module("tier2.volumes.native.row_order")
-    found: Order | None = None if module is None else module.order
-    return found
-
-
-def order_in_python(rows: list[NewRow]) -> bool:
-    """See Order."""
-    rows.sort(key=itemgetter(0))
-    return len({key for key, _ in rows}) < len(rows)
-
-
-_FASTEST_ORDER = native_order() or order_in_python
 
 
 class RowMemory:

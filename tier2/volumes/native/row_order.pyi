@@ -1,3 +1,0 @@
-from tier2.volumes.index_database import NewRow
-
-def order(rows: list[NewRow], /) -> bool: ...
