@@ -16,8 +16,8 @@ from tests.s3.conftest import client_of, endpoint
 from tests.s3.raw_request import send, signed_headers
 from tests.s3.test_objects import body_of, code_of
 from tests.tier2.volumes.engines import SetClock, open_small
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.index import current_key
-from tier2.volumes.index_database import MemoryIndex
 
 pytestmark = pytest.mark.integration
 

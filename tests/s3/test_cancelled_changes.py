@@ -18,7 +18,7 @@ from segmentstore.s3.errors import S3Error
 from segmentstore.s3.request_target import BUCKETS, object_key, objects_prefix
 from segmentstore.s3.settings import EndpointSettings
 from tests.tier2.volumes.engines import SMALL, SetClock, open_small
-from tier2.volumes.index_database import MemoryIndex
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.multipart import MultipartUploads, Upload
 from tier2.volumes.objects import Description, digest
 from tier2.volumes.opening import OpenEngine

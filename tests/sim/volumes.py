@@ -9,7 +9,8 @@ from random import Random
 
 from tests.sim.disk import DeadProcessError, Mount
 from tests.sim.settings import NodeSettings
-from tier2.volumes.index_database import IndexDatabase, MemoryIndex, NewRow, Row
+from tests.tier2.volumes.memory_index import MemoryIndex
+from tier2.volumes.index_database import IndexDatabase, NewRow, Row
 from tier2.volumes.settings import VolumeSettings
 
 

@@ -1,7 +1,7 @@
 """The database of the index: an ordered map from bytes to bytes that changes by whole batches.
 
 `IndexDatabase` is the interface. `LmdbIndex` keeps it on the disk, `BufferedIndex` holds the newest rows in memory over
-a database that gets them by the thousand, `MemoryIndex` is for tests and the simulation.
+a database that gets them by the thousand. Tests and the simulation have one in memory.
 
 Guarantees (tests/tier2/volumes/index_database_suite.py):
 
@@ -46,11 +46,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from random import Random
 from typing import Protocol, TypeAlias
 
 import lmdb
-from sortedcontainers import SortedDict
 
 from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError, StorageError, StorageUnavailableError
@@ -699,87 +697,3 @@ def _merged_rows(
     added = sorted((key, value) for key, value in changed.items() if value is not None)
     merged = heapq.merge(kept, added, key=itemgetter(0))
     return [row for row, _ in zip(merged, range(limit), strict=False)]
-
-
-class MemoryIndex:
-    """An IndexDatabase that forgets with the process, unless its owner keeps the object. `lose_unsynced`: a power cut.
-
-    Not for several threads at once.
-
-    Invariant: after a power cut the state is that of some batch boundary between the last sync and the last batch (D2);
-    while it is loaded, any rows may be lost (D4).
-    """
-
-    def __init__(self) -> None:
-        self._rows: SortedDict[bytes, bytes] = SortedDict()
-        self._unsynced: list[list[tuple[bytes, bytes | None]]] = []
-        """For each batch since the last sync, what undoes it."""
-        self._loading = False
-
-    def get(self, key: bytes) -> bytes | None:
-        found: bytes | None = self._rows.get(key)
-        return found
-
-    def get_certain(self, key: bytes) -> bytes | None:
-        return self.get(key)
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self._rows.get(key) for key in keys]
-
-    def scan(self, first: bytes, before: bytes, limit: int) -> Sequence[Row]:
-        rows: list[Row] = []
-        for key in self._rows.irange(first, before, inclusive=(True, False)):
-            if len(rows) >= limit:
-                break
-            rows.append((key, self._rows[key]))
-        return rows
-
-    def apply(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
-        changes = list(changes)
-        undo: list[tuple[bytes, bytes | None]] = []
-        for key, value in changes:
-            undo.append((key, self._rows.get(key)))
-            self._set(key, value)
-        self._unsynced.append(undo)
-
-    def add(self, rows: Sequence[NewRow]) -> Sequence[NewRow]:
-        present = [row for row in rows if row[0] in self._rows]
-        new = [row for row in rows if row[0] not in self._rows]
-        self.apply([(row[0], bytes(value_of(row))) for row in new])
-        return present
-
-    def load(self) -> None:
-        self._loading = True
-
-    def loaded(self) -> None:
-        """Not synced yet: what was loaded may still be lost in part."""
-
-    def sync(self) -> None:
-        self._unsynced.clear()
-        self._loading = False
-
-    def lose_unsynced(self, random: Random) -> None:
-        """A power cut: some of the newest batches never happened."""
-        kept = random.randint(0, len(self._unsynced))
-        for undo in reversed(self._unsynced[kept:]):
-            for key, value in reversed(undo):
-                if not self._loading or random.random() < 0.5:
-                    self._set(key, value)
-        self._unsynced.clear()
-
-    def fork(self) -> "MemoryIndex":
-        """A copy that goes its own way, unsynced batches included."""
-        twin = MemoryIndex()
-        twin._rows = self._rows.copy()
-        twin._unsynced = list(self._unsynced)
-        twin._loading = self._loading
-        return twin
-
-    def close(self) -> None:
-        """Nothing to release: the rows stay for the next open."""
-
-    def _set(self, key: bytes, value: bytes | None) -> None:
-        if value is None:
-            self._rows.pop(key, None)
-        else:
-            self._rows[key] = value

@@ -13,9 +13,9 @@ from segmentstore.contracts.errors import (
     StorageUnavailableError,
 )
 from tests.tier2.volumes.engines import open_small
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.group_commit import GroupCommit
 from tier2.volumes.index import VOLUME
-from tier2.volumes.index_database import MemoryIndex
 from tier2.volumes.mutations import Mutation
 from tier2.volumes.write_batch import Outcome, PreparedBatch
 

@@ -14,9 +14,9 @@ from tests.sim.disk import SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.volumes.engines import SMALL, open_small
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.compaction import CompactionPicker
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.index_database import MemoryIndex
 from tier2.volumes.objects import RetentionMode
 from tier2.volumes.opening import OpenEngine
 from tier2.volumes.volume_files import ScannedRecord, VolumeFiles, VolumeScan

@@ -17,6 +17,7 @@ from tests.sim.disk import SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.volumes.engines import SMALL, open_small
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tests.tier2.volumes.one_record import encode_record
 from tier2.volumes.compaction_copy import (
     CopiedSlice,
@@ -26,7 +27,6 @@ from tier2.volumes.compaction_copy import (
     verify_slice,
 )
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.index_database import MemoryIndex
 from tier2.volumes.mutations import PlainRelocation, VolumeWritten
 from tier2.volumes.opening import OpenEngine
 from tier2.volumes.volume_files import OpenVolume, VolumeFiles, VolumeScan

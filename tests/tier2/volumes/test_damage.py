@@ -15,9 +15,9 @@ import pytest
 
 from segmentstore.contracts.errors import CorruptedDataError, StorageError
 from tests.tier2.volumes.engines import SMALL, open_small
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes import rebuild
 from tier2.volumes.index import BLOB, CURRENT
-from tier2.volumes.index_database import MemoryIndex
 from tier2.volumes.rebuild import Walk, native_walk, walk_in_python
 
 CONTENTS = {b"key/%02d" % n: Random(n).randbytes(n % 4 * 1500 + 100) for n in range(16)}

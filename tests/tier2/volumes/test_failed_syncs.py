@@ -13,7 +13,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.power_cuts import Persistence, power_cut_image
 from tests.sim.simulation import run_simulation
 from tests.tier2.volumes.engines import open_small
-from tier2.volumes.index_database import MemoryIndex
+from tests.tier2.volumes.memory_index import MemoryIndex
 
 ROOT = "/machine/engine"
 OLD, NEW = b"old" * 1000, b"new" * 1000

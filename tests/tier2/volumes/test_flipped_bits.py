@@ -14,8 +14,8 @@ from segmentstore.codec.crc32 import crc32_of
 from segmentstore.codec.crc_algebra import CRC32, flipped_bit, joined_crc, with_bit_flipped
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
 from tests.tier2.volumes.engines import open_small
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.index_database import MemoryIndex
 from tier2.volumes.opening import OpenEngine
 
 KEYS = [b"key/%d" % number for number in range(6)]

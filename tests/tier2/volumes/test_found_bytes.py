@@ -15,11 +15,11 @@ import pytest
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
 from segmentstore.contracts.identifiers import BufferView
 from tests.tier2.volumes.engines import SMALL, open_small
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes import deduplication
 from tier2.volumes.deduplication import DuplicateCheck
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.index import BlobRow, blob_key, decode_blob_row
-from tier2.volumes.index_database import MemoryIndex
 from tier2.volumes.mutations import DuplicateFound, Put
 from tier2.volumes.objects import Description, RetentionMode, digest
 from tier2.volumes.opening import OpenEngine

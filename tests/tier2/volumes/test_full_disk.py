@@ -17,8 +17,8 @@ from tests.sim.loop import SimLoop
 from tests.sim.power_cuts import power_cut_images
 from tests.sim.simulation import run_simulation
 from tests.tier2.volumes.engines import SMALL, open_small
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.index_database import MemoryIndex
 from tier2.volumes.mutations import SyncIndex
 from tier2.volumes.objects import Condition
 from tier2.volumes.opening import OpenEngine

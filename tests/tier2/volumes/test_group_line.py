@@ -17,7 +17,8 @@ from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.counting_threads import CountingThreads
 from tests.tier2.volumes.engines import SetClock, let_run, open_small
-from tier2.volumes.index_database import MemoryIndex, PrefetchedRows
+from tests.tier2.volumes.memory_index import MemoryIndex
+from tier2.volumes.index_database import PrefetchedRows
 from tier2.volumes.mutations import Delete, Put, UnhashedPut
 from tier2.volumes.objects import Description, IndexRecord, digest, digest_by_name
 from tier2.volumes.settings import VolumeSettings

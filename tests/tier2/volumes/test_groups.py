@@ -19,9 +19,9 @@ from tests.sim.disk import SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.volumes.engines import SMALL, SetClock, open_small
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.index import current_key
-from tier2.volumes.index_database import MemoryIndex
 from tier2.volumes.objects import Condition, RetentionMode
 
 ABSENT = Condition(absent=True)

@@ -11,7 +11,8 @@ import pytest
 
 from segmentstore.contracts.errors import CorruptedDataError
 from tests.tier2.volumes.index_database_suite import IndexDatabaseSuite
-from tier2.volumes.index_database import BufferedIndex, IndexDatabase, LmdbIndex, MemoryIndex
+from tests.tier2.volumes.memory_index import MemoryIndex
+from tier2.volumes.index_database import BufferedIndex, IndexDatabase, LmdbIndex
 
 _WRITER = """
 import sys

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.tier2.volumes.engines import SMALL, open_small
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.engine import VolumeEngine
-from tier2.volumes.index_database import MemoryIndex, Row
+from tier2.volumes.index_database import Row
 
 
 class CountingIndex(MemoryIndex):

@@ -9,9 +9,10 @@ import pytest
 from segmentstore.contracts.errors import CorruptedDataError, StorageError
 from segmentstore.contracts.identifiers import BufferView
 from tests.tier2.volumes.engines import open_small
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes import write_queue
 from tier2.volumes.group_commit import GroupCommit
-from tier2.volumes.index_database import BufferedIndex, MemoryIndex
+from tier2.volumes.index_database import BufferedIndex
 from tier2.volumes.mutations import Put, UnhashedPut
 from tier2.volumes.write_batch import PreparedBatch
 

@@ -14,9 +14,10 @@ from segmentstore.contracts.errors import StorageUnavailableError
 from segmentstore.runtime.files import SystemFileSystem
 from tests.tier2.volumes.engines import Model, SetClock, open_small, require
 from tests.tier2.volumes.index_database_suite import LONG
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes import rebuild
 from tier2.volumes.index import ObjectRow, decode_object_row, encode_object_row, plain_row_sequence
-from tier2.volumes.index_database import LmdbIndex, MemoryIndex, Row, value_of, with_checksum
+from tier2.volumes.index_database import LmdbIndex, Row, value_of, with_checksum
 from tier2.volumes.objects import IndexRecord, RetentionMode
 from tier2.volumes.opening import IncompleteIndexMark, OpenEngine, open_engine_for_reading
 from tier2.volumes.rebuild import PlainRows, RecordBlocks, native_walk, walk_in_python

@@ -13,8 +13,9 @@ from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
 from tests.sim.disk import SimulatedDisk
 from tests.tier2.volumes.engines import open_small
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.index import volume_key
-from tier2.volumes.index_database import LmdbIndex, MemoryIndex
+from tier2.volumes.index_database import LmdbIndex
 from tier2.volumes.objects import Description
 from tier2.volumes.opening import OpenEngine, open_engine
 from tier2.volumes.settings import VolumeSettings

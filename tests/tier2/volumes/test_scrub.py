@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.tier2.volumes.engines import SMALL, SetClock, open_small
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.index import current_key, decode_object_row
-from tier2.volumes.index_database import LmdbIndex, MemoryIndex
+from tier2.volumes.index_database import LmdbIndex
 from tier2.volumes.opening import OpenEngine
 from tier2.volumes.scrub import VolumeScrubber
 

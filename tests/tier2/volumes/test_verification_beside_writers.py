@@ -9,8 +9,9 @@ from random import Random
 
 from segmentstore.runtime.files import SystemFileSystem
 from tests.tier2.volumes.engines import open_small, small_engine
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.volumes.index import CURRENT
-from tier2.volumes.index_database import MemoryIndex, Row
+from tier2.volumes.index_database import Row
 from tier2.volumes.volume_files import VolumeFiles, engine_identity
 
 

@@ -15,8 +15,9 @@ import pytest
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.object_store_suite import ObjectStoreSuite
+from tests.tier2.volumes.memory_index import MemoryIndex
 from tier2.object_stores.volumes import LateVolumes, VolumeObjectStore
-from tier2.volumes.index_database import IndexDatabase, LmdbIndex, MemoryIndex
+from tier2.volumes.index_database import IndexDatabase, LmdbIndex
 from tier2.volumes.opening import OpenEngine, open_engine
 from tier2.volumes.settings import VolumeSettings
 
