@@ -93,7 +93,7 @@ class VolumeEngine:
         self._index = index
         self._volumes = volumes
         self._lookups = ObjectReader(index=index, volumes=volumes)
-        self._lookup_line = ReadQueue(lookups=self._lookups, executor=readers, failure=failure)
+        self._read_queue = ReadQueue(lookups=self._lookups, executor=readers, failure=failure)
         self._failure = failure
         self._queue = queue
         self._compactor = compactor
@@ -286,12 +286,12 @@ class VolumeEngine:
     async def head(self, key: bytes, *, version_id: str | None = None) -> IndexRecord:
         """Raises ObjectNotFoundError, also if the current version is a delete marker and none is named."""
         check_key(key)
-        return (await self._lookup_line.read(ReadRequest(key, version_id, 0, 0))).record
+        return (await self._read_queue.read(ReadRequest(key, version_id, 0, 0))).record
 
     async def get(self, key: bytes, *, version_id: str | None = None) -> StoredObject:
         """The whole object, checked. Raises ObjectNotFoundError, CorruptedDataError, StorageError."""
         check_key(key)
-        return await self._lookup_line.read(ReadRequest(key, version_id))
+        return await self._read_queue.read(ReadRequest(key, version_id))
 
     async def get_range(
         self,
@@ -309,7 +309,7 @@ class VolumeEngine:
         check_key(key)
         if start < 0 or length < 0:
             raise InvalidRequestError(f"bad range start={start} length={length}")
-        return await self._lookup_line.read(ReadRequest(key, version_id, start, length, checked))
+        return await self._read_queue.read(ReadRequest(key, version_id, start, length, checked))
 
     @asynccontextmanager
     async def opened(
@@ -320,14 +320,14 @@ class VolumeEngine:
         Raises ObjectNotFoundError, CorruptedDataError, StorageError.
         """
         check_key(key)
-        opening = self._lookup_line.call(partial(self._lookups.open, ReadRequest(key, version_id)))
+        opening = self._read_queue.call(partial(self._lookups.open, ReadRequest(key, version_id)))
         try:
             found = await asyncio.shield(opening)
         except asyncio.CancelledError:
             opening.add_done_callback(_close_opened)
             raise
         try:
-            yield OpenedObject(found, self._lookup_line)
+            yield OpenedObject(found, self._read_queue)
         finally:
             found.close()
 
@@ -338,7 +338,7 @@ class VolumeEngine:
 
         `start_after` need not be a key: a prefix followed by b"\\xff" passes over all that share it.
         """
-        return await self._lookup_line.call(
+        return await self._read_queue.call(
             partial(self._lookups.list, prefix, start_after, limit, markers=markers)
         )
 
@@ -356,7 +356,7 @@ class VolumeEngine:
         Delete markers are among them. `behind`: a version id of the key `start_at`, of which those before it are left
         out, if it is there still.
         """
-        return await self._lookup_line.call(
+        return await self._read_queue.call(
             partial(
                 self._lookups.list_versions,
                 prefix,
@@ -403,7 +403,7 @@ class VolumeEngine:
             await self._queue.close()
             await self._run(self._index.sync)
         finally:
-            await self._lookup_line.close()
+            await self._read_queue.close()
             await self._run(self._index.close)
 
     async def _run(
@@ -418,9 +418,9 @@ class VolumeEngine:
 class OpenedObject:
     """See `VolumeEngine.opened`."""
 
-    def __init__(self, found: OpenObject, line: ReadQueue) -> None:
+    def __init__(self, found: OpenObject, queue: ReadQueue) -> None:
         self._found = found
-        self._line = line
+        self._queue = queue
 
     @property
     def record(self) -> IndexRecord:
@@ -428,7 +428,7 @@ class OpenedObject:
 
     async def read(self, start: int, length: int) -> bytes:
         """The bytes [start, start + length), or fewer at the end, checked. Raises CorruptedDataError, StorageError."""
-        reading = self._line.call(partial(self._found.read, start, length))
+        reading = self._queue.call(partial(self._found.read, start, length))
         return await finish_despite_cancellation(reading)
 
 

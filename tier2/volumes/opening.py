@@ -345,7 +345,7 @@ def _close_opened(opening: "asyncio.Future[_Opened]") -> None:
         return
     error = opening.exception()
     if error is not None:
-        _LOGGER.warning("volumes that nobody waits for could not be opened: %s", error)
+        _LOGGER.warning("volumes for which no caller waits could not be opened: %s", error)
         return
     lock, database, _, _ = opening.result()
     database.close()

@@ -520,7 +520,7 @@ def require_retention_may_change(
         raise ObjectLockedError(f"compliance retention can only be extended key={key!r}")
     if weaker and not bypass_governance:
         raise ObjectLockedError(
-            f"governance retention is shortened only by whoever may bypass it key={key!r}"
+            f"governance retention is shortened only by a caller that may bypass it key={key!r}"
         )
 
 

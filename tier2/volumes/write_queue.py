@@ -6,14 +6,14 @@ order and hashes contents beside the batch under way; `WriteQueue` bounds what w
 Invariants:
 
 - One batch is under way at a time, and nothing else writes the database beside it: the thread that holds the commit
-  turn (`WriteQueue._turn`) does either. Code that takes from the queue, or from the database, without the turn breaks
-  this.
+  lock (`WriteQueue._commit_lock`) does either. Code that takes from the queue, or writes the database, without the lock
+  breaks this.
 - A change joins the queue synchronously, in the order of the calls, and leaves it in that order.
 - The disk does not wait for the loop: the thread that has committed a batch goes on with the next by itself, if that is
-  ready; a thread that has hashed contents commits them, if no other thread commits. What is ready while a thread gives
-  the turn back is seen: it looks once more behind that.
+  ready; a thread that has hashed contents commits them, if no other thread commits. What becomes ready while a thread
+  releases the lock is seen: that thread looks once more after it.
 - No waiting window: a lone change is a batch of one.
-- The queue is bounded by bytes, those of contents that are being hashed included; more wait outside, in order.
+- The queue is bounded by bytes, those of contents that are being hashed included; more callers wait for room, in order.
 - A caller that goes away changes nothing: its change is made all the same, unless its bytes are being checked then.
 - A put that finds its bytes in the index leaves the queue until they are checked, then joins it again
   (deduplication.py).
@@ -65,11 +65,11 @@ _LOGGER = logging.getLogger(__name__)
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-_BATCHES_IN_TURN_MAX = 16
+_BATCHES_PER_CALL_MAX = 16
 """Others use the executor, too."""
 _HASHING_CALLS_MAX = 2
-"""Of the executor, for a round that begins while the disk has nothing to do. Beside a batch it is one: the write takes
-as long, and each call needs the interpreter between two contents."""
+"""Of the executor, for a hashing pass that begins while the disk has nothing to do. Beside a batch it is one: the write
+takes as long, and each call needs the interpreter between two contents."""
 _HASHING_HALVED_BYTES_MIN = 1 << 20
 """Less is written in about the time of one sync: two of them would take longer than one batch."""
 _HASHING_BYTES_MAX = 4 << 20
@@ -103,27 +103,27 @@ class WriteQueue:
             wall_clock=wall_clock,
             settings=settings,
             prepare=commit.prepare,
-            is_idle=lambda: bool(self._turn),
+            is_idle=lambda: bool(self._commit_lock),
             hashed=self._commit_ready,
             fail=failure.fail,
         )
         self._checks = DuplicateCheckQueue(
             check=check, executor=readers, checked=self._see_checked, fail=failure.fail
         )
-        self._turn: deque[None] = deque([None])
-        """Empty while a thread has the turn; taken and given back by single steps, which need no lock."""
+        self._commit_lock: deque[None] = deque([None])
+        """Empty while a thread holds it: taken and released by single steps of a deque, and no thread waits for it."""
         self._queued_bytes = 0
         self._unanswered: dict[QueuedMutation, None] = {}
         """Changes that have joined: ready, in a batch, or being hashed or checked."""
         self._room_changed = asyncio.Event()
-        self._waiting_outside = 0
+        self._waiting_for_room = 0
         self._worker: asyncio.Task[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flush_due = False
         self._closing = False
 
     def start(self) -> None:
-        assert self._worker is None, "the line is started already"
+        assert self._worker is None, "the queue is started already"
         self._worker = asyncio.create_task(self._work(), name="volumes: group commit")
 
     async def close(self) -> None:
@@ -133,7 +133,7 @@ class WriteQueue:
         self._queue.wake()
         if self._worker is not None:
             await self._worker
-            while not self._turn:  # the worker has failed beside a batch
+            while not self._commit_lock:  # the worker has failed beside a batch
                 await self._queue.changed()
             self._worker = None
         if self._flush_timer is not None:
@@ -142,7 +142,7 @@ class WriteQueue:
 
     async def submit(self, mutation: Mutation | UnhashedPut | SmallPut) -> IndexRecord | None:
         """The mutation's record once it is durable and indexed. Raises what refused it, or StorageError."""
-        if self._waiting_outside or not self._has_room():
+        if self._waiting_for_room or not self._has_room():
             await self._wait_for_room()
         # A caller that gives up waiting cancels the future; the change stays in the queue.
         return await self._join(mutation)
@@ -151,19 +151,19 @@ class WriteQueue:
         self, mutation: Mutation | UnhashedPut | SmallPut
     ) -> "Future[IndexRecord | None] | None":
         """As `submit`, without a coroutine in between; None, and nothing is done, if a change has to wait for room."""
-        if self._waiting_outside or not self._has_room():
+        if self._waiting_for_room or not self._has_room():
             return None
         return self._join(mutation)
 
     async def _wait_for_room(self) -> None:
-        self._waiting_outside += 1
+        self._waiting_for_room += 1
         try:
             # All are woken in the order in which they came, and the first ones take what there is.
             while not (self._has_room() or self._closing or self._failure.cause is not None):
                 self._room_changed.clear()
                 await self._room_changed.wait()
         finally:
-            self._waiting_outside -= 1
+            self._waiting_for_room -= 1
 
     async def submit_all(self, mutations: Sequence[Mutation]) -> None:
         """Changes without bytes of their own, side by side in the queue. Raises what refused the first one."""
@@ -193,16 +193,16 @@ class WriteQueue:
             self._failure.fail(bug)
 
     async def _make_batches(self) -> None:
-        while not (self._closing and not self._unanswered and self._turn):
+        while not (self._closing and not self._unanswered and self._commit_lock):
             await self._queue.changed()
             # Also while the queue never empties: readers beside this process see only what the database has.
-            if self._flush_due and self._takes_turn():
+            if self._flush_due and self._acquires_lock():
                 self._flush_due = False
                 try:
                     await self._run(self._commit.flush_index)
                 finally:
-                    self._turn.append(None)
-            if self._queue.has_ready and self._turn:
+                    self._release_lock()
+            if self._queue.has_ready and self._commit_lock:
                 await self._make()
 
     async def _make(self) -> None:
@@ -210,38 +210,41 @@ class WriteQueue:
         try:
             call = loop.run_in_executor(self._executor, self._commit_ready, loop)
         except RuntimeError as error:  # the executor is shut down
-            if self._takes_turn():
+            if self._acquires_lock():
                 batch = self._queue.take_batch()
                 self._answer(batch, [_store_error_of(error) for _ in _mutations_of(batch)])
-                self._turn.append(None)
+                self._release_lock()
             self._queue.wake()
         else:
             await call
 
-    def _takes_turn(self) -> bool:
+    def _acquires_lock(self) -> bool:
         try:
-            self._turn.pop()
+            self._commit_lock.pop()
         except IndexError:
             return False
         return True
 
+    def _release_lock(self) -> None:
+        self._commit_lock.append(None)
+
     def _commit_ready(self, loop: AbstractEventLoop) -> None:
-        """In the executor: what is ready, one batch after the other, if no other thread has the turn."""
-        batches_left = _BATCHES_IN_TURN_MAX
+        """In the executor: what is ready, one batch after the other, if no other thread holds the lock."""
+        batches_left = _BATCHES_PER_CALL_MAX
         while (
             batches_left
             and self._queue.has_ready
             and not self._flush_due
             and self._failure.cause is None
-            and self._takes_turn()
+            and self._acquires_lock()
         ):
             try:
-                batches_left = self._commit_in_turn(batches_left, loop)
+                batches_left = self._commit_batches(batches_left, loop)
             finally:
-                self._turn.append(None)
+                self._release_lock()
                 loop.call_soon_threadsafe(self._queue.wake)
 
-    def _commit_in_turn(self, batches_left: int, loop: AbstractEventLoop) -> int:
+    def _commit_batches(self, batches_left: int, loop: AbstractEventLoop) -> int:
         """How many batches this thread may still make."""
         ended: list[tuple[list[QueuedMutation], list[Outcome]]] = []
         answer = guarded(self._answer, self._failure.fail)
@@ -278,7 +281,7 @@ class WriteQueue:
         except (OSError, SegmentStoreError) as error:
             failure = _store_error_of(error)
         except Exception as error:
-            _LOGGER.critical("the volumes stop: a group of changes failed", exc_info=error)
+            _LOGGER.critical("the volumes stop: a write batch failed", exc_info=error)
             failure = _store_error_of(error)
         return [failure for one in batch if one.error is None]
 
@@ -291,7 +294,7 @@ class WriteQueue:
                 continue
             _complete_future(waiting.future, outcome)
             self._leave(waiting)
-        if self._waiting_outside:
+        if self._waiting_for_room:
             self._room_changed.set()
         if not outcomes:
             return
@@ -316,7 +319,7 @@ class WriteQueue:
         if outcome is not None:
             _complete_future(waiting.future, _store_error_of(outcome))
         self._leave(waiting)
-        if self._waiting_outside:
+        if self._waiting_for_room:
             self._room_changed.set()
         self._queue.wake()
 
@@ -379,21 +382,21 @@ def _store_error_of(error: BaseException) -> SegmentStoreError:
 class HashingQueue:
     """Where changes wait for their batch, and where the contents of puts are hashed meanwhile.
 
-        queue, in the order of the calls -> round: its contents are being hashed -> ready: batches are cut off its front
+        queue, in the order of the calls -> hashing pass: contents are hashed -> ready: batches are cut off its front
 
-    join() first; then changed() tells one worker to look, and the thread that holds the commit turn calls take_batch().
+    join() first; then changed() tells one worker to look, and the thread that holds the commit lock calls take_batch().
 
     Invariants:
 
     - Changes leave in the order in which they joined: what needs no hashing does not overtake what does.
-    - Disk and hash work side by side: a round is hashed while a batch is under way. Callers that put again when their
+    - Disk and hash work side by side: contents are hashed while a batch is under way. Callers that put again when their
       batch has ended would else come all at once for ever, and nothing be hashed while the disk works. So of what comes
       at once while the disk has nothing to do one half is hashed first, and becomes a batch of its own.
-    - Nothing waits for company: a round is what has come by the turn of the loop in which it begins.
-    - A round is bounded, so a change that joins behind it waits little longer than for a batch of that size.
-    - A caller that goes away takes nothing from the others of its round.
-    - Only the thread that holds the commit turn takes from what is ready. Only one thread adds to it: while there is a
-      round, the thread that ends the last of its calls, which need not wait for the loop to look; else the loop. Each
+    - No content waits for others: a hashing pass takes what has come by the iteration of the loop in which it begins.
+    - A hashing pass is bounded, so a change that joins behind it waits little longer than for a batch of that size.
+    - A caller that goes away takes nothing from the others of its hashing pass.
+    - Only the thread that holds the commit lock takes from what is ready. Only one thread adds to it: during a hashing
+      pass the thread that ends the last of its calls, which need not wait for the loop to look; else the loop. Each
       does so by single steps of a deque, which need no lock.
     """
 
@@ -411,7 +414,7 @@ class HashingQueue:
         """`prepare` and `hashed` are called in the executor; `fail` when a callback of this queue fails.
 
         prepare: of puts, at a time, beside a batch under way: what may be done before theirs. May raise StorageError.
-        is_idle: no thread makes a batch now. hashed: a round has ended, and is ready.
+        is_idle: no thread makes a batch now. hashed: a hashing pass has ended, and its changes are ready.
         """
         self._executor = executor
         self._wall_clock = wall_clock
@@ -478,7 +481,7 @@ class HashingQueue:
     def take_batch(self) -> list[QueuedMutation]:
         """What is ready at the front, as much as a batch may have.
 
-        Called in any thread that has the turn.
+        Called in the thread that holds the commit lock.
         """
         settings = self._settings
         ready = self._ready
@@ -538,7 +541,7 @@ class HashingQueue:
             for waiting in share:
                 waiting.ahead = ahead
         if self._note_outcomes(share, outcomes):
-            # The next round begins while this thread makes the batch.
+            # The next hashing pass begins while this thread makes the batch.
             loop.call_soon_threadsafe(guarded(self._end_hashing, self._fail))
             self._hashed(loop)
 
