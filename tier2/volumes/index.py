@@ -33,13 +33,13 @@ While an index is rebuilt there are also (rebuild.py):
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
-from tier2.volumes.index_database import IndexDatabase
+from tier2.volumes.index_database import IndexDatabase, Row
 from tier2.volumes.objects import IndexRecord
 from tier2.volumes.volume_format import RECORD_FRONT, decode_index_record, encode_index_record
 
@@ -253,6 +253,17 @@ def decode_staged_row(content: bytes) -> tuple[int, ObjectRow | None]:
     sequence = decode_sequence(content[: _SEQUENCE_LAYOUT.size])
     rest = content[_SEQUENCE_LAYOUT.size :]
     return sequence, decode_object_row(rest) if rest else None
+
+
+def rows_of_kind(index: IndexDatabase, kind: bytes, *, page_rows: int) -> Iterator[Row]:
+    """All rows of one kind, in key order, while those that were passed may change."""
+    first, end = kind, bytes([kind[0] + 1])
+    while True:
+        rows = index.scan(first, end, page_rows)
+        yield from rows
+        if len(rows) < page_rows:
+            return
+        first = rows[-1][0] + b"\0"
 
 
 class IndexChanges:

@@ -24,7 +24,7 @@ A change of hold counts like a put: it carries the whole record.
 """
 
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TypeAlias
@@ -56,6 +56,7 @@ from tier2.volumes.index import (
     encode_volume_row,
     plain_row_sequence,
     plain_row_volume_and_length,
+    rows_of_kind,
     staged_key,
     version_id_key,
     version_key,
@@ -66,7 +67,6 @@ from tier2.volumes.index_database import (
     FORMAT,
     IndexDatabase,
     NewRow,
-    Row,
     checksum_of,
     value_of,
 )
@@ -372,7 +372,7 @@ class Rebuild:
         pending_key: bytes | None = None
         staged: dict[bytes, _StagedRow] = {}
         changes: dict[bytes, bytes | None] = {}
-        for row_key, content in _rows_of_kind(self._index, STAGED):
+        for row_key, content in rows_of_kind(self._index, STAGED, page_rows=_INDEX_PAGE_ROWS):
             key, version_id = row_key[len(STAGED) :].split(b"\0", 1)
             if key != pending_key:
                 self._make_object(pending_key, staged, changes)
@@ -428,7 +428,7 @@ class Rebuild:
 
     def _count_blobs(self) -> None:
         unnamed: list[tuple[bytes, bytes | None]] = []
-        for row_key, content in _rows_of_kind(self._index, BLOB):
+        for row_key, content in rows_of_kind(self._index, BLOB, page_rows=_INDEX_PAGE_ROWS):
             blob: BlobRow = decode_blob_row(content)
             if blob.references:
                 self._add_live(blob.volume, blob.size)
@@ -442,17 +442,6 @@ class Rebuild:
     def _add_live(self, number: int, by: int) -> None:
         row = self._rows[number]
         self._rows[number] = replace(row, live_bytes=row.live_bytes + by)
-
-
-def _rows_of_kind(index: IndexDatabase, first_byte: bytes) -> Iterator[Row]:
-    """All rows of one kind, in key order, while those that were passed may change."""
-    first, end = first_byte, bytes([first_byte[0] + 1])
-    while True:
-        rows = index.scan(first, end, _INDEX_PAGE_ROWS)
-        yield from rows
-        if len(rows) < _INDEX_PAGE_ROWS:
-            return
-        first = rows[-1][0] + b"\0"
 
 
 class RecordBlocks:

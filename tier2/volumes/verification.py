@@ -35,11 +35,12 @@ from tier2.volumes.index import (
     decode_object_row,
     decode_sequence,
     decode_volume_row,
+    rows_of_kind,
     version_id_key,
     version_key,
     volume_key,
 )
-from tier2.volumes.index_database import IndexDatabase, Row
+from tier2.volumes.index_database import IndexDatabase
 from tier2.volumes.volume_files import DamagedStretch, ScannedRecord, VolumeFiles, VolumeScan
 from tier2.volumes.volume_format import (
     RECORD_HEADER_BYTES,
@@ -136,10 +137,10 @@ class Verification:
         if deep:
             yield from self._look_for_absent_versions()
         for kind in (CURRENT, VERSION):
-            for row_key, content in _rows_of(self._index, kind):
+            for row_key, content in rows_of_kind(self._index, kind, page_rows=_PAGE_ROWS):
                 yield self._look_at_object(row_key, content)
         yield from self._look_at_version_ids()
-        for row_key, content in _rows_of(self._index, BLOB):
+        for row_key, content in rows_of_kind(self._index, BLOB, page_rows=_PAGE_ROWS):
             self._look_at_blob(row_key, content)
             yield len(content)
         if before == (self._index.get(NEXT_SEQUENCE), self._volume_rows()):
@@ -275,7 +276,7 @@ class Verification:
     def _volume_rows(self) -> dict[int, tuple[int, int]]:
         """How far each is indexed, and its live bytes."""
         found = {}
-        for row_key, content in _rows_of(self._index, VOLUME):
+        for row_key, content in rows_of_kind(self._index, VOLUME, page_rows=_PAGE_ROWS):
             row = decode_volume_row(content)
             number = int.from_bytes(row_key[len(VOLUME) :], "big")
             found[number] = (row.indexed_to, row.live_bytes)
@@ -324,7 +325,7 @@ class Verification:
             raise CorruptedDataError("its record says something else than the index")
 
     def _look_at_version_ids(self) -> Iterator[int]:
-        for row_key, content in _rows_of(self._index, VERSION_ID):
+        for row_key, content in rows_of_kind(self._index, VERSION_ID, page_rows=_PAGE_ROWS):
             key, version_id = row_key[1:].split(b"\0", 1)
             found = self._index.get(version_key(key, decode_sequence(content)))
             if (
@@ -332,7 +333,7 @@ class Verification:
             ) and self._index.get(row_key) == content:
                 self._problem(f"version id {row_key!r} finds another version, or none")
             yield len(row_key)
-        for row_key, content in _rows_of(self._index, VERSION):
+        for row_key, content in rows_of_kind(self._index, VERSION, page_rows=_PAGE_ROWS):
             key = row_key[1 : row_key.index(b"\0")]
             record = decode_object_row(content).record
             if (
@@ -378,13 +379,3 @@ class Verification:
 def _digest_of_version(one: ScannedRecord) -> bytes:
     name = one.key + b"\0" + one.record.version_id.encode()
     return hashlib.blake2b(name, digest_size=16).digest()
-
-
-def _rows_of(index: IndexDatabase, first_byte: bytes) -> Iterator[Row]:
-    first, end = first_byte, bytes([first_byte[0] + 1])
-    while True:
-        rows = index.scan(first, end, _PAGE_ROWS)
-        yield from rows
-        if len(rows) < _PAGE_ROWS:
-            return
-        first = rows[-1][0] + b"\0"
