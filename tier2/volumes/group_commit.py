@@ -30,7 +30,6 @@ from tier2.volumes.index import (
     NEW_VOLUME_ROW,
     NEXT_SEQUENCE,
     IndexChanges,
-    VolumeRow,
     decode_volume_row,
     encode_sequence,
     encode_volume_row,
@@ -362,13 +361,8 @@ class GroupCommit:
         row = NEW_VOLUME_ROW if stored is None else decode_volume_row(stored)
         changes = sealed.rows
         changes[row_key] = encode_volume_row(
-            VolumeRow(
-                max(row.indexed_to, self._opened().end),
-                row.live_bytes + sealed.live,
-                min(row.sequence_lowest, first),
-                max(row.sequence_highest, following - 1),
-                row.tombstone_bytes,
-                row.tombstone_oldest,
+            row.with_records(
+                end=self._opened().end, lowest=first, highest=following - 1, live=sealed.live
             )
         )
         changes[NEXT_SEQUENCE] = encode_sequence(following)

@@ -137,6 +137,17 @@ class VolumeRow:
     tombstone_oldest: int = SEQUENCE_MAX
     """The lowest number of a record that a tombstone in it may be there for."""
 
+    def with_records(self, *, end: int, lowest: int, highest: int, live: int = 0) -> "VolumeRow":
+        """As it is when records with numbers from `lowest` to `highest`, `live` bytes of them live, end at `end`."""
+        return VolumeRow(
+            max(self.indexed_to, end),
+            self.live_bytes + live,
+            min(self.sequence_lowest, lowest),
+            max(self.sequence_highest, highest),
+            self.tombstone_bytes,
+            self.tombstone_oldest,
+        )
+
 
 NEW_VOLUME_ROW = VolumeRow(
     indexed_to=0, live_bytes=0, sequence_lowest=SEQUENCE_MAX, sequence_highest=0
@@ -504,14 +515,7 @@ class IndexChanges:
     def note_written(self, number: int, *, end: int, lowest: int, highest: int) -> None:
         """Records with numbers from `lowest` to `highest` now end at `end` of a volume."""
         row = self._volume_or_new(number)
-        self._trial_volumes[number] = VolumeRow(
-            max(row.indexed_to, end),
-            row.live_bytes,
-            min(row.sequence_lowest, lowest),
-            max(row.sequence_highest, highest),
-            row.tombstone_bytes,
-            row.tombstone_oldest,
-        )
+        self._trial_volumes[number] = row.with_records(end=end, lowest=lowest, highest=highest)
 
     def note_tombstones(self, number: int, *, length: int, oldest: int) -> None:
         """A volume has got tombstones of so many bytes, for records from `oldest` on."""
