@@ -598,9 +598,10 @@ class PlainRows:
 
     - The row of the highest number of a key stays, in whatever order they come; of two with one number either
       may.
-    - Memory: `bytes_max` bytes that rows are made in (`RowMemory`), and what Python needs for so many of them. Rows
-      that come in about the order of their keys use a part of it, again and again: memory that the system has to give
-      first costs as much as reading what it is filled with.
+    - Memory: `bytes_max` bytes that rows are made in, where they were read, and what Python needs for so many of them.
+      The system gives memory when it is first written, which costs as much as reading what it is filled with: rows
+      that come in about the order of their keys use a part of it, again and again.
+    - No row that was made in this memory is good after `store`: a caller that keeps one longer copies it.
     """
 
     def __init__(
@@ -608,7 +609,10 @@ class PlainRows:
     ) -> None:
         """`superseded` is told the volume and the length of the record of each row that does not stay."""
         self._index = index
-        self._memory = RowMemory(bytes_max)
+        memory = mmap.mmap(-1, bytes_max, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._memory = memoryview(memory)
+        self._used = 0
+        """Bytes of it in which there are rows that are not stored."""
         self._superseded = superseded
         self._rows: list[NewRow] = []
         self._highest_stored = b""
@@ -624,15 +628,17 @@ class PlainRows:
 
         At most `bytes_max` bytes. Raises OSError.
         """
-        used = self._memory.used
-        if not self._memory.has_room(length) or (used >= self._look_at and self._follow()):
+        is_full = self._used + length > len(self._memory)
+        if is_full or (self._used >= self._look_at and self._follow()):
             self.store()
-        return self._memory.next(length)
+        end = self._used + length
+        assert end <= len(self._memory), f"{self._used=} {length=} {len(self._memory)=}"
+        return self._memory[self._used : end]
 
     def take(self, rows: list[NewRow], length: int) -> None:
         """Each key any number of times; they lie in the first `length` bytes of the newest memory."""
         self._rows += rows
-        self._memory.keep(length)
+        self._used += length
 
     def store(self) -> None:
         """Everything that was taken is in the index. Raises OSError."""
@@ -645,7 +651,7 @@ class PlainRows:
             rows = self._newest_of_each(rows)
         for first in range(0, len(rows), _PLAIN_BATCH_ROWS):
             self._store(rows[first : first + _PLAIN_BATCH_ROWS])
-        self._memory.clear()
+        self._used = 0
         self._highest_looked_at = b""
         self._look_at = self._step
         self._seen = self._looked = self._strays = 0
@@ -692,33 +698,3 @@ class PlainRows:
                 self._superseded(*plain_row_volume_and_length(value_of(before)))
             newest[key] = one
         return list(newest.values())
-
-
-class RowMemory:
-    """`size` bytes in which rows are made where they were read; the system gives them when they are first written.
-
-    Invariant: nothing that lies here is a good row any more after `clear`; a caller that keeps a row longer copies it.
-    """
-
-    def __init__(self, size: int) -> None:
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._memory = memoryview(memory)
-        self.used = 0
-        """Bytes that are kept."""
-
-    def has_room(self, length: int) -> bool:
-        """Whether `next` may be asked for so many bytes."""
-        return self.used + length <= len(self._memory)
-
-    def next(self, length: int) -> memoryview:
-        """Writable, with anything in it; the next call gives the same unless `keep` is called."""
-        assert self.has_room(length), f"{self.used=} {length=} {len(self._memory)=}"
-        return self._memory[self.used : self.used + length]
-
-    def keep(self, length: int) -> None:
-        """So many bytes of what was given last stay until `clear`."""
-        self.used += length
-
-    def clear(self) -> None:
-        """No row is needed any more."""
-        self.used = 0
