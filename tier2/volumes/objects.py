@@ -245,7 +245,7 @@ def digest_piece(content: bytes) -> ContentDigest:
 def cannot_change(content: Sequence[BufferView]) -> bool:
     """What was hashed is what will be written, whatever its owner does meanwhile.
 
-    Of all else the record's checksum is made anew: a record that is not whole would take its group along after a power
+    Of all else the record's checksum is made anew: a record that is not whole would take its batch along after a power
     cut, and so others' objects; bytes that differ from their hash are the trouble of one object.
     """
     for buffer in content:

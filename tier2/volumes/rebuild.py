@@ -106,7 +106,7 @@ STRETCH_BYTES_MAX = 8 << 20
 _STRETCH_BYTES_MIN = 2 << 20
 """And at first: so much stays near the processor until its rows are stored."""
 _STRETCH_CUT_OFF_SHARE = 4
-"""Where more than one in so many bytes is the front of a group that is cut off, a stretch is too short."""
+"""Where more than one in so many bytes is the front of a batch that is cut off, a stretch is too short."""
 _BLOCK_RECORD_BYTES_MAX = 1 << 20
 """A longer one is left to the scan, which reads it piece by piece."""
 _HEADER_CRC_FROM = 8
@@ -122,7 +122,7 @@ _ORDER_STRAYS_SHARE = 10
 """One of these in so many need not."""
 
 Walked: TypeAlias = tuple[int, int, int, int, int, int, int]
-"""Whole groups, where the last of them ends in the volume; and of what is in them: rows, others, bytes of the records
+"""Whole batches, where the last of them ends in the volume; and of what is in them: rows, others, bytes of the records
 of the rows, and the lowest and the highest number of these."""
 Walk: TypeAlias = Callable[[memoryview, int, int, int, list[NewRow], Callable[[int], bool]], Walked]
 """Of a stretch, where that begins in the volume, the number and the seed of the volume: rows of plain records are put
@@ -134,7 +134,7 @@ _NEVER_STAGED: _StagedRow = (-1, None)
 
 @dataclass(frozen=True, slots=True)
 class _TornTail:
-    """The end of a volume whose last group is not there whole."""
+    """The end of a volume whose last batch is not there whole."""
 
     volume: int
     cut_at: int
@@ -160,12 +160,12 @@ class _StagedBatch:
 
 @dataclass(slots=True)
 class RecordBlock:
-    """What whole groups at the front of a scan hold."""
+    """What whole batches at the front of a scan hold."""
 
     start: int
     end: int
     """Where the first of them begins in the volume, and the last one ends."""
-    groups: int = 0
+    batches: int = 0
     plain: list[NewRow] = field(default_factory=list)
     """Rows of the current version, as the index has them: views of that memory."""
     plain_bytes: int = 0
@@ -245,7 +245,7 @@ class Rebuild:
         while True:
             block = None if doubtful else blocks.take()
             if block is not None:
-                tail.pass_over(block.end, block.groups)
+                tail.pass_over(block.end, block.batches)
                 self._take_plain(number, block)
                 settled: list[ScannedRecord | DamagedStretch] = [*block.others]
             else:
@@ -278,9 +278,9 @@ class Rebuild:
         self._plain.take(block.plain, block.end - block.start)
 
     def _settle(self, tail: _TornTail) -> None:
-        """Cut off the last group of all if it is not there whole: no caller was told that it is durable.
+        """Cut off the last batch of all if it is not there whole: no caller was told that it is durable.
 
-        Damage in the last group of an older volume is no torn write: its good records count. So is damage in a group
+        Damage in the last batch of an older volume is no torn write: its good records count. So is damage in a batch
         with numbers that were given before another volume was made: what was torn had been cut off by then.
         """
         # A record whose body is bad still says how old it is.
@@ -473,9 +473,9 @@ class RecordBlocks:
         self._stretch = _STRETCH_BYTES_MIN
 
     def take(self) -> RecordBlock | None:
-        """The whole groups that stand next, and the scan goes on behind them; None if it has to take the next one.
+        """The whole batches that stand next, and the scan goes on behind them; None if it has to take the next one.
 
-        To be called where a group begins. Raises OSError.
+        To be called where a batch begins. Raises OSError.
         """
         if self._scan.next_length() > _BLOCK_RECORD_BYTES_MAX:
             return None
@@ -485,9 +485,9 @@ class RecordBlocks:
             cut_off = self._stretch - (block.end - block.start)
             if not is_all and cut_off * _STRETCH_CUT_OFF_SHARE > self._stretch:
                 self._stretch *= 2
-            if block.groups or is_all:
+            if block.batches or is_all:
                 self._scan.pass_to(block.end)
-                return block if block.groups else None
+                return block if block.batches else None
 
     def _next(self) -> RecordBlock:
         scan, start = self._scan, self._scan.offset
@@ -502,11 +502,11 @@ class RecordBlocks:
                 return False
             return True
 
-        groups, end, rows_kept, others_kept, plain_bytes, lowest, highest = self._walk(
+        batches, end, rows_kept, others_kept, plain_bytes, lowest, highest = self._walk(
             content, start, self._volume, self._seed, rows, take_other
         )
         del rows[rows_kept:], others[others_kept:]
-        return RecordBlock(start, end, groups, rows, plain_bytes, others, lowest, highest)
+        return RecordBlock(start, end, batches, rows, plain_bytes, others, lowest, highest)
 
 
 def walk_in_python(
@@ -526,7 +526,7 @@ def walk_in_python(
     )
     front_bytes, before_row = RECORD_FRONT.size, OBJECT_LAYOUT.size
     write_checksum, before_checksum = CHECKSUM_LAYOUT.pack_into, before_row + CHECKSUM_LAYOUT.size
-    position = row_bytes = others = groups = 0
+    position = row_bytes = others = batches = 0
     lowest, highest = SEQUENCE_MAX, 0
     size = len(content)
     kept: Walked = 0, start, 0, 0, 0, lowest, highest
@@ -573,8 +573,8 @@ def walk_in_python(
             break
         position = following
         if not left:
-            groups += 1
-            kept = groups, start + position, len(rows), others, row_bytes, lowest, highest
+            batches += 1
+            kept = batches, start + position, len(rows), others, row_bytes, lowest, highest
     return kept
 
 

@@ -51,9 +51,9 @@ class ReplaySummary:
     """Why the index was made anew; empty if it was not."""
     records: int = 0
     copies: int = 0
-    """Of compaction, not published, or of a group that failed: left alone."""
+    """Of compaction, not published, or of a batch that failed: left alone."""
     cut_bytes: int = 0
-    """Of groups that a cut left in part."""
+    """Of batches that a cut left in part."""
     damaged: list[tuple[int, DamagedStretch]] = field(default_factory=list)
     """Volume and stretch."""
     unreadable: list[int] = field(default_factory=list)
@@ -73,7 +73,7 @@ class ReplaySummary:
                 directory,
             )
         if self.cut_bytes:
-            _LOGGER.warning("an unanswered group was cut off bytes=%d", self.cut_bytes)
+            _LOGGER.warning("an unanswered write batch was cut off bytes=%d", self.cut_bytes)
         for number, stretch in self.damaged:
             _LOGGER.error(
                 "volume=%d has no good record in %d bytes at offset %d: %s",
@@ -296,12 +296,12 @@ class BatchTail:
     """
 
     def __init__(self, start: int) -> None:
-        """`start`: where the scan begins, at the end of a group."""
-        self._group_start = start
+        """`start`: where the scan begins, at the end of a batch."""
+        self._batch_start = start
         self._torn_at: int | None = None
-        """Start of the group in which there is damage."""
+        """Start of the batch in which there is damage."""
         self._ends_behind_damage = 0
-        """Groups that end with the damage or behind it."""
+        """Batches that end with the damage or behind it."""
         self._open = False
 
     def see(self, one: ScannedRecord | DamagedStretch) -> None:
@@ -309,29 +309,29 @@ class BatchTail:
         header = one.header
         if isinstance(one, DamagedStretch):
             if one.unwritten:
-                self._torn_at = self._group_start
+                self._torn_at = self._batch_start
                 self._ends_behind_damage = 0
             elif header is None:
                 # It may have been the end of its batch.
-                self._group_start = one.offset + one.length
+                self._batch_start = one.offset + one.length
                 self._open = False
-        # A record whose body alone is bad says as well whether its group ends with it.
+        # A record whose body alone is bad says as well whether its batch ends with it.
         if header is None:
             return
         self._open = header.batch_left > 0
         if not self._open:
-            self._group_start = one.offset + header.total_length
+            self._batch_start = one.offset + header.total_length
             self._ends_behind_damage += 1
 
-    def pass_over(self, end: int, groups: int) -> None:
-        """So many whole groups came next, the last of which ends at `end`."""
-        assert not self._open, "groups that begin inside another one"
-        self._group_start = end
-        self._ends_behind_damage += groups
+    def pass_over(self, end: int, batches: int) -> None:
+        """So many whole batches came next, the last of which ends at `end`."""
+        assert not self._open, "batches that begin inside another one"
+        self._batch_start = end
+        self._ends_behind_damage += batches
 
     @property
     def cut_at(self) -> int | None:
-        """Where the volume has to end, or None if its last group is whole."""
+        """Where the volume has to end, or None if its last batch is whole."""
         if self._torn_at is not None and self._ends_behind_damage <= 1:
             return self._torn_at
-        return self._group_start if self._open else None
+        return self._batch_start if self._open else None

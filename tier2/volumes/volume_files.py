@@ -65,7 +65,7 @@ CACHED_BYTES_MAX = 256 << 20
 PAST_CACHE_BYTES_MIN = 1 << 20
 """So many bytes of chunks go past the system's cache: the store's own has the newest of them anyway."""
 EARLY_BYTES_MIN = 1 << 20
-"""Longer groups are written in pieces, and each begins to go to the disk at once."""
+"""Longer batches are written in pieces, and each begins to go to the disk at once."""
 _EARLY_PIECE_BYTES_MIN = 512 << 10
 _EARLY_PIECES_MAX = 8
 _FORGOTTEN_BYTES_MIN = 8 << 20

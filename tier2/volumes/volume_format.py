@@ -199,7 +199,7 @@ class RecordHeader:
     index_record_length: int
     sequence: int
     batch_left: int = 0
-    """Records of its group behind it."""
+    """Records of its batch behind it."""
 
     @property
     def is_deleted(self) -> bool:
@@ -234,7 +234,7 @@ def seed_of(secret: int) -> int:
 def encode_records(
     records: Sequence[BatchRecord], *, secret: int, timestamp_ms: int
 ) -> list[BufferView]:
-    """All records of a group, to write one behind the other; long blobs are passed on as they are."""
+    """All records of a batch, to write one behind the other; long blobs are passed on as they are."""
     headers = encode_batch_headers(records, seed=seed_of(secret), timestamp_ms=timestamp_ms)
     buffers: list[BufferView] = []
     for header, (_, _, key, indexed, blob) in zip(headers, records, strict=True):
@@ -250,7 +250,7 @@ def encode_records(
 def encode_batch_headers(
     records: Sequence[BatchRecord], *, seed: int, timestamp_ms: int
 ) -> list[bytes]:
-    """The fixed parts of all records of a group."""
+    """The fixed parts of all records of a batch."""
     crcs = crc32_all([(key, indexed, *blob) for _, _, key, indexed, blob in records], seed)
     headers: list[bytes] = []
     batch_left = len(records)
