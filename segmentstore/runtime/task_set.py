@@ -3,7 +3,9 @@
 Invariants:
 
 - What a task lets through is a bug or a failure that its owner must hear of at once: it is given to `on_failure`, in
-  the loop's next turn, and never merely logged. So is what a callback of the owner raises, made by guarded().
+  the loop's next turn, and never merely logged. So is what a callback of the owner raises, made by guarded(), and what
+  `on_end` raises.
+- A failure is given once. What `on_failure` itself raises goes to the loop, which logs it: the owner had its call.
 - Cancelling a task never undoes what it submitted: the container owns that.
 - close() returns only when every task has ended, and none is started after it has begun.
 """
@@ -32,8 +34,7 @@ class TaskSet:
     ) -> None:
         """`on_end` is called after each end of a task, however it came."""
         self._on_failure = on_failure
-        self._on_end = on_end
-        self._task_ended = self.guarded(self._ended)
+        self._on_end = None if on_end is None else self.guarded(on_end)
         # A dict, for its order: tasks are cancelled in the order in which they came.
         self._tasks: dict[Task[None], None] = {}
         self._is_closed = False
@@ -46,7 +47,7 @@ class TaskSet:
         assert not self._is_closed, f"a task is started after the end of its owner name={name}"
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks[task] = None
-        task.add_done_callback(self._task_ended)
+        task.add_done_callback(self._ended)
 
     def guarded(self, callback: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
         """For the loop: what it raises is the owner's failure."""
@@ -68,10 +69,12 @@ class TaskSet:
         await self.join()
 
     def _ended(self, task: "Task[None]") -> None:
+        # Not guarded as a whole: what on_failure raises would be given to on_failure.
         del self._tasks[task]
-        if not task.cancelled():
-            error = task.exception()
-            if error is not None:
-                self._on_failure(error)
-        if self._on_end is not None:
-            self._on_end()
+        failure = None if task.cancelled() else task.exception()
+        try:
+            if failure is not None:
+                self._on_failure(failure)
+        finally:
+            if self._on_end is not None:
+                self._on_end()

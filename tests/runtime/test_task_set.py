@@ -69,6 +69,48 @@ async def test_a_failure_while_closing_is_told_too() -> None:
     assert owner.failures == [bug]
 
 
+async def test_a_failure_is_told_once_though_telling_of_it_fails() -> None:
+    told: list[BaseException] = []
+    reported: list[object] = []
+    ended: list[int] = []
+    bug, second_bug = ValueError("bug"), ValueError("bug of the owner")
+
+    def fail(error: BaseException) -> None:
+        told.append(error)
+        raise second_bug
+
+    async def work() -> None:
+        raise bug
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context.get("exception")))
+    tasks = TaskSet(on_failure=fail, on_end=lambda: ended.append(len(tasks)))
+    tasks.start(work())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert told == [bug]
+    assert reported == [second_bug]
+    assert ended == [0]
+
+
+async def test_an_owner_hears_of_the_failure_of_its_count_of_ends() -> None:
+    failures: list[BaseException] = []
+    bug = ValueError("bug")
+
+    def fail() -> None:
+        raise bug
+
+    async def work() -> None:
+        pass
+
+    tasks = TaskSet(on_failure=failures.append, on_end=fail)
+    tasks.start(work())
+    await tasks.join()
+    await asyncio.sleep(0)
+    assert failures == [bug]
+    assert len(tasks) == 0
+
+
 async def test_no_task_is_started_after_the_end_of_its_owner() -> None:
     owner = Owner()
     await owner.tasks.close()
