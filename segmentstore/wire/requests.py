@@ -200,7 +200,7 @@ class ConnectionRequests:
         self._outgoing.send(frame)
 
     def reply_frames(self, frames: bytes, *, stored_bytes: int) -> None:
-        """Replies to several commands that wanted to store so much."""
+        """Replies that are encoded, to commands that together wanted to store so much."""
         self._remove_unacked(stored_bytes)
         self._outgoing.send(frames)
 

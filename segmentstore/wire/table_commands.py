@@ -1,7 +1,8 @@
 """Commands about tables: one command in, one reply out.
 
 TableCommands answers them; `table_order.py` says when each may begin, and submits changes. A reply is one frame, so a
-page of large entries is read again with half the count until it fits.
+page of large entries is read again with half the count until it fits. What was encoded to see whether it fits is what
+is sent.
 
 Clients that look up or update one key at a time keep many such commands under way, and send some dozens in one read of
 the socket. Those are taken in batches, straight from the received bytes (their layout is in `single_key_frames.py`);
@@ -102,7 +103,7 @@ class Answers(Protocol):
     def reply(self, command: Command, reply: Command) -> None: ...
 
     def reply_frames(self, frames: bytes, *, stored_bytes: int) -> None:
-        """Replies to several commands of a batch, which wanted to store so much."""
+        """Replies that are encoded, to commands that together wanted to store so much."""
 
     def refuse(self, command: Command, error: SegmentStoreError) -> None: ...
 
@@ -159,19 +160,19 @@ class TableCommands:
         answers.reply(command, _read_reply(command, found))
         return True
 
-    async def answer(self, command: OpenCommand | WholeTableCommand) -> Command:
-        """The reply. Raises SegmentStoreError."""
+    async def answer(self, command: OpenCommand | WholeTableCommand) -> bytes:
+        """The frame of the reply. Raises SegmentStoreError: ProtocolError for values that no frame holds."""
         match command:
             case CreateTableSegment(request_id, segment):
                 await self._tables.create_table(segment, key_length=command.key_length)
-                return SegmentCreated(request_id, segment)
+                return SegmentCreated(request_id, segment).encode()
             case DeleteTableSegment(request_id, segment, must_be_empty):
                 await self._tables.delete_table(segment, must_be_empty=must_be_empty)
-                return SegmentDeleted(request_id, segment)
+                return SegmentDeleted(request_id, segment).encode()
             case _:
                 return await self._answer_with_table(command)
 
-    async def _answer_with_table(self, command: OpenCommand) -> Command:
+    async def _answer_with_table(self, command: OpenCommand) -> bytes:
         kept = self._handles.acquire_nowait(command.segment)
         if kept is not None:
             try:
@@ -180,7 +181,7 @@ class TableCommands:
                 pass  # It may exist again under its name.
         return await self._answer_acquired(await self._handles.acquire(command.segment), command)
 
-    async def _answer_acquired(self, pinned: PinnedHandle[Table], command: OpenCommand) -> Command:
+    async def _answer_acquired(self, pinned: PinnedHandle[Table], command: OpenCommand) -> bytes:
         try:
             return await self._answer_opened(pinned.handle, command)
         except SegmentStoreError as error:
@@ -190,11 +191,11 @@ class TableCommands:
         finally:
             self._handles.release(pinned)
 
-    async def _answer_opened(self, table: Table, command: OpenCommand) -> Command:
+    async def _answer_opened(self, table: Table, command: OpenCommand) -> bytes:
         match command:
             case ReadTable():
                 found = await table.get([key.key for key in command.keys])
-                return _read_reply(command, found)
+                return _read_reply(command, found).encode()
             case ReadTableKeys() | ReadTableEntries() | ReadTableEntriesDelta():
                 return await self._page(table, command)
             case GetTableSegmentInfo(request_id, segment):
@@ -206,11 +207,11 @@ class TableCommands:
                     length=info.length,
                     entry_count=info.entry_count,
                     key_length=info.key_length,
-                )
+                ).encode()
 
     async def _page(
         self, table: Table, command: ReadTableKeys | ReadTableEntries | ReadTableEntriesDelta
-    ) -> Command:
+    ) -> bytes:
         read: Callable[[int], Awaitable[Command]]
         match command:
             case ReadTableKeys():
@@ -219,19 +220,18 @@ class TableCommands:
                 read = lambda count: _read_entries(table, command, count)  # noqa: E731
             case ReadTableEntriesDelta():
                 if table.key_length:
-                    return OperationUnsupported(command.request_id, "readTableEntriesDelta")
+                    refusal = OperationUnsupported(command.request_id, "readTableEntriesDelta")
+                    return refusal.encode()
                 read = lambda count: _read_delta(table, command, count)  # noqa: E731
         count = min(max(command.suggested_count, 1), self._page_entries_max)
         while True:
             reply = await read(count)
             try:
-                reply.encode()
+                return reply.encode()
             except ProtocolError:
                 if count == 1:
                     raise
                 count //= 2
-            else:
-                return reply
 
 
 def submit_change(table: Table, command: Change) -> TableFuture:

@@ -280,8 +280,8 @@ class TableOrder:
 
     async def _answer(self, command: OpenCommand | WholeTableCommand) -> None:
         try:
-            reply = await self._commands.answer(command)
+            frame = await self._commands.answer(command)
         except SegmentStoreError as error:
             self._answers.refuse(command, error)
             return
-        self._answers.reply(command, reply)
+        self._answers.reply_frames(frame, stored_bytes=0)

@@ -265,6 +265,26 @@ async def test_a_page_of_large_entries_is_cut_to_what_a_frame_holds(table: Proto
     assert not delta.reached_end
 
 
+async def test_a_page_is_encoded_once(
+    table: ProtocolClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await update(table, *(TableEntry(b"%02d" % number, b"v") for number in range(20)))
+    encoded: list[type[Command]] = []
+    encode = Command.encode
+
+    def count(command: Command) -> bytes:
+        encoded.append(type(command))
+        return encode(command)
+
+    monkeypatch.setattr(Command, "encode", count)
+    bounds = IteratorArguments()
+    await table.ask(ReadTableKeys(7, TABLE, "", 10, bounds), TableKeysRead)
+    await table.ask(ReadTableEntries(7, TABLE, "", 10, bounds), TableEntriesRead)
+    await table.ask(ReadTableEntriesDelta(7, TABLE, "", 0, 10), TableEntriesDeltaRead)
+    pages = (TableKeysRead, TableEntriesRead, TableEntriesDeltaRead)
+    assert [kind for kind in encoded if kind in pages] == list(pages)
+
+
 async def test_values_too_large_for_one_answer_are_refused(table: ProtocolClient) -> None:
     keys = [b"%02d" % number for number in range(20)]
     for key in keys:
