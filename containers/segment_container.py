@@ -67,29 +67,21 @@ _ALLOWED_MOVES: Mapping[ContainerState, frozenset[ContainerState]] = {
 
 
 class ContainerBackups:
-    """Backups of one container: snapshots that are kept in Tier 2, made and dropped by the owner.
-
-    Each call may run beside everything else that the container does.
-    """
+    """Implements contracts.containers.BackupOwner: a snapshot is made and dropped by the owner of the manifest."""
 
     def __init__(self, *, storage: Storage, flush: Callable[[], Awaitable[None]]) -> None:
         self._storage = storage
         self._flush = flush
 
     async def pin(self, name: str) -> SnapshotInfo:
-        """Everything acknowledged before the call is in it. A name that is taken gives what is there already.
-
-        Raises InvalidRequestError, ContainerNotFoundError without a Tier 2, StorageError.
-        """
+        """Flush first, so that everything acknowledged before the call is in it."""
         await self._flush()
         return await self._storage.pin(name)
 
     async def drop(self, name: str) -> bool:
-        """False if there is none of that name. Raises StorageError."""
         return await self._storage.unpin(name)
 
     async def list(self) -> Sequence[SnapshotInfo]:
-        """By name."""
         return await self._storage.pins()
 
 

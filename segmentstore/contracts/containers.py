@@ -1,6 +1,6 @@
 """Containers as their host sees them: life cycle, health, and where assignments come from."""
 
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
@@ -8,6 +8,7 @@ from typing import NewType, Protocol
 
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import SegmentApi
+from segmentstore.contracts.storage import SnapshotInfo
 from segmentstore.contracts.tables import TableApi
 
 HostId = NewType("HostId", str)
@@ -48,6 +49,22 @@ class ContainerHealth:
     """What a person should know though the container works, in a sentence; "" if there is nothing."""
 
 
+class BackupOwner(Protocol):
+    """The backups of one running container: snapshots that are kept in Tier 2. Calls may run beside everything else."""
+
+    async def pin(self, name: str) -> SnapshotInfo:
+        """Everything acknowledged before the call is in it. A name that is taken gives what is there already.
+
+        Raises InvalidRequestError, ContainerNotFoundError without a Tier 2, StorageError.
+        """
+
+    async def drop(self, name: str) -> bool:
+        """False if there is none of that name. Raises StorageError."""
+
+    async def list(self) -> Sequence[SnapshotInfo]:
+        """By name."""
+
+
 class SegmentContainer(SegmentApi, TableApi, Protocol):
     """One failure domain. start() recovers, run() works until cancelled or until one part fails, close() ends."""
 
@@ -62,6 +79,10 @@ class SegmentContainer(SegmentApi, TableApi, Protocol):
 
     async def close(self) -> None:
         """Stop in order: refuse new work, finish what is in flight, close the log. Idempotent."""
+
+    @property
+    def backups(self) -> BackupOwner:
+        """Raises ContainerNotFoundError unless it runs."""
 
     def health(self) -> ContainerHealth: ...
 

@@ -28,9 +28,9 @@ from containers.container_settings import (
     OperationProcessorSettings,
     WriterSettings,
 )
-from containers.segment_container import ContainerBackups, StreamSegmentContainer
+from containers.segment_container import StreamSegmentContainer
 from segmentstore.codec.stream_names import is_of_internal_stream
-from segmentstore.contracts.containers import HostId, SegmentContainer
+from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_manager import ContainerManager, InProcessAssignmentSource
@@ -148,13 +148,9 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             registry.get(container_id)  # raises unless it runs: only an owner at work may publish
             return containers.storage_of(container_id)
 
-        def backup_owners() -> Sequence[tuple[ContainerId, ContainerBackups]]:
-            owners: list[tuple[ContainerId, ContainerBackups]] = []
+        def backup_owners() -> Sequence[tuple[ContainerId, BackupOwner]]:
             # None while one is missing: a backup of a part of the store is none.
-            for one in registry.all_running():
-                assert isinstance(one, StreamSegmentContainer), f"of another kind {one!r}"
-                owners.append((one.container_id, one.backups))
-            return owners
+            return [(each.container_id, each.backups) for each in registry.all_running()]
 
         store = SegmentStore(registry=registry)
         servers = Servers(

@@ -32,6 +32,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from segmentstore.contracts.containers import BackupOwner
 from segmentstore.contracts.errors import SwapRefusedError
 from segmentstore.contracts.identifiers import BufferView, ContainerId, SegmentId
 from segmentstore.contracts.storage import ProposedImage, SnapshotInfo, SwapProposal
@@ -50,16 +51,6 @@ from segmentstore.http.settings import HttpSettings
 _IMAGE_NUMBERS = ("start_offset", "end_offset", "position", "size", "file_crc32")
 _IMAGE_FIELDS = frozenset((*_IMAGE_NUMBERS, "object_key"))
 _KEYS_PER_REQUEST_MAX = 1_024
-
-
-class BackupOwner(Protocol):
-    """The backups of one running container: containers/segment_container.py."""
-
-    async def pin(self, name: str) -> SnapshotInfo: ...
-
-    async def drop(self, name: str) -> bool: ...
-
-    async def list(self) -> Sequence[SnapshotInfo]: ...
 
 
 BackupOwnerSource = Callable[[], Sequence[tuple[ContainerId, BackupOwner]]]

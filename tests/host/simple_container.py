@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
-from segmentstore.contracts.containers import ContainerHealth, ContainerState
+from segmentstore.contracts.containers import BackupOwner, ContainerHealth, ContainerState
 from segmentstore.contracts.errors import (
     BadOffsetError,
     SegmentExistsError,
@@ -182,6 +182,10 @@ class SimpleContainer:
 
     async def delete_table(self, name: str, *, must_be_empty: bool) -> None:
         await self.tables.delete_table(name, must_be_empty=must_be_empty)
+
+    @property
+    def backups(self) -> BackupOwner:
+        raise NotImplementedError("it has no Tier 2")
 
     def settle_clocks(self) -> None:
         """It has no clock."""

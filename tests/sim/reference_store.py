@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from segmentstore.contracts.containers import ContainerHealth, ContainerState
+from segmentstore.contracts.containers import BackupOwner, ContainerHealth, ContainerState
 from segmentstore.contracts.errors import (
     BadOffsetError,
     ContainerStoppedError,
@@ -250,6 +250,10 @@ class ReferenceContainer(NoTables):
         return ContainerHealth(
             self.container_id, self._state, running, self._epoch, "", 0.0, "ok", 0, 0, ""
         )
+
+    @property
+    def backups(self) -> BackupOwner:
+        raise NotImplementedError("it has no Tier 2")
 
     def settle_clocks(self) -> None:
         """It has no clock."""
