@@ -212,6 +212,20 @@ class StoredBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """One chunk image of a segment."""
+
+    start_offset: int
+    end_offset: int
+    """In the segment; exclusive."""
+    object_key: str
+    position: int
+    """Of the image in the object."""
+    size: int
+    """Bytes of the image."""
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotInfo:
     """A manifest version that is kept for a backup: nothing that it names is deleted."""
 
@@ -288,6 +302,15 @@ class Storage(ReadOnlyStorage, Protocol):
 
         Raises StorageNotPrimaryError if the manifest's epoch is not smaller, InvalidRequestError (which names both) if
         store id, log id or container count differ, StorageError if Tier 2 does not answer (may be called again).
+        """
+
+    def list_chunks(
+        self, segment_id: SegmentId, start: int, end: int
+    ) -> AsyncGenerator[StoredChunk, None]:
+        """The chunks that hold published bytes of [start, end), in order, whole ones at both sides; none is looked at.
+
+        Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a segment that is
+        not published or a range past its published length.
         """
 
     def list_blocks(

@@ -33,15 +33,14 @@ from segmentstore.contracts.segments import (
     SegmentReads,
     check_segment_name,
 )
-from segmentstore.contracts.storage import SegmentRecord, StoredBlock
+from segmentstore.contracts.storage import SegmentRecord, Storage, StoredBlock
 from segmentstore.contracts.tables import Table
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.runtime.waiting import gather_all
-from tier2.tiered_storage import TieredStorage
 
 LIST_LIMIT_MAX = 10_000
 
-StorageSource = Callable[[ContainerId], TieredStorage]
+StorageSource = Callable[[ContainerId], Storage]
 """Tier 2 of a running container. Raises ContainerNotFoundError."""
 
 
@@ -223,13 +222,11 @@ class SegmentLayout:
             return None
         return await _event_in_blocks(storage, record, offset)
 
-    def _storage(self, name: str) -> TieredStorage:
+    def _storage(self, name: str) -> Storage:
         return self._storage_of(container_of(name, self._container_count))
 
 
-async def _event_in_blocks(
-    storage: TieredStorage, record: SegmentRecord, offset: int
-) -> int | None:
+async def _event_in_blocks(storage: Storage, record: SegmentRecord, offset: int) -> int | None:
     block: StoredBlock | None = None
     begin = max(record.start_offset, min(offset, record.length - 1))
     async with aclosing(storage.list_blocks(record.segment_id, begin, record.length)) as blocks:

@@ -20,7 +20,13 @@ from dataclasses import dataclass
 
 from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
-from segmentstore.contracts.storage import AttributePage, SegmentRecord, StorageRead, StoredBlock
+from segmentstore.contracts.storage import (
+    AttributePage,
+    SegmentRecord,
+    StorageRead,
+    StoredBlock,
+    StoredChunk,
+)
 from tier2.byte_cache import ByteCache
 from tier2.container_objects import ObjectKind
 from tier2.format.chunk_format import BlockEntry
@@ -51,20 +57,6 @@ _LAYOUT_WINDOW_ENTRIES = 256
 _LISTING_PAGE_SEGMENTS = 256
 _LAYOUT_ENTRY_MEMORY_BYTES = 300
 _RECORD_MEMORY_BYTES = 150
-
-
-@dataclass(frozen=True, slots=True)
-class StoredChunk:
-    """One chunk image of a segment."""
-
-    start_offset: int
-    end_offset: int
-    """In the segment; exclusive."""
-    object_key: str
-    position: int
-    """Of the image in the object."""
-    size: int
-    """Bytes of the image."""
 
 
 class ManifestReading:

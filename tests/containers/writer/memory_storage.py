@@ -35,6 +35,7 @@ from segmentstore.contracts.storage import (
     StorageRead,
     StorageStatistics,
     StoredBlock,
+    StoredChunk,
 )
 
 
@@ -267,6 +268,11 @@ class MemoryStorage:
         return StorageRead(first, memoryview(bytes(stored.content))[first : offset + length + 3])
 
     def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
+        raise NotImplementedError("the writer lists nothing")
+
+    def list_chunks(
+        self, segment_id: SegmentId, start: int, end: int
+    ) -> AsyncGenerator[StoredChunk, None]:
         raise NotImplementedError("the writer lists nothing")
 
     def list_blocks(

@@ -5,11 +5,11 @@ import pytest
 
 from segmentstore.contracts.errors import SegmentTruncatedError
 from segmentstore.contracts.identifiers import SegmentId
+from segmentstore.contracts.storage import StoredChunk
 from tests.contracts.storage_publications import change, data, round_of
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import FaultyStore
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.read.published_segments import StoredChunk
 from tier2.tiered_storage import TieredStorage
 
 ROUNDS = 20
