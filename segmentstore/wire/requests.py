@@ -35,7 +35,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.segments import SYSTEM_PREFIX, is_system_name
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.replies import SendBuffer, reply_to_error
-from segmentstore.wire.segment_commands import SegmentCommands
+from segmentstore.wire.segment_commands import CommandHandler, SegmentCommands
 from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.table_commands import TableCommands, TableLookupBatcher, TableUpdateBatcher
 from segmentstore.wire.table_order import TableOrder
@@ -95,7 +95,7 @@ class ConnectionRequests:
         close_connection: Callable[[str], None],
     ) -> None:
         self.fail = fail
-        self._segment_commands = segment_commands
+        self._segment_handlers = segment_commands.handlers
         self._verify_token = verify_token
         self._system_is_closed = system_is_closed
         self._outgoing = outgoing
@@ -141,8 +141,11 @@ class ConnectionRequests:
             return
         self._counters.requests += 1
         self._add_unacked(_stored_bytes(command))
-        if not self._order.take(command):
-            self._tasks.start(self._answer(command))
+        handler = self._segment_handlers.get(command.type)
+        if handler is None:
+            self._order.take(command)
+        else:
+            self._tasks.start(self._answer(command, handler))
 
     def take_batch(self, kind: int, view: memoryview, position: int, limit: int) -> tuple[int, int]:
         """Take the frames from `position` on that are of this kind and need no command.
@@ -215,13 +218,12 @@ class ConnectionRequests:
             return
         self._outgoing.reply(self._refusal(command, error))
 
-    async def _answer(self, command: Command) -> None:
+    async def _answer(self, command: Command, handler: CommandHandler) -> None:
         try:
-            reply = await self._segment_commands.answer(command)
+            reply = await handler(command)
         except SegmentStoreError as error:
             self.refuse(command, error)
             return
-        assert reply is not None, f"no handler answers this type={command.type}"
         self.reply(command, reply)
 
     def _refusal(self, command: Command, error: SegmentStoreError) -> Command:

@@ -1,6 +1,6 @@
 """Commands about segments that are neither appends nor reads: one command in, one reply out.
 
-Errors are raised; the connection turns them into replies.
+`SegmentCommands.handlers` has the handler of each. Errors are raised; the connection turns them into replies.
 
 - Sealing a sealed segment, and truncating at or below the start, are successes: clients repeat themselves.
 - A merge of a source that is gone succeeds if the target remembers it. A *batch* counts every source that is
@@ -16,10 +16,11 @@ is looked for, and how many searches read at once, has its bounds in `settings.p
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
 from random import Random
-from typing import Final, TypeAlias
+from types import MappingProxyType
+from typing import Final, TypeAlias, TypeVar, cast
 
 from segmentstore.codec.event_frame import NoEventError, skip_events
 from segmentstore.codec.wire_protocol.administration import (
@@ -90,6 +91,9 @@ ROLLOVER_BYTES: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + (4).to_bytes(8, "bi
 TRANSIENT_MARK: Final = "#transient."
 _SEARCHED_PIECE_BYTES: Final = 64 << 10
 
+_Kind = TypeVar("_Kind", bound=Command)
+CommandHandler: TypeAlias = Callable[[Command], Awaitable[Command]]
+"""The reply to one command of its kind. Raises SegmentStoreError."""
 ListChunks: TypeAlias = Callable[[str], Awaitable[Sequence[StorageChunk]]]
 FlushContainer: TypeAlias = Callable[[int], Awaitable[None]]
 EventNear: TypeAlias = Callable[[str, int], Awaitable[int | None]]
@@ -98,7 +102,7 @@ none is known."""
 
 
 class SegmentCommands:
-    """answer() for the commands of session-less requests."""
+    """Answers the commands of session-less requests: a handler for each type of command."""
 
     def __init__(
         self,
@@ -119,48 +123,27 @@ class SegmentCommands:
         self._flush_container = flush_container
         self._list_chunks = list_chunks
         self._event_near = event_near
-
-    async def answer(self, command: Command) -> Command | None:
-        """The reply; None for a command that is not of this kind. Raises SegmentStoreError."""
-        match command:
-            case GetStreamSegmentInfo():
-                return await self._info(command)
-            case GetSegmentAttribute():
-                return await self._attribute(command)
-            case UpdateSegmentAttribute():
-                return await self._update_attribute(command)
-            case LocateOffset():
-                return await self._locate(command)
-            case TruncateSegment():
-                return await self._truncate(command)
-            case SealSegment(request_id, segment):
-                await self._segments.seal(segment)
-                return SegmentSealed(request_id, segment)
-            case MergeSegments():
-                return await self._merge(command)
-            case MergeSegmentsBatch():
-                return await self._merge_batch(command)
-        return await self._answer_rarer(command)
-
-    async def _answer_rarer(self, command: Command) -> Command | None:
-        match command:
-            case CreateSegment():
-                return await self._create(command)
-            case CreateTransientSegment():
-                return await self._create_transient(command)
-            case UpdateSegmentPolicy(request_id, segment, target_rate, scale_type):
-                await self._segments.update_attributes(
-                    segment, _policy_updates(target_rate, scale_type)
+        self.handlers: Mapping[int, CommandHandler] = MappingProxyType(
+            dict(
+                (
+                    _handler(GetStreamSegmentInfo, self._info),
+                    _handler(GetSegmentAttribute, self._attribute),
+                    _handler(LocateOffset, self._locate),
+                    _handler(CreateSegment, self._create),
+                    _handler(CreateTransientSegment, self._create_transient),
+                    _handler(UpdateSegmentAttribute, self._update_attribute),
+                    _handler(UpdateSegmentPolicy, self._update_policy),
+                    _handler(SealSegment, self._seal),
+                    _handler(TruncateSegment, self._truncate),
+                    _handler(MergeSegments, self._merge),
+                    _handler(MergeSegmentsBatch, self._merge_batch),
+                    _handler(DeleteSegment, self._delete),
+                    _handler(FlushToStorage, self._flush),
+                    _handler(ListStorageChunks, self._chunks),
                 )
-                return SegmentPolicyUpdated(request_id, segment)
-            case DeleteSegment(request_id, segment):
-                await self._segments.delete(segment)
-                return SegmentDeleted(request_id, segment)
-            case FlushToStorage():
-                return await self._flush(command)
-            case ListStorageChunks():
-                return await self._chunks(command)
-        return None
+            )
+        )
+        """By the type of the command."""
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -238,6 +221,16 @@ class SegmentCommands:
         await self._segments.create(name)
         return SegmentCreated(command.request_id, name)
 
+    async def _update_policy(self, command: UpdateSegmentPolicy) -> Command:
+        await self._segments.update_attributes(
+            command.segment, _policy_updates(command.target_rate, command.scale_type)
+        )
+        return SegmentPolicyUpdated(command.request_id, command.segment)
+
+    async def _seal(self, command: SealSegment) -> Command:
+        await self._segments.seal(command.segment)
+        return SegmentSealed(command.request_id, command.segment)
+
     async def _truncate(self, command: TruncateSegment) -> Command:
         segment, offset = command.segment, command.truncation_offset
         info = await self._segments.info(segment)
@@ -296,6 +289,10 @@ class SegmentCommands:
                 lengths.append((await self._segments.info(target)).length)
         return lengths
 
+    async def _delete(self, command: DeleteSegment) -> Command:
+        await self._segments.delete(command.segment)
+        return SegmentDeleted(command.request_id, command.segment)
+
     # --- for operators ---------------------------------------------------------------------------
 
     async def _flush(self, command: FlushToStorage) -> Command:
@@ -310,6 +307,13 @@ class SegmentCommands:
             return OperationUnsupported(command.request_id, "listStorageChunks")
         chunks = await self._list_chunks(command.segment)
         return StorageChunksListed(command.request_id, chunks)
+
+
+def _handler(
+    kind: type[_Kind], answer: Callable[[_Kind], Awaitable[Command]]
+) -> tuple[int, CommandHandler]:
+    # Called with commands of this kind alone: it is looked up by their type.
+    return kind.type, cast(CommandHandler, answer)
 
 
 def client_attribute_key(attribute_id: bytes) -> AttributeKey:

@@ -55,6 +55,7 @@ _READS: Final = (
     ReadTableEntriesDelta,
     GetTableSegmentInfo,
 )
+TABLE_COMMANDS: Final = (*_CHANGES, *_READS, *_WHOLE)
 
 
 class _TableQueue:
@@ -104,15 +105,13 @@ class TableOrder:
         self._closed = False
         self.waiting_count = 0
 
-    def take(self, command: Command) -> bool:
-        """Whether it is of a table; it is answered now or later."""
-        if not isinstance(command, (*_CHANGES, *_READS, *_WHOLE)):
-            return False
+    def take(self, command: Command) -> None:
+        """It is answered now or later."""
+        assert isinstance(command, TABLE_COMMANDS), f"not of a table type={command.type}"
         queue = self._queue_of(command.segment)
         queue.waiting.append(command)
         self.waiting_count += 1
         self._go_on(queue)
-        return True
 
     def may_look_up(self, segment: str) -> bool:
         """Whether a look-up that is answered at once overtakes nothing."""

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from random import Random
 
 import pytest
 
@@ -13,10 +14,9 @@ from segmentstore.codec.wire_protocol.administration import (
     StorageChunksListed,
     StorageFlushed,
 )
-from segmentstore.codec.wire_protocol.appends import (
-    CreateTransientSegment,
-)
+from segmentstore.codec.wire_protocol.appends import CreateTransientSegment, SetupAppend
 from segmentstore.codec.wire_protocol.command import Command, KeepAlive
+from segmentstore.codec.wire_protocol.frames import COMMANDS
 from segmentstore.codec.wire_protocol.reads import (
     NO_ATTRIBUTE_VALUE,
     GetSegmentAttribute,
@@ -59,7 +59,8 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.contracts.segments import Segment
 from segmentstore.wire import segment_commands
 from segmentstore.wire.requests import TokenVerdict
-from segmentstore.wire.segment_commands import ROLLOVER_BYTES, first_event_from
+from segmentstore.wire.segment_commands import ROLLOVER_BYTES, SegmentCommands, first_event_from
+from segmentstore.wire.table_order import TABLE_COMMANDS
 from tests.reference.memory_tables import MemoryTables
 from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import QUICK, Node, running_node, running_server
@@ -383,3 +384,27 @@ async def test_every_request_is_answered_exactly_once_with_its_own_number(
     assert sorted(answer.request_id for answer in answers) == list(range(400))
     client.send(KeepAlive())
     assert await client.receive() == KeepAlive()
+
+
+def test_every_request_that_shows_a_token_has_one_handler(node: Node) -> None:
+    of_segments = SegmentCommands(
+        segments=node.container,
+        reads=node.container,
+        random=Random(1),
+        flush_container=None,
+        list_chunks=None,
+        event_near=None,
+        settings=QUICK,
+    ).handlers
+    handled = [
+        *of_segments,
+        *(command.type for command in TABLE_COMMANDS),
+        SetupAppend.type,
+        ReadSegment.type,
+    ]
+    requests = [
+        kind
+        for kind, command in COMMANDS.items()
+        if "delegation_token" in {field.name for field in fields(command)}
+    ]
+    assert sorted(handled) == sorted(requests)
