@@ -44,6 +44,7 @@ LOOKED_AT = {
     "segmentstore/host/standalone.py:give_up": "ends the process",
     "segmentstore/runtime/cancellation.py:wake": "sets a future",
     "segmentstore/runtime/process.py:insist": "ends the process",
+    "segmentstore/runtime/task_set.py:self._ended": "tells its owner by itself, and once",
     "segmentstore/runtime/thread_pool.py:report": "sets a future",
     "tier1/file_log/frame_flush.py:self._report": "fails the log by itself",
     "tier1/memory_log.py:self._complete": "of tests: sets futures",

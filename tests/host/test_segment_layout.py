@@ -1,4 +1,4 @@
-"""What Tier 2 knows of a segment, as the host tells it to faces."""
+"""What Tier 2 knows of a segment, as the host tells it to servers."""
 
 import asyncio
 from collections.abc import AsyncIterator
