@@ -27,8 +27,6 @@ class Theme(Enum):
     """Streams are scaled and truncated beside transactions, while single containers stay down for a while."""
     RESETS = "resets"
     """A group consumes, is reset, and streams are retained."""
-    REBIRTHS = "rebirths"
-    """Streams are deleted with their transactions, and created again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +176,6 @@ def draw_themed_life(random: Random, theme: Theme) -> LifeSettings:
                 controller=replace(themed.controller, retention=retention),
                 retains=True,
                 transactors_per_stream=1,
-            )
-        case Theme.REBIRTHS:
-            return replace(
-                themed,
-                life_seconds_mean=mine.choice((0.05, 0.3)),
-                transactors_per_stream=4,
-                container_stop=mine.choice((0.0, 2.0)),
-                hand_over=mine.choice((0.0, 0.6)),
             )
 
 

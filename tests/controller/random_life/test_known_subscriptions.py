@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from tests.controller.random_life.group_keeper import GroupKeeper
+from tests.controller.random_life.keeping import Subscription
 from tests.controller.random_life.life_world import LifeWorld, NoAnswerError
 from tests.controller.random_life.settings import draw_life
 from tests.controller.random_life.stream_life import Stage, StreamLife
@@ -109,3 +110,14 @@ async def test_an_update_that_was_done_at_the_first_attempt_is_not_one_of_a_stre
     answers.next.append(refused)
     await keeper.step()
     assert again.keeping.subscription is None
+
+
+async def test_what_a_group_consumed_before_its_reset_excuses_nothing_that_goes_later() -> None:
+    held = Subscription(since=1)
+    held.consumed.append({0: 50})
+    held.begin_generation({0: 10})
+    assert held.excuses == [{0: 10}, {0: 50}], "retention may have looked before the reset"
+    held.reset_from = {0: 20}
+    assert held.excuses == [{0: 10}, {0: 20}]
+    held.begin_generation(None)
+    assert {0: 50} in held.excuses, "nobody knows yet where this generation began"

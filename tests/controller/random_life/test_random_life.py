@@ -16,7 +16,6 @@ _COUNT = int(os.environ.get("LIFE_SEEDS", "12"))
 _THEMED = [
     *((Theme.TRUNCATIONS, seed) for seed in range(11, 16)),
     *((Theme.RESETS, seed) for seed in range(9, 13)),
-    *((Theme.REBIRTHS, seed) for seed in range(9, 13)),
 ]
 _REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
