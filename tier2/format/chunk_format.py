@@ -289,11 +289,6 @@ class ChunkIndex:
     def start_offset(self) -> int:
         return self.entries[0].first_offset
 
-    @property
-    def uncompressed_length(self) -> int:
-        """Sum over the blocks. Complexity: O(blocks)."""
-        return sum(entry.uncompressed_length for entry in self.entries)
-
     def block_at(self, offset: int) -> int:
         """Number of the block that holds the offset. Complexity: O(log blocks). Raises ValueError if none does."""
         if not self.start_offset <= offset < self.end_offset:
