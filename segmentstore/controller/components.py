@@ -202,13 +202,13 @@ class ControllerComponents:
         )
 
     def _register_callbacks(self) -> None:
-        self.streams.register_while_sealing(self.transactions.closed)
+        self.streams.register_while_sealing(self.transactions.no_unfinished_transactions)
         self.streams.truncation.register(self.transactions.record_merges)
         for cleaning in (
-            self.transactions.clean,
-            self.subscribers.clean,
-            self.retention.clean,
-            self.watermarks.clean,
+            self.transactions.on_stream_deletion,
+            self.subscribers.on_stream_deletion,
+            self.retention.on_stream_deletion,
+            self.watermarks.on_stream_deletion,
         ):
             self.streams.register_on_deletion(cleaning)
         self.scopes.register(GROUPS_INDEX, self.reader_groups.items.delete_all)

@@ -172,7 +172,7 @@ class Retention:
             batch.put(key, after, known)
             await history.table.commit(batch)
 
-    async def clean(self, history: StreamHistory) -> None:
+    async def on_stream_deletion(self, history: StreamHistory) -> None:
         """The stream is being deleted: its cuts are of no interest any more."""
         key = cuts_key(history.stream)
         batch = Batch()

@@ -183,7 +183,7 @@ class Subscribers:
             if info is not None and offset > info.length:
                 raise PreconditionError(f"{name} ends at {info.length} offset={offset}")
 
-    async def clean(self, history: StreamHistory) -> None:
+    async def on_stream_deletion(self, history: StreamHistory) -> None:
         """The stream is being deleted: no reader group subscribes to it any more."""
         more = True
         while more:

@@ -202,7 +202,7 @@ class Watermarks:
         except SegmentStoreError as error:
             _LOG.warning("watermarks are put off: %s", error)
 
-    async def clean(self, history: StreamHistory) -> None:
+    async def on_stream_deletion(self, history: StreamHistory) -> None:
         """The stream is being deleted: its marks are of no interest any more."""
         await self._marks.forget_stream(history)
         self._drop(history.scope, history.stream)

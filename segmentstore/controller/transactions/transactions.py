@@ -303,7 +303,7 @@ class Transactions:
     # --- seal and delete of the stream -----------------------------------------------------------
 
     @asynccontextmanager
-    async def closed(self, scope: str, stream: str) -> AsyncIterator[None]:
+    async def no_unfinished_transactions(self, scope: str, stream: str) -> AsyncIterator[None]:
         """No transaction of the stream begins or is unfinished inside: open ones are aborted, commits are done.
 
         For sealing a stream. Do not hold the stream when entering.
@@ -337,7 +337,7 @@ class Transactions:
         if segment_ids:
             await self._completer.record_merges(history, segment_ids)
 
-    async def clean(self, history: StreamHistory) -> None:
+    async def on_stream_deletion(self, history: StreamHistory) -> None:
         """The stream is being deleted: nothing of its transactions stays."""
         self.require_loaded()
         states = self._states.known(history.scope, history.stream)
