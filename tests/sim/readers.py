@@ -10,6 +10,10 @@ from tests.sim.attempts import ModelBreachError
 from tests.sim.client import REQUEST_ERRORS, OpenSegment, Piece
 
 _WAKE_SECONDS_MAX = 30.0
+_ENDS_IN_A_ROW = 1_000
+"""So often a reader looks at the end of a sealed segment as fast as it looks anywhere. In a trouble of an hour it would
+use up the steps of its world there."""
+_REST_AT_THE_END_SECONDS = 5.0
 
 
 class RandomReader(Actor):
@@ -43,8 +47,11 @@ class TailReader(Actor):
         super().__init__(stage, name)
         self._open: OpenSegment | None = None
         self._offset = 0
+        self._ends_seen = 0
 
     async def step(self) -> None:
+        if self._ends_seen > _ENDS_IN_A_ROW:
+            await asyncio.sleep(_REST_AT_THE_END_SECONDS)
         if self._open is None or not self._open.alive:
             await self.close()
             before = self._open
@@ -65,6 +72,8 @@ class TailReader(Actor):
         if pieces is None:
             return
         check_contiguous(segment, self._offset, pieces)
+        at_end = pieces and pieces[-1].kind is ReadResultEntryKind.END_OF_SEGMENT
+        self._ends_seen = self._ends_seen + 1 if at_end else 0
         for piece in pieces:
             self._offset += len(piece.data)
             if piece.kind is ReadResultEntryKind.TRUNCATED:
