@@ -28,11 +28,10 @@ from typing import Any
 import aioboto3
 from aiobotocore.config import AioConfig
 
-from benchmarks.tier2 import open_storage, publication
+from benchmarks.tier2 import open_storage, publish_rate
 from benchmarks.tier2_care import BilledObjectStore
 from benchmarks.workbench import Row, median, print_rows, row
 from segmentstore.contracts.identifiers import BufferView
-from segmentstore.contracts.storage import DataPiece
 from segmentstore.runtime.process import freeze_long_lived_objects, loop_factory, tune_for_serving
 from tests.tier2.object_stores.s3.conftest import free_port
 from tests.tier2.object_stores.s3.real_server import CACHE, gateway, wait_for
@@ -230,7 +229,6 @@ def s3_endpoint(rounds: int = 3, scale: float = 1.0) -> list[Row]:
 DRAIN_ROUNDS = 3
 PUBLICATIONS = 3
 PUBLICATION_BYTES = 128 << 20
-RUN_BYTES = 64 << 10
 CLIENT_SIZES = (("1 KB", 1 << 10, 320), ("8 MB", 8 << 20, 32))
 """Name, bytes, and operations of one round."""
 
@@ -268,14 +266,7 @@ async def drain(
     sized = SizedObjectStore(store)
     storage = await open_storage(sized, executor)
     sized.sizes.clear()
-    runs = [content[at : at + RUN_BYTES] for at in range(0, len(content), RUN_BYTES)]
-    begin = time.perf_counter()
-    for count in range(PUBLICATIONS):
-        length = count * len(content)
-        await storage.publish(
-            publication([(1, "scope/stream/0", length, DataPiece(length, runs))], count + 1)
-        )
-    speed = PUBLICATIONS * len(content) / (time.perf_counter() - begin)
+    speed = await publish_rate(storage, content, PUBLICATIONS)
     await storage.close()
     await store.close()
     return speed, sized
@@ -287,7 +278,7 @@ async def bare(one: Server, content: memoryview, sizes: Sequence[int], at_once: 
 
     async def worker() -> None:
         for number in numbers:
-            # A copy of its own, as whoever uploads has: the library takes no views.
+            # A copy, as a program that uploads would have: the library takes no views.
             body = bytes(content[: sizes[number]])
             await one.client.put_object(Bucket=BUCKET, Key=f"bare/{number}", Body=body)
 

@@ -117,18 +117,22 @@ async def drain_rate(directory: str, content: bytes, executor: ThreadPoolExecuto
     )
     await store.start()
     storage = await open_storage(store, executor)
-    view = memoryview(content)
-    runs = [view[at : at + RUN_BYTES] for at in range(0, len(view), RUN_BYTES)]
+    rate = await publish_rate(storage, memoryview(content), ROUNDS)
+    await storage.close()
+    await store.close()
+    return rate
+
+
+async def publish_rate(storage: TieredStorage, content: memoryview, count: int) -> float:
+    """Bytes per second of `count` publications, each of this content behind the one before."""
+    runs = [content[at : at + RUN_BYTES] for at in range(0, len(content), RUN_BYTES)]
     begin = time.perf_counter()
-    for number in range(ROUNDS):
+    for number in range(count):
         length = number * len(content)
         await storage.publish(
             publication([(1, "scope/stream/0", length, DataPiece(length, runs))], number + 1)
         )
-    rate = ROUNDS * len(content) / (time.perf_counter() - begin)
-    await storage.close()
-    await store.close()
-    return rate
+    return count * len(content) / (time.perf_counter() - begin)
 
 
 class Pauses:

@@ -188,9 +188,8 @@ async def test_a_trailing_checksum_that_was_not_announced_is_refused(tmp_path: P
         assert (await keys(client), temporary(tmp_path)) == ([], [])
 
 
-async def test_conditions_are_judged_when_the_body_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def held_back(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Set when a body has arrived; nothing is done with it before the other one is set."""
     arrived, goes_on = asyncio.Event(), asyncio.Event()
     stream = BodyReader.stream
 
@@ -201,6 +200,13 @@ async def test_conditions_are_judged_when_the_body_is_there(
         return body
 
     monkeypatch.setattr(BodyReader, "stream", slow_stream)
+    return arrived, goes_on
+
+
+async def test_conditions_are_judged_when_the_body_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived, goes_on = held_back(monkeypatch)
     async with small_endpoint(tmp_path) as (_, client):
         putting = asyncio.create_task(put(client, "k", LARGE, IfNoneMatch="*"))
         await arrived.wait()
@@ -318,16 +324,7 @@ async def test_a_part_above_the_bound_is_a_part_like_others(tmp_path: Path) -> N
 async def test_a_part_whose_upload_is_aborted_meanwhile_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arrived, goes_on = asyncio.Event(), asyncio.Event()
-    stream = BodyReader.stream
-
-    async def slow_stream(self: BodyReader, *args: Any) -> Any:
-        body = await stream(self, *args)
-        arrived.set()
-        await goes_on.wait()
-        return body
-
-    monkeypatch.setattr(BodyReader, "stream", slow_stream)
+    arrived, goes_on = held_back(monkeypatch)
     async with small_endpoint(tmp_path) as (_, client):
         begun = await asyncio.to_thread(client.create_multipart_upload, Bucket="bucket", Key="k")
         named = {"Bucket": "bucket", "Key": "k", "UploadId": begun["UploadId"]}

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.errors import SegmentNotFoundError
 from tests.sim.actor import Actor, Stage
-from tests.sim.object_store import StoreFaults
-from tests.sim.settings import Swarm
+from tests.sim.settings import Swarm, without_troubles
 from tests.sim.world import World
 
 
@@ -54,32 +53,12 @@ class OldLocationAsker(Actor):
 
 def owners_that_are_replaced_while_they_idle(swarm: Swarm) -> Swarm:
     """Processes stand still, others take over, and the first ones wake; most containers have nothing to write."""
-    quiet = StoreFaults(
-        error_before=0.0,
-        error_after=0.0,
-        late=0.0,
-        late_seconds_max=1.0,
-        own_retry=0.0,
-        stale_list_seconds=0.0,
-        latency_seconds_mean=0.0005,
-        slow_request=0.0,
-        bytes_per_second=1e9,
-    )
     trouble = replace(
-        swarm.trouble,
+        without_troubles(swarm.trouble),
         seconds=30.0,
         event_seconds_mean=1.0,
-        crash=0.0,
-        power_loss=0.0,
         pause=1.0,
         pause_seconds_max=2.0,
-        failing_sync=0.0,
-        disk_full=0.0,
-        store_down=0.0,
-        store_full=0.0,
-        cut_off=0.0,
-        clock_step=0.0,
-        store=quiet,
     )
     node = replace(swarm.node, container_count=4)
     work = replace(

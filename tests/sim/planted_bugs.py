@@ -26,8 +26,7 @@ from containers.writer.storage_writer import StorageWriter
 from segmentstore.contracts.errors import StorageError
 from segmentstore.contracts.identifiers import BufferView, LogAddress, SequenceNumber
 from segmentstore.contracts.storage import Publication, SegmentPublication
-from tests.sim.object_store import StoreFaults
-from tests.sim.settings import Swarm
+from tests.sim.settings import Swarm, without_troubles
 from tests.tier1.file_log.planted import (
     AcknowledgesBeforeSync,
     ReplaysFormerLives,
@@ -51,33 +50,14 @@ class PlantedBug:
 
 def power_cuts_behind_recoveries(swarm: Swarm) -> Swarm:
     """Nothing but crashes under many appends in flight, and each recovery ends in a power cut."""
-    quiet = StoreFaults(
-        error_before=0.0,
-        error_after=0.0,
-        late=0.0,
-        late_seconds_max=1.0,
-        own_retry=0.0,
-        stale_list_seconds=0.0,
-        latency_seconds_mean=0.0005,
-        slow_request=0.0,
-        bytes_per_second=1e9,
-    )
     trouble = replace(
-        swarm.trouble,
+        without_troubles(swarm.trouble),
         seconds=30.0,
         event_seconds_mean=0.3,
         crash=1.0,
         power_loss=0.01,
         power_loss_behind_crash=1.0,
-        pause=0.0,
-        failing_sync=0.0,
-        disk_full=0.0,
-        store_down=0.0,
-        store_full=0.0,
-        cut_off=0.0,
-        clock_step=0.0,
         job_seconds_mean=0.01,
-        store=quiet,
     )
     node = replace(
         swarm.node,

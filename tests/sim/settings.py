@@ -171,6 +171,37 @@ def _draw_trouble(random: Random) -> TroubleSettings:
     )
 
 
+QUIET_STORE = StoreFaults(
+    error_before=0.0,
+    error_after=0.0,
+    late=0.0,
+    late_seconds_max=1.0,
+    own_retry=0.0,
+    stale_list_seconds=0.0,
+    latency_seconds_mean=0.0005,
+    slow_request=0.0,
+    bytes_per_second=1e9,
+)
+"""Tier 2 answers at once and always. For worlds that are about something else."""
+
+
+def without_troubles(trouble: TroubleSettings) -> TroubleSettings:
+    """Nothing breaks. For worlds that then name the one thing that does."""
+    return replace(
+        trouble,
+        crash=0.0,
+        power_loss=0.0,
+        pause=0.0,
+        failing_sync=0.0,
+        disk_full=0.0,
+        store_down=0.0,
+        store_full=0.0,
+        cut_off=0.0,
+        clock_step=0.0,
+        store=QUIET_STORE,
+    )
+
+
 def _draw_store_faults(random: Random) -> StoreFaults:
     return StoreFaults(
         error_before=_probability(random, 0.1),
