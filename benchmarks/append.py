@@ -241,7 +241,7 @@ async def measure_file_log(on: Tiers, *, count: int, rounds: int) -> list[Row]:
 def in_turn(
     first: list[SegmentHandle], second: list[SegmentHandle], number: int
 ) -> list[list[SegmentHandle]]:
-    """Whoever goes first finds the disk rested: each does in every other round."""
+    """The one that goes first finds the disk rested, so each goes first in every other round."""
     return [second, first] if number % 2 else [first, second]
 
 

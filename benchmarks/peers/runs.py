@@ -203,7 +203,7 @@ def run_rounds(
                 say(f"  {system} failed: {error!r}")
                 continue
             finally:
-                # Left over data slows down whoever comes next: pages to write back, files to delete.
+                # What a system leaves behind slows down the next one: pages to write back, files to delete.
                 shutil.rmtree(place, ignore_errors=True)
             for case, figures in outcome.items():
                 for figure, value in figures.items():

@@ -551,7 +551,7 @@ class Replay:
     # --- the end ---------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Everything is applied: drop what is gone from both tiers, and prove that no byte is missing."""
+        """After the last record: forget segments that neither tier has any more, and prove that no byte is missing."""
         by_id = self._metadata.by_id
         if self._storage_known:
             self._forget_ended()

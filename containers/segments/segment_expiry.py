@@ -3,9 +3,9 @@
     every so often -> published segments of each rule's prefix -> their blocks from the start on -> one truncation each
 
 - Expiry is a truncation in the log like any other: it is replayed, published and undone by nothing.
-- What goes is whole blocks in Tier 2, up to where the next one begins on an event, or is of unknown structure.
+- Whole blocks of Tier 2 are dropped, up to one that begins with an event or whose structure is unknown.
   Bytes that are not flushed yet never expire.
-- What goes is of the segment that was looked at: one of the same name that was created since is another.
+- Only the segment that was looked at is cut: one that was created since under the same name is left alone.
 - A transaction's or a transient segment does not expire: it is merged as a whole or not at all, and its bytes
   expire in its parent. Nor does one that the settings exempt.
 - A segment that is gone by then, or of which an index is damaged, holds up no other one.

@@ -60,7 +60,7 @@ class Subscription:
     """The same of generations that have ended."""
     reset_from: Mapping[int, int] | None = None
     """Where the stream began when the last generation had begun, and no look of retention from before it went on: what
-    earlier ones had consumed explains nothing that went since. None if nobody knows: it still explains."""
+    earlier ones had consumed explains nothing that went since. None while that is unknown: it still explains."""
 
     def begin_generation(self, start: Mapping[int, int] | None) -> None:
         """The group was reset: all behind `start`, or behind the head without one, is yet to be read."""

@@ -120,4 +120,4 @@ async def test_what_a_group_consumed_before_its_reset_excuses_nothing_that_goes_
     held.reset_from = {0: 20}
     assert held.excuses == [{0: 10}, {0: 20}]
     held.begin_generation(None)
-    assert {0: 50} in held.excuses, "nobody knows yet where this generation began"
+    assert {0: 50} in held.excuses, "it is not known yet where this generation began"
