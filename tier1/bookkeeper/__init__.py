@@ -1,0 +1,1 @@
+"""The durable data log on Apache BookKeeper."""
