@@ -11,7 +11,7 @@
 - A task that runs twice writes the same bytes under the same key: nothing in them depends on when or where it ran.
 - A task publishes nothing: the owner looks at what was uploaded and decides.
 
-Tasks import this module, so it imports neither aiohttp nor tier1. This is why the protocol `SwapOwner` is here, and not
+Tasks import this module, so it does not import aiohttp. This is why the protocol `SwapOwners` is here, and not
 beside its two implementations in swap_owners.py.
 """
 
@@ -155,7 +155,7 @@ class RewrittenWindow:
     """A sentence, if the window could not be rewritten."""
 
 
-class SwapOwner(Protocol):
+class SwapOwners(Protocol):
     """What the job asks of owners. Everything blocks."""
 
     def reserve(self, container_id: int, count: int) -> list[str]:
@@ -179,7 +179,7 @@ class CompactJob:
         *,
         place: Tier2Location,
         tasks: TaskRunner,
-        owner: SwapOwner | None,
+        owner: SwapOwners | None,
         settings: CompactSettings,
         progress: Progress = lambda _done, _total: None,
     ) -> None:
@@ -217,7 +217,7 @@ class CompactJob:
         return self._summary
 
     @property
-    def _owner(self) -> SwapOwner:
+    def _owner(self) -> SwapOwners:
         assert self._named_owner is not None, "only a dry run has no owner"
         return self._named_owner
 
