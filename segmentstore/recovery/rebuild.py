@@ -31,6 +31,7 @@ from segmentstore.host.data_directory import (
     DataDirectory,
     DataDirectoryError,
     DirectoryIdentity,
+    log_path_in,
 )
 from segmentstore.host.data_directory import decode_identity as decode_store_identity
 from segmentstore.recovery.tier2_access import open_objects
@@ -159,7 +160,7 @@ class DataDirectoryRebuild:
         return RecoveredLog(container_id, "made", floor + 1, set_aside)
 
     def _log_path(self, container_id: int) -> str:
-        return f"{self._path}/tier1/container-{container_id:04d}"
+        return log_path_in(str(self._path), container_id)
 
     async def _recover_log(self, manifest: Manifest, path: str) -> RecoveredLog:
         set_aside = ""
