@@ -1,4 +1,8 @@
-"""What all tests share: processes that start quickly, and sessions that import no more than they run.
+"""What all tests share: processes that start quickly, seeds, and sessions that import no more than they run.
+
+A test that draws its world from a seed is parametrized over "seed" alone, with as many as `make test` has time for.
+With SOAK_SEEDS=N in the environment such tests get N other seeds, from SOAK_FROM on, and no other test runs
+(tests/soak.py).
 
 A session of one kind (`-m simulation`, `-m integration`, or neither) passes over the files that hold nothing of it:
 what they import is half of what a worker does before its first test. Which files these are is read from their text, and
@@ -30,6 +34,27 @@ if sys.dont_write_bytecode:
 settings.register_profile("store", deadline=None)
 settings.load_profile("store")
 
+_SOAK_SEEDS = int(os.environ.get("SOAK_SEEDS", "0"))
+_SOAK_FROM = int(os.environ.get("SOAK_FROM", "0"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if not _SOAK_SEEDS:
+        return
+    marks = metafunc.definition.own_markers
+    for place, mark in enumerate(marks):
+        if mark.name == "parametrize" and mark.args[0] == "seed":
+            seeds = range(_SOAK_FROM, _SOAK_FROM + _SOAK_SEEDS)
+            marks[place] = pytest.mark.parametrize("seed", seeds).mark
+
+
+def keep_those_with_a_seed(config: pytest.Config, items: list[pytest.Item]) -> None:
+    callspecs = {item: getattr(item, "callspec", None) for item in items}
+    drawn = [item for item, spec in callspecs.items() if spec is not None and "seed" in spec.params]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(drawn)])
+    items[:] = drawn
+
 
 @functools.cache
 def kinds_of(path: Path) -> frozenset[str]:
@@ -48,10 +73,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         held = {kind for kind in KINDS if item.get_closest_marker(kind)} or {"unit"}
         assert held <= kinds_of(item.path), f"its file does not say what it is: {item.nodeid}"
     # What was imported and collected stays: the garbage collector need not look at it again and again.
     gc.collect()
     gc.freeze()
+    if _SOAK_SEEDS:
+        keep_those_with_a_seed(config, items)
