@@ -14,11 +14,13 @@ HTTP ?= 127.0.0.1:9091
 WIRE ?= 127.0.0.1:12345
 CONTROLLER ?= 127.0.0.1:9090
 
-.PHONY: help setup run test lint types unit simulation integration demo demo-spark bench bench-peers sim soak replay clean
+.PHONY: help setup run test lint types unit simulation integration bookkeeper bookies bookies-down demo demo-spark bench bench-peers sim soak replay clean
 
 help:
 	@echo "make run                serve ./$(DATA) on http://$(HTTP)"
 	@echo "make test               lint, types, unit, simulation, integration; the last lines say what passed"
+	@echo "make bookkeeper         build what Tier 1 on BookKeeper needs; needs a JDK of release 17 and Maven"
+	@echo "make bookies DATA=DIR   a BookKeeper of four bookies on this machine; make bookies-down DATA=DIR ends it"
 	@echo "make demo               a demonstration that checks itself"
 	@echo "make demo-spark         words of a stream counted on Spark three ways; needs Java 17"
 	@echo "make bench              throughput and latency, each beside a limit of the same run"
@@ -55,6 +57,23 @@ $(TESTABLE): $(SERVABLE)
 
 run: $(SERVABLE)
 	@$(BIN)/segmentstore standalone --data $(DATA) --http $(HTTP) --wire $(WIRE) --controller $(CONTROLLER)
+
+# The Python packages once, and the jars whenever the Java sources or their versions change.
+BRIDGED := $(VENV)/.bridged
+
+$(BRIDGED): $(SERVABLE)
+	@$(PIP) '.[bookkeeper]' >> $(SETUP_LOG) 2>&1 || { cat $(SETUP_LOG); exit 1; }
+	@touch $@
+
+bookkeeper: $(BRIDGED)
+	@$(BIN)/python -m tier1.bookkeeper.jars client
+
+bookies: $(BRIDGED)
+	@$(BIN)/python -m tier1.bookkeeper.jars servers
+	@$(BIN)/python -m tier1.bookkeeper.local_ensemble up $(DATA)
+
+bookies-down: $(SERVABLE)
+	@$(BIN)/python -m tier1.bookkeeper.local_ensemble down $(DATA)
 
 test: setup
 	@$(BIN)/python .ci/stages.py

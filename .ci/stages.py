@@ -87,11 +87,13 @@ STAGES = (
 
 _DURABLE_STREAMS = "the conformance suite of Durable Streams (tests/integration/durable_streams)"
 _JAVA_CLIENT = "the Java client of Pravega (tests/integration/pravega_clients)"
+_BOOKKEEPER = "Tier 1 on BookKeeper (tests/integration/bookkeeper)"
 TOOLS = {
     "node": _DURABLE_STREAMS,
     "npm": _DURABLE_STREAMS,
+    "java": _BOOKKEEPER,
     "javac": _JAVA_CLIENT,
-    "mvn": _JAVA_CLIENT,
+    "mvn": f"{_JAVA_CLIENT}, and {_BOOKKEEPER},",
     "go": "a real S3 server (tests/tier2/object_stores/s3/test_real_server.py)",
 }
 
