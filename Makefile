@@ -7,12 +7,14 @@ SERVABLE := $(VENV)/.servable
 TESTABLE := $(VENV)/.testable
 PACKAGES := segmentstore pyspark_segmentstore containers tier1 tier2
 SEEDS ?= 1000
+FROM ?= 100000
+TESTS ?= tests
 DATA ?= data
 HTTP ?= 127.0.0.1:9091
 WIRE ?= 127.0.0.1:12345
 CONTROLLER ?= 127.0.0.1:9090
 
-.PHONY: help setup run test lint types unit simulation integration bookkeeper bookies bookies-down demo demo-spark bench bench-peers sim replay clean
+.PHONY: help setup run test lint types unit simulation integration bookkeeper bookies bookies-down demo demo-spark bench bench-peers sim soak replay clean
 
 help:
 	@echo "make run                serve ./$(DATA) on http://$(HTTP)"
@@ -26,6 +28,8 @@ help:
 	@echo "make bench-peers        the same Java client against this store, Pravega and Kafka"
 	@echo "make sim SEEDS=1000     so many seeds of the simulation"
 	@echo "make replay SEED=7      one seed again, with its trace"
+	@echo "make soak SEEDS=1000 FROM=100000     every other test that draws from seeds, on so many other seeds"
+	@echo "make soak TESTS=tests/controller     some of them"
 
 setup: $(TESTABLE)
 
@@ -106,6 +110,9 @@ bench-peers: setup
 
 sim: setup
 	@SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q -n auto tests/sim/test_seeds.py
+
+soak: setup
+	@$(BIN)/python -m tests.soak --seeds $(SEEDS) --from $(FROM) --parallel auto $(TESTS)
 
 replay: setup
 	@test -n "$(SEED)" || { echo "usage: make replay SEED=7"; exit 2; }

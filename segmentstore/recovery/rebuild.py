@@ -31,6 +31,7 @@ from segmentstore.host.data_directory import (
     DataDirectory,
     DataDirectoryError,
     DirectoryIdentity,
+    log_path_in,
 )
 from segmentstore.host.data_directory import decode_identity as decode_store_identity
 from segmentstore.recovery.tier2_access import open_objects
@@ -106,14 +107,16 @@ class DataDirectoryRebuild:
             wall_clock=SystemWallClock(),
             process_id=os.getpid(),
         )
-        await directory.restore(
-            DirectoryIdentity(
-                store_id=first.store_id,
-                container_count=first.container_count,
-                created_ms=SystemWallClock().now_ms(),
-            )
-        )
+        await directory.hold()
         try:
+            await directory.adopt(
+                DirectoryIdentity(
+                    store_id=first.store_id,
+                    container_count=first.container_count,
+                    created_ms=SystemWallClock().now_ms(),
+                ),
+                log_place=None,
+            )
             mark_lost_logs(self._path, self._without_log(first.container_count))
             return [
                 await self._recover_log(manifest, directory.log_path(manifest.container_id))
@@ -157,7 +160,7 @@ class DataDirectoryRebuild:
         return RecoveredLog(container_id, "made", floor + 1, set_aside)
 
     def _log_path(self, container_id: int) -> str:
-        return f"{self._path}/tier1/container-{container_id:04d}"
+        return log_path_in(str(self._path), container_id)
 
     async def _recover_log(self, manifest: Manifest, path: str) -> RecoveredLog:
         set_aside = ""

@@ -9,10 +9,12 @@ Guarantees that the log builds on, and that an implementation gives:
       the ack quorum has synced it, and not before all earlier ones of that ledger have completed.
 - G2  After one append of a writer fails, every later one fails as well. What failed may be in the ledger or not: only
       open_fenced() tells, by what it finds to be the last entry.
-- G3  After open_fenced() has returned, no append of an earlier writer of that ledger completes any more, and the last
-      entry is the same for every later open. Every entry whose append completed is at or before it.
+- G3  After open_fenced() has returned, the last entry is the same for every later open. Every entry whose append
+      completed is at or before it; an answer that was on its way may still come then, for no entry behind it.
 - G4  read() returns an entry's bytes as they were given, checked by the digest (CRC32C), or raises LogCorruptedError.
 - G5  Ids of ledgers never come again.
+- G6  Every call ends, and every future completes, within a time that the settings of the client bound: also while
+      bookies or ZooKeeper are gone, or do not answer.
 """
 
 from asyncio import Future
