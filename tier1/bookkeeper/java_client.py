@@ -71,9 +71,9 @@ class JavaClientSettings:
     replaces_at_once: bool = False
     """A lost bookie is replaced in its ledgers at once: that needs ZooKeeper, and holds their appends back until then.
     Else only when the others are no ack quorum; until then entries have fewer copies."""
-    entry_bytes_max: int = 2 << 20
+    entry_bytes_max: int = 4 << 20
     """The largest entry that is sent. Bookies take 5 MB if they are not told otherwise."""
-    staging_bytes: int = 4 << 20
+    staging_bytes: int = 8 << 20
     """Memory that this process and its JVM share, for entries on their way; as much again for entries that are read."""
     hand_over_bytes: int = 128 << 10
     """So much is handed over at once; less, at the end of the loop's turn."""

@@ -45,8 +45,8 @@ def start_jvm(settings: JvmSettings) -> Any:
     if jpype.isJVMStarted():
         return jpype
     require_java()
-    # Threads of the client outlive it by seconds, and for ever if it was not closed: the end of the process does not wait
-    # for them. One thread of JPype would need the interpreter even then, and end it by SIGABRT.
+    # Threads of the client outlive it by seconds, and for ever if it was not closed: the end of the process does not
+    # wait for them. One thread of JPype would need the interpreter even then, and end it by SIGABRT.
     jpype.config.destroy_jvm = False
     jpype.startJVM(
         f"-Xmx{settings.heap_bytes_max}",
