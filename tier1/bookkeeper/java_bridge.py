@@ -18,6 +18,7 @@ Invariants:
   the loop as appends do, so no thread waits for a bookie or for ZooKeeper.
 - Java gets the entries of a writer in the order of append().
 - A call whose waiter left goes on to its end in Java, and its result is dropped.
+- A call ends within `call_seconds_max`: what goes wrong in a thread of Java may be told to nothing that waits for it.
 - After fail() each call and each writer has failed, and none begins.
 """
 
@@ -29,7 +30,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from segmentstore.contracts.errors import DurableDataLogError
 from segmentstore.contracts.identifiers import BufferView
@@ -42,8 +43,20 @@ ENTRY_HEADER_BYTES: Final = _HEADER.size
 _NUMBERS_EACH: Final = 3
 _Result = TypeVar("_Result")
 
-WriterReport = Callable[[int, int], None]
-"""Told how many entries of a writer are acknowledged, and the code of its failure or 0."""
+_LOOK_SECONDS: Final = 1.0
+
+
+class BridgedWriter(Protocol):
+    """What the bridge tells a writer."""
+
+    def report(self, acknowledged: int, code: int) -> None:
+        """So many of its entries are acknowledged; the code of its failure, or 0."""
+
+    def fail(self, error: DurableDataLogError) -> None:
+        """Nothing more is acknowledged."""
+
+    def look_for_progress(self, now: float) -> None:
+        """Called every second, with the loop's time."""
 
 
 class CallFailedError(Exception):
@@ -66,6 +79,7 @@ class JavaBridge:
         pipe: int,
         stage: bytearray,
         hand_over_bytes: int,
+        call_seconds_max: float,
     ) -> None:
         self._bridge = bridge
         self._java = java
@@ -73,8 +87,7 @@ class JavaBridge:
         self._loop = asyncio.get_running_loop()
         self._last_number = 0
         self._calls: dict[int, Future[Any]] = {}
-        self._writers: dict[int, WriterReport] = {}
-        self._on_failure: dict[int, Callable[[DurableDataLogError], None]] = {}
+        self._writers: dict[int, BridgedWriter] = {}
         self._failure: DurableDataLogError | None = None
         self._stage = stage
         self._stage_view = memoryview(stage)
@@ -86,6 +99,9 @@ class JavaBridge:
         self._shared_read_buffer = java.nio.convertToDirectBuffer(self._read_buffer)
         self._pipe = pipe
         self._loop.add_reader(pipe, guarded(self._look, self._stop))
+        self._call_seconds_max = call_seconds_max
+        self._look_for_progress_later = guarded(self._look_for_progress, self._stop)
+        self._next_look = self._loop.call_later(_LOOK_SECONDS, self._look_for_progress_later)
 
     @classmethod
     async def connect(
@@ -96,6 +112,7 @@ class JavaBridge:
         password: bytes,
         staging_bytes: int,
         hand_over_bytes: int,
+        call_seconds_max: float,
     ) -> "JavaBridge":
         """Over a new client with the ClientConfiguration that `configure` makes. Raises CallFailedError."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bookkeeper")
@@ -119,7 +136,13 @@ class JavaBridge:
         finally:
             os.close(pipe_end)
         return cls(
-            bridge, java, thread=thread, pipe=pipe, stage=stage, hand_over_bytes=hand_over_bytes
+            bridge,
+            java,
+            thread=thread,
+            pipe=pipe,
+            stage=stage,
+            hand_over_bytes=hand_over_bytes,
+            call_seconds_max=call_seconds_max,
         )
 
     async def close(self) -> None:
@@ -127,6 +150,7 @@ class JavaBridge:
         if self._pipe < 0:
             return
         self.fail(LedgerUnavailableError("the client of BookKeeper is closed"))
+        self._next_look.cancel()
         self._loop.remove_reader(self._pipe)
         os.close(self._pipe)
         self._pipe = -1
@@ -145,17 +169,13 @@ class JavaBridge:
     def new_future(self) -> "Future[int]":
         return self._loop.create_future()
 
-    def register_writer(
-        self, number: int, report: WriterReport, on_failure: Callable[[DurableDataLogError], None]
-    ) -> None:
-        """From now on `report` hears of it; `on_failure` hears of fail()."""
-        self._writers[number] = report
-        self._on_failure[number] = on_failure
+    def register_writer(self, number: int, writer: BridgedWriter) -> None:
+        """From now on it is told what becomes of its entries."""
+        self._writers[number] = writer
 
     def forget_writer(self, number: int) -> None:
         """Nothing is reported of it any more. Idempotent."""
         if self._writers.pop(number, None) is not None:
-            del self._on_failure[number]
             self._bridge.forgetWriter(number)
 
     def append(self, writer: int, entry: Sequence[BufferView], length: int) -> None:
@@ -198,8 +218,11 @@ class JavaBridge:
         ended: Future[Any] = self._loop.create_future()
         self._calls[number] = ended
         try:
-            await self.run(partial(start, number))
-            return number, await ended
+            async with asyncio.timeout(self._call_seconds_max):
+                await self.run(partial(start, number))
+                return number, await ended
+        except TimeoutError:
+            raise CallFailedError(0, f"no answer in {self._call_seconds_max:.0f} s") from None
         finally:
             del self._calls[number]
 
@@ -241,11 +264,10 @@ class JavaBridge:
         numbers = _numbers(self._bridge.drain())
         for at in range(0, len(numbers), _NUMBERS_EACH):
             number, acknowledged, code = numbers[at : at + _NUMBERS_EACH]
-            report = self._writers.get(number)
-            if report is not None:
-                report(acknowledged, code)
-            else:
-                self._end_call(number, code)
+            if number < 0:
+                self._end_call(-number, code)
+            elif (writer := self._writers.get(number)) is not None:
+                writer.report(acknowledged, code)
 
     def _end_call(self, number: int, code: int) -> None:
         waiter = self._calls.get(number)
@@ -265,8 +287,14 @@ class JavaBridge:
         self._failure = error
         for waiter in self._calls.values():
             fail_unless_done(waiter, again(error))
-        for on_failure in list(self._on_failure.values()):
-            on_failure(error)
+        for writer in list(self._writers.values()):
+            writer.fail(error)
+
+    def _look_for_progress(self) -> None:
+        now = self._loop.time()
+        for writer in list(self._writers.values()):
+            writer.look_for_progress(now)
+        self._next_look = self._loop.call_later(_LOOK_SECONDS, self._look_for_progress_later)
 
     def _stop(self, bug: Exception) -> None:
         self.fail(LedgerUnavailableError(f"the client of BookKeeper failed: {bug!r}"))

@@ -53,6 +53,8 @@ _NO_SUCH_LEDGER_IN_METADATA: Final = -25
 _LEDGER_FENCED: Final = -101
 _UNAUTHORIZED: Final = -102
 
+_GRACE_SECONDS: Final = 5.0
+
 _MISSING_OR_DAMAGED: Final = (_DIGEST_DOES_NOT_MATCH, _NO_SUCH_LEDGER, _NO_SUCH_ENTRY)
 """What a read says of entries when bookies answered, but none with the entry."""
 
@@ -68,6 +70,8 @@ class JavaClientSettings:
     """A read that one bookie has not answered for so long is sent to the next one as well."""
     append_seconds_max: float = 30.0
     """An append that no ack quorum has answered for so long fails, and its ledger with it."""
+    call_seconds_max: float = 60.0
+    """A ledger that is not created, opened, read, closed or deleted by then is given up, for now."""
     replaces_at_once: bool = False
     """A lost bookie is replaced in its ledgers at once: that needs ZooKeeper, and holds their appends back until then.
     Else only when the others are no ack quorum; until then entries have fewer copies."""
@@ -120,6 +124,7 @@ class JavaLedgerClient:
                 password=password,
                 staging_bytes=settings.staging_bytes,
                 hand_over_bytes=settings.hand_over_bytes,
+                call_seconds_max=settings.call_seconds_max,
             )
         except CallFailedError as error:
             raise LedgerUnavailableError(
@@ -138,9 +143,7 @@ class JavaLedgerClient:
             bridge.java.create(number, quorum.ensemble, quorum.write, quorum.ack, values)
 
         number, found = await self._call(start, "ledger is not created")
-        return JavaLedgerWriter(
-            self, bridge, number, LedgerId(int(found)), quorum, self._settings.entry_bytes_max
-        )
+        return JavaLedgerWriter(self, bridge, number, LedgerId(int(found)), quorum, self._settings)
 
     async def open_fenced(self, ledger_id: LedgerId) -> LedgerReader:
         _, handle = await self._call(
@@ -186,21 +189,23 @@ class JavaLedgerWriter:
         number: int,
         ledger_id: LedgerId,
         quorum: Quorum,
-        entry_bytes_max: int,
+        settings: JavaClientSettings,
     ) -> None:
         self._client = client
         self._bridge = bridge
         self._number = number
         self._ledger_id = ledger_id
         self._quorum = quorum
-        self._entry_bytes_max = entry_bytes_max
+        self._settings = settings
         self._outstanding: deque[Future[int]] = deque()
         self._acknowledged = 0
         self._failure: DurableDataLogError | None = None
         self._closing = asyncio.Lock()
         self._is_closed = False
         self._drained: Future[int] | None = None
-        bridge.register_writer(number, self._report, self._fail)
+        self._seen = 0
+        self._seen_at = 0.0
+        bridge.register_writer(number, self)
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -215,9 +220,10 @@ class JavaLedgerWriter:
         length = sum(map(len, entry))
         if self._failure is not None:
             fail_unless_done(future, again(self._failure))
-        elif length > self._entry_bytes_max:
+        elif length > self._settings.entry_bytes_max:
             fail_unless_done(
-                future, AppendTooLargeError(length=length, length_max=self._entry_bytes_max)
+                future,
+                AppendTooLargeError(length=length, length_max=self._settings.entry_bytes_max),
             )
         else:
             self._bridge.append(self._number, entry, length)
@@ -249,7 +255,9 @@ class JavaLedgerWriter:
             self._drained = self._bridge.new_future()
             await self._drained
 
-    def _report(self, acknowledged: int, code: int) -> None:
+    # --- told by the bridge -----------------------------------------------------------------------
+
+    def report(self, acknowledged: int, code: int) -> None:
         outstanding = self._outstanding
         for entry in range(self._acknowledged, acknowledged):
             future = outstanding.popleft()
@@ -258,12 +266,23 @@ class JavaLedgerWriter:
         self._acknowledged = acknowledged
         if code:
             what = f"ledger takes no more entries ledger={self._ledger_id} entries={acknowledged}"
-            self._fail(error_of(code, f"{what} error={code}"))
+            self.fail(error_of(code, f"{what} error={code}"))
         elif not outstanding:
             self._wake()
 
-    def _fail(self, error: DurableDataLogError) -> None:
-        """The first failure is that of everything later."""
+    def look_for_progress(self, now: float) -> None:
+        # BookKeeper fails an append that takes too long, but not while it is replacing a bookie.
+        if not self._outstanding or self._seen != self._acknowledged:
+            self._seen, self._seen_at = self._acknowledged, now
+        elif now - self._seen_at >= self._settings.append_seconds_max + _GRACE_SECONDS:
+            seconds = now - self._seen_at
+            self.fail(
+                LedgerUnavailableError(
+                    f"no entry was acknowledged for {seconds:.0f} s ledger={self._ledger_id}"
+                )
+            )
+
+    def fail(self, error: DurableDataLogError) -> None:
         if self._failure is None:
             self._failure = error
             self._bridge.forget_writer(self._number)

@@ -44,7 +44,7 @@ final class Call implements Completions.Ended {
 
   @Override
   public void report(long[] numbers, int at) {
-    numbers[at] = number;
+    numbers[at] = -number; // A writer may have the number of the call that made it.
     numbers[at + 1] = 0;
     numbers[at + 2] = code;
   }

@@ -14,7 +14,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
 final class Completions implements AutoCloseable {
   /** Numbers for one thing that ended: drain() gives three of them for each. */
   interface Ended {
-    /** Fill in three numbers from {@code at}: which, how far, and the code of BookKeeper's error or 0. */
+    /** Fill in three numbers from {@code at}: which (a call: negative), how far, and the code of BookKeeper's error or 0. */
     void report(long[] numbers, int at);
   }
 

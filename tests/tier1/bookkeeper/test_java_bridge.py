@@ -1,0 +1,174 @@
+"""The bridge between the loop and Java, with a stand-in for the side of Java."""
+
+import asyncio
+import os
+import struct
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from segmentstore.contracts.errors import DurableDataLogError
+from tier1.bookkeeper.java_bridge import CallFailedError, JavaBridge
+from tier1.bookkeeper.ledgers import LedgerUnavailableError
+
+
+class JavaSide:
+    """What LedgerBridge does; a test says what ended."""
+
+    def __init__(self, stage: bytearray, pipe: int) -> None:
+        self._stage = stage
+        self._pipe = pipe
+        self.appended: list[tuple[int, bytes]] = []
+        self.handed_over = 0
+        self.results: dict[int, object] = {}
+        self._ended = array("q")
+
+    def append(self, count: int) -> None:
+        self.handed_over += 1
+        at = 0
+        while at < count:
+            writer, length = struct.unpack_from("<ii", self._stage, at)
+            at += 8
+            self.appended.append((writer, bytes(self._stage[at : at + length])))
+            at += length
+
+    def end(self, number: int, acknowledged: int = 0, code: int = 0) -> None:
+        self._ended.extend((number, acknowledged, code))
+        os.write(self._pipe, b"\1")
+
+    def drain(self) -> "array[int]":
+        ended, self._ended = self._ended, array("q")
+        return ended
+
+    def take(self, number: int) -> object:
+        return self.results.pop(number)
+
+    def takeMessage(self, number: int) -> object:  # noqa: N802  # of Java
+        return self.results.pop(number)
+
+    def forgetWriter(self, number: int) -> None:  # noqa: N802  # of Java
+        pass
+
+    def close(self) -> None:
+        os.close(self._pipe)
+
+
+class Writer:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[int, int]] = []
+        self.errors: list[DurableDataLogError] = []
+
+    def report(self, acknowledged: int, code: int) -> None:
+        self.reports.append((acknowledged, code))
+
+    def fail(self, error: DurableDataLogError) -> None:
+        self.errors.append(error)
+
+    def look_for_progress(self, now: float) -> None:
+        pass
+
+
+class JavaError(Exception):
+    """An exception of Java."""
+
+
+def bridged(
+    *, call_seconds_max: float = 10.0, staging_bytes: int = 100
+) -> tuple[JavaBridge, JavaSide]:
+    pipe, pipe_end = os.pipe()
+    os.set_blocking(pipe, False)
+    stage = bytearray(staging_bytes)
+    side = JavaSide(stage, pipe_end)
+    java: Any = SimpleNamespace(
+        nio=SimpleNamespace(convertToDirectBuffer=lambda buffer: buffer), JException=JavaError
+    )
+    bridge = JavaBridge(
+        side,
+        java,
+        thread=ThreadPoolExecutor(max_workers=1),
+        pipe=pipe,
+        stage=stage,
+        hand_over_bytes=80,
+        call_seconds_max=call_seconds_max,
+    )
+    return bridge, side
+
+
+async def test_entries_of_one_turn_are_handed_over_together_and_in_order() -> None:
+    bridge, side = bridged()
+    for number in range(3):
+        bridge.append(number, [b"%d" % number, memoryview(b"-rest")], 6)
+    assert side.handed_over == 0
+    await asyncio.sleep(0)
+    assert side.handed_over == 1
+    assert side.appended == [(number, b"%d-rest" % number) for number in range(3)]
+    await bridge.close()
+
+
+async def test_what_does_not_fit_beside_earlier_entries_follows_them_at_once() -> None:
+    bridge, side = bridged()
+    bridge.append(1, [b"a" * 40], 40)
+    bridge.append(1, [b"b" * 50], 50)
+    bridge.append(1, [b"c" * 92], 92)
+    assert [entry[:1] for _, entry in side.appended] == [b"a", b"b", b"c"]
+    await bridge.close()
+
+
+async def test_a_late_report_of_a_writer_that_was_forgotten_ends_nothing() -> None:
+    bridge, side = bridged()
+    kept, forgotten = Writer(), Writer()
+    bridge.register_writer(1, forgotten)
+    bridge.register_writer(2, kept)
+    bridge.forget_writer(1)
+    for code in (0, -6):
+        side.end(1, 5, code)
+    side.end(2, 7)
+    await asyncio.sleep(0.05)
+    assert forgotten.reports == []
+    assert kept.reports == [(7, 0)]
+    assert kept.errors == []
+    await bridge.close()
+
+
+async def test_a_call_ends_with_its_result_or_with_its_failure() -> None:
+    bridge, side = bridged()
+
+    def well(number: int) -> None:
+        side.results[number] = "result"
+        side.end(-number)
+
+    def badly(number: int) -> None:
+        side.results[number] = "why"
+        side.end(-number, code=-7)
+
+    assert (await bridge.call(well))[1] == "result"
+    with pytest.raises(CallFailedError, match="why") as caught:
+        await bridge.call(badly)
+    assert caught.value.code == -7
+    await bridge.close()
+
+
+async def test_a_call_that_nothing_ends_is_given_up() -> None:
+    bridge, _ = bridged(call_seconds_max=0.05)
+    with pytest.raises(CallFailedError, match="no answer"):
+        await bridge.call(lambda number: None)
+    await bridge.close()
+
+
+async def test_a_bug_on_the_way_fails_all_that_wait() -> None:
+    bridge, side = bridged()
+    writer = Writer()
+    bridge.register_writer(1, writer)
+    waiting = asyncio.create_task(bridge.call(lambda number: None))
+    await asyncio.sleep(0.05)
+    side.end(-77)  # a call that never was
+    with pytest.raises(LedgerUnavailableError):
+        await waiting
+    assert [type(error) for error in writer.errors] == [LedgerUnavailableError]
+    await bridge.close()
+    await bridge.close()
