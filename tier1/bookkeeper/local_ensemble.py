@@ -142,6 +142,14 @@ class LocalEnsemble:
         self._start_bookie(number)
         await self._wait_for(self.bookies[number])
 
+    async def add_bookie(self) -> int:
+        """Start one more; its number. Its directory may be there already."""
+        (port,) = _free_ports(1)
+        self.bookies.append(Server(f"bookie{len(self.bookies)}", port))
+        number = len(self.bookies) - 1
+        await self.restart(number)
+        return number
+
     async def kill(self, server: Server) -> None:
         """By SIGKILL; it has ended when this returns."""
         self.send(server, signal.SIGKILL)

@@ -8,6 +8,7 @@ Each prints how many entries were acknowledged and checked, and the longest wait
 
 import asyncio
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +19,7 @@ from pathlib import Path
 from tests.integration.bookkeeper.checked_log import CheckedOwner, check_log
 from tests.integration.bookkeeper.cluster import Cluster
 from tests.integration.bookkeeper.log_owners import Process, started
+from tier1.bookkeeper.java_client import JavaLedgerClient
 from tier1.bookkeeper.local_ensemble import LocalEnsemble
 from tier1.bookkeeper.settings import BookKeeperLogSettings
 
@@ -84,6 +86,34 @@ async def _without_zookeeper(cluster: Cluster, seconds: float) -> Outcome:
     return await written_during(cluster, fault)
 
 
+async def fill_bookie(cluster: Cluster) -> Outcome:
+    """The disk of a bookie becomes full: a fifth bookie has one of 128 MB."""
+    ensemble = cluster.ensemble
+    directory = ensemble.bookie_directory(len(ensemble.bookies))
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=128m", "none", str(directory)]
+    subprocess.run(mount, check=True, capture_output=True)
+    try:
+        number = await ensemble.add_bookie()
+        watcher = await cluster.client()
+        await _until_living(watcher, number + 1)
+
+        async def fault() -> None:
+            await _until_living(watcher, number)
+
+        return await written_during(cluster, fault, entry_bytes=60_000)
+    finally:
+        await ensemble.kill(ensemble.bookies.pop())
+        subprocess.run(["umount", "--lazy", str(directory)], check=True, capture_output=True)
+        directory.rmdir()
+
+
+async def _until_living(client: JavaLedgerClient, count: int) -> None:
+    async with asyncio.timeout(90):
+        while await client.living_bookies() != count:
+            await asyncio.sleep(0.2)
+
+
 async def kill_all_bookies(cluster: Cluster) -> Outcome:
     """All bookies die at once, as in a power cut, and come back."""
     ensemble = cluster.ensemble
@@ -118,9 +148,12 @@ async def duel(cluster: Cluster, *, turns: int = 100) -> Outcome:
     return await _checked(cluster, owners, meanwhile=sum(len(each.acknowledged) for each in owners))
 
 
-async def written_during(cluster: Cluster, fault: Callable[[], Awaitable[None]]) -> Outcome:
+async def written_during(
+    cluster: Cluster, fault: Callable[[], Awaitable[None]], *, entry_bytes: int = 2000
+) -> Outcome:
     """One owner writes before, while and after the fault."""
     owner = await _opened(await started(cluster), 0)
+    owner.entry_bytes = entry_bytes
     writing = asyncio.create_task(owner.run())
     await asyncio.sleep(1)
     before = len(owner.acknowledged)
@@ -150,7 +183,7 @@ async def _checked(cluster: Cluster, owners: list[CheckedOwner], *, meanwhile: i
     return Outcome(checked, max(each.longest_wait_seconds for each in owners), meanwhile)
 
 
-FAULTS = (kill_bookie, stop_bookie, lose_zookeeper, kill_all_bookies, duel)
+FAULTS = (kill_bookie, stop_bookie, fill_bookie, lose_zookeeper, kill_all_bookies, duel)
 LONG_FAULTS = (lose_zookeeper_for_a_minute,)
 
 
