@@ -37,6 +37,7 @@ LONG_BENCHMARKS: Mapping[str, str] = {
     "s3_drain": "s3:s3_drain",
     "volumes_million": "volumes:volumes_million",
     "many_segments": "many_segments:main",
+    "bookkeeper": "bookkeeper:main",
     "slow_tier2": "slow_tier2:main",
     "tables": "tables:main",
     "spark_scan": "spark_scan:main",

@@ -203,7 +203,7 @@ class JavaLedgerWriter:
         self._closing = asyncio.Lock()
         self._is_closed = False
         self._drained: Future[int] | None = None
-        self._seen = 0
+        self._seen = -1
         self._seen_at = 0.0
         bridge.register_writer(number, self)
 

@@ -12,7 +12,8 @@ import pytest
 
 from segmentstore.contracts.errors import DurableDataLogError
 from tier1.bookkeeper.java_bridge import CallFailedError, JavaBridge
-from tier1.bookkeeper.ledgers import LedgerUnavailableError
+from tier1.bookkeeper.java_client import JavaClientSettings, JavaLedgerClient, JavaLedgerWriter
+from tier1.bookkeeper.ledgers import LedgerId, LedgerUnavailableError, Quorum
 
 
 class JavaSide:
@@ -172,3 +173,40 @@ async def test_a_bug_on_the_way_fails_all_that_wait() -> None:
     assert [type(error) for error in writer.errors] == [LedgerUnavailableError]
     await bridge.close()
     await bridge.close()
+
+
+async def test_a_writer_without_progress_fails_when_its_time_is_over_and_not_before() -> None:
+    bridge, _ = bridged()
+    settings = JavaClientSettings(append_seconds_max=30.0)
+    client = JavaLedgerClient(bridge, None, settings)
+    writer = JavaLedgerWriter(client, bridge, 1, LedgerId(7), Quorum(), settings)
+    first, second = writer.append([b"first"]), writer.append([b"second"])
+    for now in (1000.0, 1030.0):
+        writer.look_for_progress(now)
+    assert not first.done()
+    writer.report(1, 0)
+    for now in (1035.0, 1069.0):
+        writer.look_for_progress(now)
+    assert await first == 0
+    assert not second.done()
+    writer.look_for_progress(1071.0)
+    with pytest.raises(LedgerUnavailableError, match="no entry was acknowledged for 36 s"):
+        await second
+    with pytest.raises(LedgerUnavailableError):
+        await writer.append([b"later"])
+    await bridge.close()
+
+
+async def test_a_writer_that_rests_does_not_fail() -> None:
+    bridge, _ = bridged()
+    settings = JavaClientSettings(append_seconds_max=30.0)
+    client = JavaLedgerClient(bridge, None, settings)
+    writer = JavaLedgerWriter(client, bridge, 1, LedgerId(7), Quorum(), settings)
+    for now in (1000.0, 5000.0):
+        writer.look_for_progress(now)
+    entry = writer.append([b"entry"])
+    writer.look_for_progress(5001.0)
+    assert not entry.done()
+    await bridge.close()
+    with pytest.raises(LedgerUnavailableError, match="closed"):
+        await entry
