@@ -2,19 +2,26 @@
 
 - Only the owner changes a manifest. With the service off it has no owner, so the job claims an epoch first, by opening
   the container's log as the service would: the log is held meanwhile, and whatever is in it waits for the next
-  start.
+  start. Logs that are not files are opened by the caller's means.
 - Neither decides anything about a swap: a refusal comes with the owner's reason.
 """
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeAlias
 
 import aiohttp
 
+from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
     InvalidRequestError,
     LogInUseError,
@@ -36,6 +43,11 @@ from tier2.settings import StorageSettings
 from tier2.store_reader import ContainerReader
 from tier2.tiered_storage import TieredStorage
 
+LogOfContainer: TypeAlias = Callable[[ContainerId], Awaitable[DurableDataLog]]
+"""A log that is there already, not initialized."""
+OpenLogs: TypeAlias = Callable[[Path], AbstractAsyncContextManager[LogOfContainer | None]]
+"""Opens the logs of the store in a data directory; None if they are files in it."""
+
 _ATTEMPTS_MAX = 120
 _PAUSE_SECONDS = 0.5
 _CONNECT_SECONDS = 5.0
@@ -45,7 +57,11 @@ _CONFLICT, _BUSY = 409, 503
 
 @contextmanager
 def open_owner(
-    place: Tier2Location, *, server: str = "", data_directory: Path | None = None
+    place: Tier2Location,
+    *,
+    server: str = "",
+    data_directory: Path | None = None,
+    open_logs: OpenLogs | None = None,
 ) -> Iterator[SwapOwner | None]:
     """The service at `server`; else this process, which claims the next epoch of the store in `data_directory`.
 
@@ -55,7 +71,9 @@ def open_owner(
         if server:
             yield ServiceOwner(server, runner)
         elif data_directory is not None:
-            owner = ClaimingOwner(place=place, data_directory=data_directory, runner=runner)
+            owner = ClaimingOwner(
+                place=place, data_directory=data_directory, runner=runner, open_logs=open_logs
+            )
             try:
                 yield owner
             finally:
@@ -136,9 +154,21 @@ class ServiceOwner:
 class ClaimingOwner:
     """The owner while the service is off: claims a container's next epoch when it is first asked about it."""
 
-    def __init__(self, *, place: Tier2Location, data_directory: Path, runner: LoopRunner) -> None:
-        """`data_directory`: with the logs of the store, so that the epochs are those of its owner."""
+    def __init__(
+        self,
+        *,
+        place: Tier2Location,
+        data_directory: Path,
+        runner: LoopRunner,
+        open_logs: OpenLogs | None = None,
+    ) -> None:
+        """`data_directory`: with the logs of the store, so that the epochs are those of its owner.
+
+        `open_logs`: gives those that are elsewhere.
+        """
         self._place = place
+        self._open_logs = open_logs
+        self._log_elsewhere: LogOfContainer | None = None
         self._data_directory = data_directory.absolute()
         self._runner = runner
         self._stack = AsyncExitStack()
@@ -169,13 +199,12 @@ class ClaimingOwner:
 
     async def _claim(self, container_id: ContainerId) -> TieredStorage:
         if self._store is None:
+            if self._open_logs is not None:
+                self._log_elsewhere = await self._stack.enter_async_context(
+                    self._open_logs(self._data_directory)
+                )
             self._store = await self._stack.enter_async_context(self._open_store())
-        path = self._data_directory / "tier1" / f"container-{container_id:04d}"
-        if not (path / "identity").exists():
-            raise InvalidRequestError(
-                f"the log of the container is not there, so its next epoch is not known path={path}; "
-                "name the data directory of the store with --data"
-            )
+        log = await self._log(container_id)
         reader = ContainerReader(
             object_store=self._store,
             container_id=container_id,
@@ -183,13 +212,6 @@ class ClaimingOwner:
             executor=self._runner.executor,
         )
         await reader.refresh()
-        log = FileDurableDataLog(
-            str(path),
-            files=SystemFileSystem(),
-            executor=self._runner.executor,
-            random=system_random(),
-            owner=f"compaction process_id={os.getpid()}",
-        )
         try:
             epoch = await log.initialize()
         except LogInUseError as error:
@@ -209,6 +231,23 @@ class ClaimingOwner:
         )
         await storage.claim(epoch=epoch, log_id=log.log_id, follows=log.follows)
         return storage
+
+    async def _log(self, container_id: ContainerId) -> DurableDataLog:
+        if self._log_elsewhere is not None:
+            return await self._log_elsewhere(container_id)
+        path = self._data_directory / "tier1" / f"container-{container_id:04d}"
+        if not (path / "identity").exists():
+            raise InvalidRequestError(
+                f"the log of the container is not there, so its next epoch is not known path={path}; "
+                "name the data directory of the store with --data"
+            )
+        return FileDurableDataLog(
+            str(path),
+            files=SystemFileSystem(),
+            executor=self._runner.executor,
+            random=system_random(),
+            owner=f"compaction process_id={os.getpid()}",
+        )
 
     @asynccontextmanager
     async def _open_store(self) -> AsyncIterator[ObjectStore]:
