@@ -213,17 +213,16 @@ def compact(
     with options.open_spark("compact") as session:
         from segmentstore.spark.jobs.compact import CompactJob, CompactSettings
         from segmentstore.spark.jobs.job_execution import SparkTaskRunner
-        from segmentstore.recovery.offline_logs import open_logs_in_cluster
         from segmentstore.spark.jobs.swap_owners import open_owner
 
         tier2 = options.tier2
+        open_owners = None
+        if data_directory is not None:
+            from segmentstore.host.offline_owner import OfflineOwner
+
+            open_owners = partial(OfflineOwner, data_directory=data_directory)
         with (
-            open_owner(
-                tier2,
-                server=server,
-                data_directory=data_directory,
-                open_logs=open_logs_in_cluster,
-            ) as owner,
+            open_owner(tier2, server=server, open_owners=open_owners) as owner,
             options.progress_bar("compact", "B") as progress,
         ):
             summary = CompactJob(

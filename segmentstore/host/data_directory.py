@@ -93,6 +93,11 @@ class LogPlace:
     """As the setting bookkeeper.root."""
 
 
+def log_path_in(directory: str, container_id: int) -> str:
+    """Where a data directory has the log of a container."""
+    return f"{directory}/tier1/container-{container_id:04d}"
+
+
 class DataDirectory:
     """Create, `open()` once, `close()` once. File calls run on the executor."""
 
@@ -124,7 +129,7 @@ class DataDirectory:
 
     def log_path(self, container_id: int) -> str:
         """Directory of one container's log."""
-        return f"{self._path}/tier1/container-{container_id:04d}"
+        return log_path_in(self._path, container_id)
 
     async def open(self, *, container_count: int | None, default_count: int) -> DirectoryIdentity:
         """Lock the directory and read its identity, or give it one.

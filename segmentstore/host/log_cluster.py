@@ -13,14 +13,14 @@ Invariants:
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from segmentstore.host.data_directory import DataDirectoryError, LogPlace
-from segmentstore.host.setting_sources import ResolvedSettings
+from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, LogPlace
+from segmentstore.host.setting_sources import ResolvedSettings, resolve_settings
 from segmentstore.host.settings import (
     BOOKKEEPER_SCHEME,
     BookKeeperSettings,
@@ -28,6 +28,9 @@ from segmentstore.host.settings import (
     parse_bookkeeper_place,
 )
 from segmentstore.host.store_record import LogCluster, log_record_path
+from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.entropy import system_random
+from segmentstore.runtime.files import SystemFileSystem
 from tier1.bookkeeper.ledgers import LedgerClient, LedgerUnavailableError, Quorum
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
 from tier1.bookkeeper.metadata_store import MetadataStore
@@ -74,6 +77,37 @@ def choose_log_place(
     if noted is None or is_root_asked:
         return LogPlace(place, resolved.settings.bookkeeper.root)
     return LogPlace(place, noted.root)
+
+
+async def find_log_place(
+    data_directory: Path, *, tier1: str = "", environment: Mapping[str, str]
+) -> tuple[ResolvedSettings, LogPlace | None]:
+    """The settings of a tool, and where the logs are; None: in the directory, which need not be there.
+
+    Raises SettingsError, DataDirectoryError, DataDirectoryCorruptedError.
+    """
+    flags = {"tier1.kind": tier1} if tier1 else {}
+    resolved = resolve_settings(flags=flags, environment=environment)
+    directory = data_directory_at(data_directory)
+    log_place = choose_log_place(
+        resolved,
+        noted=await directory.log_place(),
+        has_logs=await directory.has_logs(),
+        path=directory.path,
+    )
+    return resolved, log_place
+
+
+def data_directory_at(path: Path) -> DataDirectory:
+    """For a tool: not held, and nothing is looked at."""
+    return DataDirectory(
+        str(path.absolute()),
+        files=SystemFileSystem(),
+        executor=None,
+        random=system_random(),
+        wall_clock=SystemWallClock(),
+        process_id=os.getpid(),
+    )
 
 
 def log_cluster(log_place: LogPlace, settings: BookKeeperSettings) -> LogCluster:

@@ -21,12 +21,11 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import LogAddress
 from segmentstore.host.data_directory import LogPlace
-from segmentstore.host.log_cluster import OpenedCluster, open_cluster
+from segmentstore.host.log_cluster import OpenedCluster, find_log_place, open_cluster
 from segmentstore.host.setting_sources import resolve_settings
 from segmentstore.host.settings import BOOKKEEPER_SCHEME
 from segmentstore.host.store_record import CONTAINERS_PATH, find_store_record, log_record_path
 from segmentstore.recovery.log_inspection import LogRow, operation_row
-from segmentstore.recovery.rebuilt_logs import find_log_place
 from segmentstore.runtime.entropy import random_id, system_random
 from tier1.bookkeeper.ledgers import LedgerNotFoundError
 from tier1.bookkeeper.log_record import LedgerInLog, LogRecord, address_of

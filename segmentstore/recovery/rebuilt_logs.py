@@ -18,16 +18,14 @@ from random import Random
 from typing import Protocol
 
 from segmentstore.contracts.errors import InvalidRequestError, LogCorruptedError
-from segmentstore.host.data_directory import DataDirectory, DirectoryIdentity, LogPlace
-from segmentstore.host.log_cluster import OpenedCluster, choose_log_place, open_cluster
-from segmentstore.host.setting_sources import ResolvedSettings, resolve_settings
+from segmentstore.host.data_directory import DirectoryIdentity, LogPlace, log_path_in
+from segmentstore.host.log_cluster import OpenedCluster, find_log_place, open_cluster
 from segmentstore.host.store_record import (
     find_store_record,
     log_record_path,
     require_same_store,
     restore_store_record,
 )
-from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.runtime.files import SystemFileSystem
 from tier1.bookkeeper.log_record import LogRecord
@@ -100,11 +98,7 @@ class FileLogsRebuilt:
         path = self._log_path(container_id)
         if not self._files.exists(path):
             return None
-        identity = None
-        if self._files.exists(f"{path}/identity"):
-            # Opened for reading alone: a dry run may have no right to write here.
-            with Path(path, "identity").open("rb") as file:
-                identity = decode_identity(file.read(_IDENTITY_BYTES_MAX))
+        identity = _identity_in(Path(path))
         if identity is None:
             return FoundLog(path, b"", b"", 0)
         directory = LogDirectory(path, files=self._files, random=self._random, owner="recover")
@@ -142,7 +136,7 @@ class FileLogsRebuilt:
         """Nothing is left to do."""
 
     def _log_path(self, container_id: int) -> str:
-        return f"{self._path}/tier1/container-{container_id:04d}"
+        return log_path_in(str(self._path), container_id)
 
     def _write_identity(self, path: str, identity: LogIdentity) -> None:
         """Durable before the log is opened: a log without it would make an id of its own."""
@@ -155,6 +149,15 @@ class FileLogsRebuilt:
             file.close()
         self._files.sync_directory(path)
         self._files.sync_directory(str(Path(path).parent))
+
+
+def _identity_in(path: Path) -> LogIdentity | None:
+    identity = path / "identity"
+    if not identity.exists():
+        return None
+    # Opened for reading alone: a dry run may have no right to write here.
+    with identity.open("rb") as file:
+        return decode_identity(file.read(_IDENTITY_BYTES_MAX))
 
 
 class BookKeeperLogsRebuilt:
@@ -236,29 +239,3 @@ async def open_rebuilt_logs(
         return
     async with open_cluster(log_place, resolved.settings.bookkeeper) as opened:
         yield BookKeeperLogsRebuilt(opened, log_place)
-
-
-async def find_log_place(
-    data_directory: Path, *, tier1: str = "", environment: Mapping[str, str]
-) -> tuple[ResolvedSettings, LogPlace | None]:
-    """The settings of a tool, and where the logs are; None: in the directory, which need not be there.
-
-    Raises SettingsError, DataDirectoryError, DataDirectoryCorruptedError.
-    """
-    flags = {"tier1.kind": tier1} if tier1 else {}
-    resolved = resolve_settings(flags=flags, environment=environment)
-    directory = DataDirectory(
-        str(data_directory.absolute()),
-        files=SystemFileSystem(),
-        executor=None,
-        random=system_random(),
-        wall_clock=SystemWallClock(),
-        process_id=os.getpid(),
-    )
-    log_place = choose_log_place(
-        resolved,
-        noted=await directory.log_place(),
-        has_logs=await directory.has_logs(),
-        path=directory.path,
-    )
-    return resolved, log_place

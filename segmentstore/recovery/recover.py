@@ -179,12 +179,18 @@ def _check_begin_anew(options: RecoveryOptions, losses: Losses) -> None:
 async def _logs_left_behind(
     options: RecoveryOptions, surveys: Sequence[ContainerSurvey]
 ) -> list[str]:
-    if not options.place or options.copy or options.place.startswith("s3://"):
-        return []
-    beside = Path(object_directory(options.place)).resolve().parent
-    if beside == options.data.resolve():
+    beside = _store_beside(options)
+    if beside is None:
         return []
     return await logs_beside(beside, [each.reader.manifest for each in surveys])
+
+
+def _store_beside(options: RecoveryOptions) -> Path | None:
+    """The data directory whose Tier 2 is linked from another one."""
+    if not options.place or options.copy or options.place.startswith("s3://"):
+        return None
+    beside = Path(object_directory(options.place)).resolve().parent
+    return None if beside == options.data.resolve() else beside
 
 
 async def _copy(

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -20,6 +21,7 @@ from segmentstore.contracts.errors import ContainerNotFoundError, SegmentStoreEr
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import read_available
 from segmentstore.host.data_directory import DataDirectoryError
+from segmentstore.host.offline_owner import OfflineOwner
 from segmentstore.host.service_builder import Service, open_service
 from segmentstore.host.setting_sources import resolve_settings
 from segmentstore.host.settings import SettingsError
@@ -31,16 +33,18 @@ from segmentstore.recovery.cluster_logs import (
     operation_rows,
     set_log_aside,
 )
-from segmentstore.recovery.offline_logs import open_logs_in_cluster
 from segmentstore.recovery.recover import RecoveryOptions, recover_store
+from segmentstore.runtime.files import SystemFileSystem
 from tests.host.cluster_in_memory import PLACE, ClusterInMemory
 from tier1.bookkeeper.log_record import LogRecord
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
 from tier1.bookkeeper.owned_record import edit_record, read_record
+from tier2.object_stores.filesystem import FilesystemObjectStore
+from tier2.object_stores.lazy_object_store import LazyObjectStore
 
 CONTAINERS = 2
 NAMES = [f"segment-{number}" for number in range(8)]
-BY_CONTAINER = {container_of(name, CONTAINERS): name for name in NAMES}
+BY_CONTAINER = {int(container_of(name, CONTAINERS)): name for name in NAMES}
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +80,8 @@ async def serving(data: Path, **flags: str) -> AsyncIterator[Service]:
             "wire.address": "off",
             "controller.address": "off",
             "writer.flush_interval_seconds": "600",
-            "restart.delay_initial_seconds": "0.001",
-            "restart.delay_max_seconds": "0.001",
+            "restart.delay_initial_seconds": "0.2",
+            "restart.delay_max_seconds": "0.2",
             "bookkeeper.retry_seconds": "1",
             **given,
         },
@@ -344,7 +348,7 @@ async def test_inspect_names_a_ledger_that_is_gone(data: Path, cluster: ClusterI
     async with open_cluster_of(PLACE, environment={}) as opened:
         assert opened is not None
         rows = [row async for row in ledger_rows(opened, [])]
-    assert [row["damage"] for row in rows][0] == ""
+    assert rows[0]["damage"] == ""
     assert "the ledger is gone" in str(rows[-1]["damage"])
 
 
@@ -427,17 +431,24 @@ async def test_h7_a_log_whose_ledgers_are_gone_is_set_aside_by_name_and_never_by
         assert [await content_of(service, name) for name in NAMES] == [b"one "] * len(NAMES)
 
 
+def owner_at(data: Path) -> OfflineOwner:
+    store = FilesystemObjectStore(
+        str(data / "tier2"), files=SystemFileSystem(), executor=None, random=Random(1)
+    )
+    return OfflineOwner(LazyObjectStore(store), None, data_directory=data, environment={})
+
+
 async def test_h9_a_tool_claims_the_next_epoch_of_a_store_that_is_off(data: Path) -> None:
     async with in_bookkeeper(data) as service:
         await begin(service)
+        await service.store.flush()
+        owner = owner_at(data)
         with pytest.raises(SegmentStoreError, match="the store runs: name it with --server"):
-            async with open_logs_in_cluster(data):
-                pass
-    async with open_logs_in_cluster(data) as log_of:
-        assert log_of is not None
-        log = await log_of(ContainerId(1))
-        assert await log.initialize() == 2
-        await log.close()
+            await owner.owner_of(ContainerId(1))
+        await owner.close()
+    owner = owner_at(data)
+    assert (await owner.owner_of(ContainerId(1))).reserve_object_keys(1)
+    await owner.close()
     async with serving(data) as service:
         assert await content_of(service, BY_CONTAINER[1]) == b"one "
         assert service.registry.get(ContainerId(1)).health().epoch == 3

@@ -30,16 +30,15 @@ from segmentstore.contracts.storage import (
 from tier2.byte_cache import ByteCache
 from tier2.container_objects import ObjectKind
 from tier2.format.chunk_format import BlockEntry
+from tier2.layout_entry import LayoutEntry
 from tier2.manifest.view import ManifestView, ViewSource, with_view
 from tier2.read.chunk_reader import ChunkReader
 from tier2.read.components import Components
 from tier2.sst.keyspace import (
     CATALOG,
-    LayoutEntry,
     attribute_key,
     attribute_of,
     attribute_range,
-    block_events,
     catalog_key,
     decode_attribute,
     decode_id,
@@ -438,7 +437,7 @@ class PublishedSegments:
 
 def _stored_block(entry: LayoutEntry, block: BlockEntry, object_key: str) -> StoredBlock:
     offset = block.first_offset - entry.chunk_offset + entry.start_offset
-    events = block_events(entry, block)
+    events = entry.block_events(block)
     first_event_offset = None
     number = lowest = highest = 0
     if events is not None:
