@@ -9,14 +9,16 @@ Guarantees every implementation gives (tests/contracts/durable_data_log_suite.py
       log open.
 - L4  After initialize() returns epoch e, no writer with a smaller epoch can complete an append.
 - L5  truncate(up_to) is inclusive and idempotent; read() starts behind it and returns every
-      completed append. It may return more: entries written but never acknowledged.
+      completed append. It may return more: entries written but never acknowledged; and, of a log on other
+      machines, entries whose truncation could not be written down before the owner ended.
 - L6  What read() returned once, every later initialize() + read() returns as well (until truncated):
       nothing that was replayed can disappear.
 - L7  read() returns an entry's bytes as append() was given them, or raises LogCorruptedError: callers
       need no checksum of their own.
 
 Priorities: entries marked `internal` may use the reserve that is kept for checkpoints, deletes and
-truncates when the disk is full.
+truncates when the disk is full. A log without a reserve never raises LogFullError: while there is no space
+its entries wait, all of them in order, and when that takes too long the log fails as L3 says.
 """
 
 from asyncio import Future

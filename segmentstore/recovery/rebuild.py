@@ -107,14 +107,16 @@ class DataDirectoryRebuild:
             wall_clock=SystemWallClock(),
             process_id=os.getpid(),
         )
-        await directory.restore(
-            DirectoryIdentity(
-                store_id=first.store_id,
-                container_count=first.container_count,
-                created_ms=SystemWallClock().now_ms(),
-            )
-        )
+        await directory.hold()
         try:
+            await directory.adopt(
+                DirectoryIdentity(
+                    store_id=first.store_id,
+                    container_count=first.container_count,
+                    created_ms=SystemWallClock().now_ms(),
+                ),
+                log_place=None,
+            )
             mark_lost_logs(self._path, self._without_log(first.container_count))
             return [
                 await self._recover_log(manifest, directory.log_path(manifest.container_id))

@@ -1,4 +1,9 @@
-"""What every DurableDataLog must do. Subclass DurableDataLogSuite and give it one fixture:
+"""What every DurableDataLog must do. Subclass one of two suites, by what the log does without space for entries:
+
+- LogWithReserveSuite: it refuses ordinary entries, and keeps a reserve for internal ones;
+- LogWithoutReserveSuite: it refuses none; all of them wait for space.
+
+Give it one fixture:
 
 - `world`: a LogWorld over an empty log; every open() is a new owner on the same storage, like a restarted process.
 
@@ -58,7 +63,7 @@ async def payloads(log: DurableDataLog) -> list[bytes]:
 
 
 class DurableDataLogSuite:
-    """The conformance tests."""
+    """The conformance tests of every log; what comes for want of space is in the two suites below."""
 
     async def test_a_new_log_is_empty_and_has_the_first_epoch(self, world: LogWorld) -> None:
         log = world.log()
@@ -327,6 +332,10 @@ class DurableDataLogSuite:
         assert not statistics.full
         await log.close()
 
+
+class LogWithReserveSuite(DurableDataLogSuite):
+    """Of a log that refuses ordinary entries while it is full."""
+
     async def test_h52_a_full_log_refuses_entries_but_takes_internal_ones_and_recovers(
         self, world: LogWorld
     ) -> None:
@@ -361,3 +370,31 @@ class DurableDataLogSuite:
             else:
                 return
         pytest.fail("the log stayed full although there is room again")
+
+
+class LogWithoutReserveSuite(DurableDataLogSuite):
+    """Of a log whose entries wait while there is no space."""
+
+    async def test_h52_without_a_reserve_entries_wait_for_space_in_order_and_none_is_refused(
+        self, world: LogWorld
+    ) -> None:
+        log = await opened(world)
+        wanted = [(await log.append([b"before"]), b"before")]
+        world.fill()
+        payloads = [bytes([number]) * 500 for number in range(20)]
+        futures = [
+            log.append([payload], internal=number % 2 == 0)
+            for number, payload in enumerate(payloads)
+        ]
+        await asyncio.sleep(0.2)
+        assert not any(future.done() for future in futures)
+        statistics = log.statistics()
+        assert statistics.outstanding_entries == 20
+        assert not statistics.full
+        world.free()
+        addresses = await asyncio.gather(*futures)
+        assert addresses == sorted(set(addresses))
+        await log.close()
+        successor = await opened(world)
+        assert await entries(successor) == wanted + list(zip(addresses, payloads, strict=True))
+        await successor.close()

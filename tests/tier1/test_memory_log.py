@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from segmentstore.contracts.durable_data_log import DurableDataLog
-from tests.contracts.durable_data_log_suite import DurableDataLogSuite
+from tests.contracts.durable_data_log_suite import LogWithReserveSuite
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 
 
@@ -29,7 +29,7 @@ class MemoryLogWorld:
         self.store.capacity_bytes = None
 
 
-class TestMemoryLog(DurableDataLogSuite):
+class TestMemoryLog(LogWithReserveSuite):
     @pytest.fixture
     def world(self) -> MemoryLogWorld:
         return MemoryLogWorld()

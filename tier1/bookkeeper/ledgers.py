@@ -9,10 +9,12 @@ Guarantees that the log builds on, and that an implementation gives:
       the ack quorum has synced it, and not before all earlier ones of that ledger have completed.
 - G2  After one append of a writer fails, every later one fails as well. What failed may be in the ledger or not: only
       open_fenced() tells, by what it finds to be the last entry.
-- G3  After open_fenced() has returned, no append of an earlier writer of that ledger completes any more, and the last
-      entry is the same for every later open. Every entry whose append completed is at or before it.
+- G3  After open_fenced() has returned, the last entry is the same for every later open. Every entry whose append
+      completed is at or before it; an answer that was on its way may still come then, for no entry behind it.
 - G4  read() returns an entry's bytes as they were given, checked by the digest (CRC32C), or raises LogCorruptedError.
 - G5  Ids of ledgers never come again.
+- G6  Every call ends, and every future completes, within a time that the settings of the client bound: also while
+      bookies or ZooKeeper are gone, or do not answer.
 """
 
 from asyncio import Future
@@ -64,7 +66,8 @@ class LedgerWriter(Protocol):
     def append(self, entry: Sequence[BufferView]) -> "Future[int]":
         """Submit one entry, given in pieces that are copied before this returns; never waits.
 
-        The future gives the entry's id once it is durable. It fails with LedgerFencedError, TooFewBookiesError or LedgerUnavailableError.
+        The future gives the entry's id once it is durable. It fails with LedgerFencedError, TooFewBookiesError,
+        LedgerUnavailableError, or AppendTooLargeError, after which the ledger takes other entries as before.
         """
 
     async def close(self) -> None:
@@ -91,8 +94,8 @@ class LedgerReader(Protocol):
     async def read(self, first: int, last: int) -> list[memoryview]:
         """The entries first to last, both included. The caller bounds how many bytes those are.
 
-        Raises LogCorruptedError if no bookie has an entry that passes its digest, LedgerNotFoundError if the ledger was
-        deleted meanwhile, LedgerUnavailableError.
+        Raises LogCorruptedError if no bookie has an entry that passes its digest, LedgerUnavailableError. Of a ledger
+        that was deleted meanwhile it gives the entries, or raises LedgerNotFoundError: bookies forget it later.
         """
 
     async def close(self) -> None: ...

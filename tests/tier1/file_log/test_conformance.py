@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.durable_data_log_suite import DurableDataLogSuite
+from tests.contracts.durable_data_log_suite import LogWithReserveSuite
 from tests.tier1.file_log.worlds import DirectoryLogWorld, SimulatedLogWorld
 
 
-class TestOnSimulatedDisk(DurableDataLogSuite):
+class TestOnSimulatedDisk(LogWithReserveSuite):
     @pytest.fixture
     def world(self) -> SimulatedLogWorld:
         return SimulatedLogWorld()
 
 
-class TestInDirectory(DurableDataLogSuite):
+class TestInDirectory(LogWithReserveSuite):
     @pytest.fixture
     def world(self, tmp_path: Path) -> DirectoryLogWorld:
         return DirectoryLogWorld(f"{tmp_path}/log")

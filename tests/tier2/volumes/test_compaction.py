@@ -264,7 +264,8 @@ async def test_h70_copies_of_a_volume_that_turned_out_damaged_do_not_outlive_it(
     await again.close()
 
 
-def test_reads_and_puts_go_on_while_volumes_are_compacted() -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_reads_and_puts_go_on_while_volumes_are_compacted(seed: int) -> None:
     async def main(loop: SimLoop) -> None:
         disk, index = SimulatedDisk(), MemoryIndex()
         settings = replace(SMALL, compaction_batch_bytes=2500)
@@ -306,8 +307,7 @@ def test_reads_and_puts_go_on_while_volumes_are_compacted() -> None:
         await engine.check()
         await opened.close()
 
-    for seed in range(4):
-        run_simulation(seed, main)
+    run_simulation(seed, main)
 
 
 def test_the_engine_compacts_by_itself_some_time_after_a_change_and_then_rests() -> None:

@@ -1,0 +1,159 @@
+"""New ledgers of a log: made, and put into its record, where the former one ends in the same change.
+
+Invariant: a ledger is deleted here only if it is not in the record and cannot get there: the record has another owner,
+and does not name it. An owner that is told so may have written it down before, and the answer was lost.
+"""
+
+import logging
+from dataclasses import replace
+
+from segmentstore.contracts.errors import DurableDataLogError, LogCorruptedError, LogNotPrimaryError
+from tier1.bookkeeper.ledgers import (
+    LedgerClient,
+    LedgerFencedError,
+    LedgerId,
+    LedgerNotFoundError,
+    LedgerReader,
+    LedgerUnavailableError,
+    LedgerWriter,
+    Quorum,
+    TooFewBookiesError,
+)
+from tier1.bookkeeper.log_record import LedgerInLog, LogRecord
+from tier1.bookkeeper.owned_record import OwnedRecord
+from tier1.bookkeeper.retries import MAY_PASS
+from tier1.bookkeeper.settings import BookKeeperLogSettings, LedgerRules
+
+_LOG = logging.getLogger(__name__)
+LEDGER_FAILURES = (
+    LedgerFencedError,
+    LedgerNotFoundError,
+    TooFewBookiesError,
+    LedgerUnavailableError,
+)
+"""What the writer of a ledger raises, whose ledger a later owner may have fenced, and even deleted."""
+
+
+class LedgerMaker:
+    """Makes the ledgers of one owner, puts them into the record, and opens those that it names."""
+
+    def __init__(
+        self,
+        *,
+        ledgers: LedgerClient,
+        record: OwnedRecord,
+        settings: BookKeeperLogSettings,
+        rules: LedgerRules,
+    ) -> None:
+        self._ledgers = ledgers
+        self._record = record
+        self._settings = settings
+        self._rules = rules
+
+    async def create(self, *, or_with_few: bool) -> LedgerWriter:
+        """Of the quorum of the settings; if bookies are too few for it and that is wanted, of the one for few bookies.
+
+        Raises TooFewBookiesError, LedgerUnavailableError.
+        """
+        try:
+            return await self._create(self._settings.quorum)
+        except TooFewBookiesError:
+            few = self._settings.quorum_with_few_bookies
+            if few is None or not or_with_few:
+                raise
+            return await self._create(few)
+
+    async def _create(self, quorum: Quorum) -> LedgerWriter:
+        record = self._record.record
+        labels = {
+            "application": b"segmentstore",
+            "log": self._record.path.encode(),
+            "log_id": record.log_id.hex().encode(),
+            "epoch": str(record.epoch).encode(),
+        }
+        return await self._ledgers.create(quorum, labels=labels)
+
+    async def enter(
+        self,
+        writer: LedgerWriter,
+        *,
+        former: LedgerInLog | None,
+        last_entry: int = -1,
+        length: int = 0,
+    ) -> LedgerInLog:
+        """One change of the record: the former ledger ends there, and this one is the newest.
+
+        Raises LogNotPrimaryError, and then the ledger is in no record; MetadataUnavailableError, and then it may be.
+        """
+        entered: list[LedgerInLog] = []
+
+        def step(record: LogRecord) -> LogRecord:
+            if former is not None:
+                record = record.with_closed(former.ledger_id, last_entry=last_entry, length=length)
+            known = [each for each in record.ledgers if each.ledger_id == writer.ledger_id]
+            ledger = LedgerInLog(
+                ledger_id=writer.ledger_id,
+                sequence=known[0].sequence if known else record.last_sequence + 1,
+                epoch=record.epoch,
+                quorum=writer.quorum,
+            )
+            entered[:] = [ledger]
+            return without_dispensable(record.with_ledger(ledger), self._rules)
+
+        try:
+            await self._record.change(step)
+        except DurableDataLogError as error:
+            await self.let_go(writer)
+            if isinstance(error, LogNotPrimaryError):
+                await self._delete_unrecorded(writer)
+            raise
+        return entered[0]
+
+    async def open_recorded(self, ledger_id: LedgerId) -> LedgerReader:
+        """A ledger that the record names, fenced, whoever wrote it.
+
+        Raises LogCorruptedError if it is gone and the log is still ours, LogNotPrimaryError if a later owner may have
+        deleted it, TooFewBookiesError, LedgerUnavailableError, MetadataUnavailableError.
+        """
+        try:
+            return await self._rules.open_former(self._ledgers, ledger_id)
+        except LedgerNotFoundError as error:
+            await self._record.check_owner()
+            raise LogCorruptedError(
+                f"a ledger of the log is gone ledger={ledger_id} path={self._record.path!r}"
+            ) from error
+
+    async def let_go(self, writer: LedgerWriter) -> None:
+        """Close a ledger as well as it can be done: nothing relies on it."""
+        try:
+            await writer.close()
+        except LEDGER_FAILURES as error:
+            _LOG.info("a ledger is not closed ledger=%d: %s", writer.ledger_id, error)
+
+    async def _delete_unrecorded(self, writer: LedgerWriter) -> None:
+        """Behind the claim of another owner nothing of ours gets into the record any more; but it may have before."""
+        try:
+            record = await self._record.read()
+            if all(ledger.ledger_id != writer.ledger_id for ledger in record.ledgers):
+                await self._ledgers.delete(writer.ledger_id)
+        except MAY_PASS as error:
+            _LOG.info("an empty ledger is left behind ledger=%d: %s", writer.ledger_id, error)
+
+
+def without_dispensable(record: LogRecord, rules: LedgerRules) -> LogRecord:
+    """The record with ledgers that the truncation has left behind, and empty ones, among the garbage."""
+    newest = record.ledgers[-1].ledger_id if record.ledgers else None
+    gone = [
+        ledger
+        for ledger in record.ledgers
+        if rules.is_dispensable(
+            ledger, up_to=record.truncated_up_to, is_newest=ledger.ledger_id == newest
+        )
+    ]
+    if not gone:
+        return record
+    return replace(
+        record,
+        ledgers=tuple(ledger for ledger in record.ledgers if ledger not in gone),
+        garbage=(*record.garbage, *(ledger.ledger_id for ledger in gone)),
+    )

@@ -1,0 +1,252 @@
+"""The record of a log as its owner changes it: by compare-and-set, and with answers that may be lost.
+
+Invariants:
+
+- A change is made to what this owner read or wrote last, and only if nothing was written since: of two owners the one
+  with the smaller epoch changes nothing any more, and is told so (LogNotPrimaryError).
+- A write whose answer was lost may have happened, or may yet. So the next change reads the record first; its own write
+  is known by epoch and nonce. Steps are made so that taking one again changes nothing.
+- Others than the owner change one thing only, whether the log is disabled: that is taken over, not undone.
+
+Only one attempt is under way at a time; who waits for an answer that does not come holds up the other changes for as
+long as the metadata store lets one request take.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from segmentstore.contracts.errors import (
+    DurableDataLogError,
+    LogCorruptedError,
+    LogDisabledError,
+    LogInUseError,
+    LogNotPrimaryError,
+)
+from segmentstore.runtime.entropy import random_id
+from tier1.bookkeeper.log_record import (
+    RECORD_BYTES_MAX,
+    LogRecord,
+    decode_record,
+    encode_record,
+)
+from tier1.bookkeeper.metadata_store import (
+    MetadataChangedError,
+    MetadataStore,
+    MetadataUnavailableError,
+)
+from tier1.bookkeeper.retries import Retries
+from tier1.bookkeeper.settings import BookKeeperLogSettings, LedgerRules
+
+Step = Callable[[LogRecord], LogRecord]
+
+_REBASES_MAX = 100
+"""How often others may come between the reading and the writing of one change."""
+
+
+class OwnedRecord:
+    """claim(), then change() and check_owner() until another owner has claimed it."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        metadata: MetadataStore,
+        settings: BookKeeperLogSettings,
+        rules: LedgerRules,
+        random: Random,
+        owner: str,
+    ) -> None:
+        self.path = path
+        self._metadata = metadata
+        self._settings = settings
+        self._rules = rules
+        self._random = random
+        self._owner = owner
+        self._record: LogRecord | None = None
+        self._version = 0
+        self._is_uncertain = False
+        self._turn = asyncio.Lock()
+        self._epoch = 0
+        self._nonce = b""
+
+    @property
+    def record(self) -> LogRecord:
+        """As this owner wrote it last, or found it."""
+        assert self._record is not None, "the record is known after claim()"
+        return self._record
+
+    @property
+    def is_claimed(self) -> bool:
+        return self._epoch > 0
+
+    def retries(self) -> Retries:
+        """For a step of the log."""
+        return Retries(self._settings, self._random)
+
+    # --- becoming the owner ----------------------------------------------------------------------
+
+    async def claim(self, *, epoch_floor: int) -> LogRecord:
+        """Fence the changes of every earlier owner; the record has the ledgers that the last of them left.
+
+        The epoch is above the floor and every epoch before. Raises LogDisabledError, LogInUseError if another claims
+        the log at this moment, LogCorruptedError, MetadataUnavailableError.
+        """
+        retries = self.retries()
+        found, version = await self._read_or_create(retries)
+        if found.disabled:
+            raise _disabled(found, self.path)
+        earlier_epoch = found.epoch
+        nonce = self._random.randbytes(8)
+        epoch = max(epoch_floor, found.epoch) + 1
+        for _ in range(_REBASES_MAX):
+            wanted = self._rules.claimed(found, epoch=epoch, nonce=nonce, owner=self._owner)
+            try:
+                version = await self._metadata.compare_and_set(
+                    self.path, encode_record(wanted), version=version
+                )
+                break
+            except MetadataUnavailableError as error:
+                await retries.pause(error)
+            except MetadataChangedError:
+                pass
+            found, version = await self._read_or_create(retries)
+            if (found.epoch, found.nonce) == (epoch, nonce):
+                wanted = found
+                break  # our own write, whose answer was lost
+            if found.epoch > earlier_epoch:
+                raise LogInUseError(
+                    f"another process claims the log at this moment owner={found.owner!r} epoch={found.epoch}"
+                    f" path={self.path!r}"
+                )
+            if found.disabled:
+                raise _disabled(found, self.path)
+        else:
+            raise _contended(self.path)
+        self._record, self._version = wanted, version
+        self._epoch, self._nonce = wanted.epoch, wanted.nonce
+        return wanted
+
+    async def _read_or_create(self, retries: Retries) -> tuple[LogRecord, int]:
+        for _ in range(_REBASES_MAX):
+            try:
+                found = await self._metadata.get(self.path)
+                if found is not None:
+                    return decode_record(found.value, path=self.path), found.version
+                fresh = LogRecord(random_id(self._random))
+                # Read again, whoever made it: a new record has no owner yet.
+                await self._metadata.create(self.path, encode_record(fresh))
+            except MetadataChangedError:
+                continue
+            except MetadataUnavailableError as error:
+                await retries.pause(error)
+        raise _contended(self.path)
+
+    # --- being the owner -------------------------------------------------------------------------
+
+    async def change(self, step: Step) -> LogRecord:
+        """Take the step, once; waits while the metadata store is not there, as long as the settings say.
+
+        Raises LogNotPrimaryError, MetadataUnavailableError, LogCorruptedError.
+        """
+        retries = self.retries()
+        while True:
+            try:
+                return await self.try_change(step)
+            except MetadataUnavailableError as error:
+                await retries.pause(error)
+
+    async def try_change(self, step: Step) -> LogRecord:
+        """As change(), in one attempt: after MetadataUnavailableError the step may have been taken, or may be yet."""
+        async with self._turn:
+            for _ in range(_REBASES_MAX):
+                if self._is_uncertain:
+                    await self._read()
+                wanted = step(self.record)
+                if wanted == self.record:
+                    return wanted
+                wanted = replace(wanted, change=self.record.change + 1)
+                value = encode_record(wanted)
+                if len(value) > RECORD_BYTES_MAX:
+                    raise DurableDataLogError(
+                        f"the record of the log is too large ledgers={len(wanted.ledgers)}"
+                        f" garbage={len(wanted.garbage)} path={self.path!r}"
+                    )
+                # From here on until it is answered: whatever ends this attempt, the write may happen.
+                self._is_uncertain = True
+                try:
+                    version = await self._metadata.compare_and_set(
+                        self.path, value, version=self._version
+                    )
+                except MetadataChangedError:
+                    continue
+                self._record, self._version, self._is_uncertain = wanted, version, False
+                return wanted
+        raise _contended(self.path)
+
+    async def check_owner(self) -> None:
+        """Raises LogNotPrimaryError if another owner has claimed the log, MetadataUnavailableError."""
+        async with self._turn:
+            await self._read()
+
+    async def read(self) -> LogRecord:
+        """As it is, whoever owns it. Raises MetadataUnavailableError, LogCorruptedError."""
+        return (await self._get())[0]
+
+    async def _get(self) -> tuple[LogRecord, int]:
+        found = await self._metadata.get(self.path)
+        if found is None:
+            raise LogCorruptedError(f"the record of the log is gone path={self.path!r}")
+        return decode_record(found.value, path=self.path), found.version
+
+    async def _read(self) -> None:
+        record, version = await self._get()
+        if (record.epoch, record.nonce) != (self._epoch, self._nonce):
+            raise LogNotPrimaryError(
+                f"another process has taken the log over epoch={self._epoch} owner_epoch={record.epoch}"
+                f" owner={record.owner!r} path={self.path!r}"
+            )
+        self._record, self._version, self._is_uncertain = record, version, False
+
+
+async def edit_record(
+    path: str, step: Callable[[LogRecord | None], LogRecord | None], *, metadata: MetadataStore
+) -> None:
+    """A change by one who does not own the log: it is disabled or enabled, or made as one that follows a lost log.
+
+    `step` is given None if there is no record, and gives None if there is nothing to do. Raises
+    MetadataUnavailableError if the change may have been made.
+    """
+    for _ in range(_REBASES_MAX):
+        found = await metadata.get(path)
+        record = None if found is None else decode_record(found.value, path=path)
+        wanted = step(record)
+        if wanted is None or wanted == record:
+            return
+        try:
+            if found is None:
+                await metadata.create(path, encode_record(wanted))
+            else:
+                await metadata.compare_and_set(path, encode_record(wanted), version=found.version)
+        except MetadataChangedError:
+            continue
+        return
+    raise _contended(path)
+
+
+async def read_record(path: str, *, metadata: MetadataStore) -> LogRecord | None:
+    """For tools, which own nothing. None if there is no such log."""
+    found = await metadata.get(path)
+    return None if found is None else decode_record(found.value, path=path)
+
+
+def _disabled(record: LogRecord, path: str) -> LogDisabledError:
+    return LogDisabledError(
+        "the log was disabled to keep the evidence of a fault; look, then `segmentstore log enable`"
+        f" path={path!r} fault={record.disabled!r}"
+    )
+
+
+def _contended(path: str) -> DurableDataLogError:
+    return DurableDataLogError(f"others change the record of the log all the time path={path!r}")

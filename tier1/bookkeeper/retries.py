@@ -1,0 +1,61 @@
+"""How long the log tries what may pass: bookies that are too few, ZooKeeper that does not answer.
+
+Invariant: every loop of attempts ends, with the error of its last attempt, `retry_seconds_max` after its first failure.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+from segmentstore.contracts.errors import DurableDataLogError
+from segmentstore.runtime.backoff import Backoff
+from tier1.bookkeeper.ledgers import LedgerUnavailableError, TooFewBookiesError
+from tier1.bookkeeper.metadata_store import MetadataUnavailableError
+from tier1.bookkeeper.settings import BookKeeperLogSettings
+
+_Result = TypeVar("_Result")
+
+MAY_PASS = (TooFewBookiesError, LedgerUnavailableError, MetadataUnavailableError)
+"""What a later attempt may not meet again."""
+
+
+class Retries:
+    """Of one sequence of attempts: pause() after each failure, reset() after a success; or attempt(), which is both."""
+
+    def __init__(self, settings: BookKeeperLogSettings, random: Random) -> None:
+        self._seconds_max = settings.retry_seconds_max
+        self._backoff = Backoff(
+            seconds_first=settings.retry_seconds_first,
+            seconds_max=settings.retry_pause_seconds_max,
+            random=random,
+        )
+        self.failing_since: float | None = None
+        """Loop time of the first failure behind the last success."""
+        self.last_failure = ""
+        """In words; "" behind a success."""
+
+    async def attempt(self, step: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Take the step until it does not fail in a way that may pass."""
+        while True:
+            try:
+                result = await step()
+            except MAY_PASS as error:
+                await self.pause(error)
+            else:
+                return result
+
+    async def pause(self, error: DurableDataLogError) -> None:
+        """Returns when it is time for the next attempt; raises the error when that would be too late."""
+        now = asyncio.get_running_loop().time()
+        if self.failing_since is None:
+            self.failing_since = now
+        self.last_failure = str(error)
+        if now - self.failing_since >= self._seconds_max:
+            raise error
+        await asyncio.sleep(self._backoff.next_seconds())
+
+    def reset(self) -> None:
+        self.failing_since = None
+        self.last_failure = ""
+        self._backoff.reset()
