@@ -9,7 +9,7 @@ from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.recovery.offline_store import repair_streams
 from segmentstore.recovery.rebuild import DataDirectoryRebuild, RecoveredLog
 from segmentstore.recovery.rebuilt_logs import FileLogsRebuilt
-from segmentstore.recovery.survey import ContainerSurvey, LostContainer, shown_time
+from segmentstore.recovery.survey import ContainerSurvey, Tier2Contents, shown_time
 from tier2.manifest.manifest import Manifest
 
 NAMED_MAX = 20

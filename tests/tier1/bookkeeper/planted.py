@@ -84,7 +84,7 @@ def _record_before_closing(patch: pytest.MonkeyPatch) -> None:
         )
         await self._maker.let_go(former_writer)
         self._acknowledge()
-        if self._ledger_failure is not None or self._in_flight:
+        if any((self._ledger_failure, self._in_flight)):
             await self._replace(next_writer)
             return
         self._use(next_writer, ledger)
