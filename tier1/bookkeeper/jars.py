@@ -3,7 +3,7 @@
     java/pom.xml, java/src/       the helper, and what the client needs
     java/servers/pom.xml          what a ZooKeeper and bookies on this machine need
     java/target/classes/          the helper, compiled
-    java/target/client/           46 jars, 20 MB
+    java/target/client/           47 jars, 21 MB
     java/target/servers/          70 jars, 95 MB
 
 $SEGMENTSTORE_BOOKKEEPER_JARS names another directory instead of java/target/, for building and for finding. Neither git
