@@ -8,6 +8,7 @@ from typing import TypeAlias
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.recovery.offline_store import repair_streams
 from segmentstore.recovery.rebuild import DataDirectoryRebuild, RecoveredLog
+from segmentstore.recovery.rebuilt_logs import FileLogsRebuilt
 from segmentstore.recovery.survey import ContainerSurvey, LostContainer, shown_time
 from tier2.manifest.manifest import Manifest
 
@@ -119,11 +120,11 @@ def contents_unread(source: str) -> str:
     )
 
 
-def logs_beside(directory: Path, roots: Sequence[Manifest]) -> list[str]:
+async def logs_beside(directory: Path, roots: Sequence[Manifest]) -> list[str]:
     """Of a Tier 2 that is linked away from logs which go on with it; none if there are none."""
-    own = [
-        each for each in DataDirectoryRebuild(directory, roots).preview() if each.action == "kept"
-    ]
+    logs = FileLogsRebuilt(directory)
+    found = await DataDirectoryRebuild(directory, roots, logs=logs).preview()
+    own = [each for each in found if each.action == "kept"]
     if not own:
         return []
     return [

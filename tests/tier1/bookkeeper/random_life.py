@@ -76,7 +76,7 @@ def draw_life(random: Random) -> LifeSettings:
         rounds=random.choice((3, 10, 25)),
         entry_bytes_max=random.choice((30, 300, 2000)),
         message_seconds=random.choice((0.0005, 0.005, 0.02)),
-        sync_seconds=random.choice((0.0, 0.002, 0.02)),
+        sync_seconds=random.choice((0.0, 0.002, 0.02, 0.2)),
         trouble_seconds_mean=random.choice((0.05, 0.3, 1.0)) if trouble else 1000.0,
         lost_request=random.choice((0.0, 0.0, 0.05)),
         lost_answer=random.choice((0.0, 0.0, 0.1)),
@@ -228,7 +228,7 @@ class Life:
             await asyncio.sleep(random.expovariate(1 / self._settings.trouble_seconds_mean))
             number = random.randrange(len(self.bookies.bookies))
             lasts = random.choice((0.1, 1.0, 10.0)) * random.random()
-            what = random.choice(("kill", "kill", "hang", "full", "metadata", "lose"))
+            what = random.choice(("kill", "kill", "hang", "stall", "full", "metadata", "lose"))
             self._loop.trace("trouble", what, number, f"{lasts:.3f}")
             match what:
                 case "kill":
@@ -236,6 +236,9 @@ class Life:
                     self._loop.call_later(lasts, self.bookies.restart, number)
                 case "hang":
                     self.bookies.hang(number, lasts)
+                case "stall":
+                    for bookie in self.bookies.bookies:
+                        self.bookies.hang(bookie.number, lasts)
                 case "full":
                     self.bookies.bookies[number].is_read_only = True
                     self._loop.call_later(lasts, self._free, number)
@@ -283,7 +286,7 @@ class Life:
                     found = [address for address, _ in owner.served or []]
                     if any(address <= self.history.truncation_asked for address in found):
                         raise LogBreachError(f"a truncation was forgotten: {found}")
-                    await asyncio.sleep(10 * self._settings.log.look_again_seconds)
+                    await asyncio.sleep(10 + 10 * self._settings.log.look_again_seconds)
                     self._require_tidy(log)
                 log.check()
                 await log.close()
