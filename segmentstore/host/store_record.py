@@ -27,7 +27,6 @@ Format of the record, version 1: two lines as in the identity of a data director
 
 import hashlib
 import hmac
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -98,7 +97,7 @@ async def open_store_record(
     for _ in range(_READS_MAX):
         found = await find_store_record(metadata, cluster)
         if found is not None:
-            _require_same_store(found, directory, cluster)
+            require_same_store(found, directory, cluster)
             _require_count(found, container_count, cluster)
             return found
         if directory is not None:
@@ -129,7 +128,7 @@ async def restore_store_record(
     for _ in range(_READS_MAX):
         found = await find_store_record(metadata, cluster, may_lack_record=True)
         if found is not None:
-            _require_same_store(found, identity, cluster)
+            require_same_store(found, identity, cluster)
             return
         await _create(metadata, cluster, identity)
     raise StoreRecordError(f"the record of the store comes and goes in ZooKeeper {cluster.facts}")
@@ -165,9 +164,10 @@ async def _create(
         return
 
 
-def _require_same_store(
+def require_same_store(
     found: DirectoryIdentity, wanted: DirectoryIdentity | None, cluster: LogCluster
 ) -> None:
+    """`found`: of the record; `wanted`: of whatever is to be used with it. Raises StoreRecordError."""
     if wanted is not None and (found.store_id, found.container_count) != (
         wanted.store_id,
         wanted.container_count,
@@ -226,8 +226,3 @@ def _decode(value: bytes, cluster: LogCluster) -> DirectoryIdentity:
 
 def _password_check(store_id: bytes, password: bytes) -> str:
     return hmac.new(password, store_id, hashlib.sha256).hexdigest()
-
-
-def container_ids(names: Sequence[str]) -> list[int]:
-    """Of the children of CONTAINERS_PATH; others are left out."""
-    return [int(name) for name in names if name.isascii() and name.isdigit()]

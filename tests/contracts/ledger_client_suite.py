@@ -92,6 +92,19 @@ class LedgerClientSuite:
             assert await content(reader) == [b"%d of %d" % (number, place) for number in range(30)]
             await reader.close()
 
+    async def test_a_ledger_is_looked_at_beside_its_writer(self, world: LedgerWorld) -> None:
+        client, other = await world.client(), await world.client()
+        writer = await written(client)
+        await asyncio.gather(*[writer.append([b"%d" % number]) for number in range(20)])
+        await writer.append([b"last"])
+        reader = await other.open_unfenced(writer.ledger_id)
+        # The last entry may not be known to be acknowledged yet.
+        assert reader.last_entry >= 19
+        assert [bytes(each) for each in await reader.read(0, 19)] == [b"%d" % n for n in range(20)]
+        await reader.close()
+        assert await writer.append([b"goes on"]) == 21
+        await writer.close()
+
     async def test_an_append_never_waits(self, world: LedgerWorld) -> None:
         writer = await written(await world.client())
         future = writer.append([b"x"])

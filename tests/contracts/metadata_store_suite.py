@@ -66,6 +66,21 @@ class MetadataStoreSuite:
             await store.compare_and_set("/value", b"x", version=0)
         assert await store.get("/value") is None
 
+    async def test_what_was_deleted_is_gone_and_a_stale_version_deletes_nothing(
+        self, world: MetadataWorld
+    ) -> None:
+        first, second = await world.store(), await world.store()
+        stale = await first.create("/values/a", b"1")
+        current = await second.compare_and_set("/values/a", b"2", version=stale)
+        with pytest.raises(MetadataChangedError):
+            await first.delete("/values/a", version=stale)
+        await second.delete("/values/a", version=current)
+        assert await first.get("/values/a") is None
+        assert await first.children("/values") == []
+        with pytest.raises(MetadataChangedError):
+            await second.delete("/values/a", version=current)
+        await first.create("/values/a", b"3")
+
     async def test_the_same_bytes_are_a_change(self, world: MetadataWorld) -> None:
         store = await world.store()
         stale = await store.create("/value", b"a")

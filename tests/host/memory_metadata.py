@@ -38,6 +38,12 @@ class MemoryMetadata:
         self.values[path] = VersionedValue(value, version + 1)
         return version + 1
 
+    async def delete(self, path: str, *, version: int) -> None:
+        found = self.values.get(path)
+        if found is None or found.version != version:
+            raise MetadataChangedError(f"another version path={path}")
+        del self.values[path]
+
     async def children(self, path: str) -> list[str]:
         below = [
             each.removeprefix(f"{path}/") for each in self.values if each.startswith(f"{path}/")

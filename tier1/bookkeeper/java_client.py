@@ -146,8 +146,14 @@ class JavaLedgerClient:
         return JavaLedgerWriter(self, bridge, number, LedgerId(int(found)), quorum, self._settings)
 
     async def open_fenced(self, ledger_id: LedgerId) -> LedgerReader:
+        return await self._open(ledger_id, fences=True)
+
+    async def open_unfenced(self, ledger_id: LedgerId) -> LedgerReader:
+        return await self._open(ledger_id, fences=False)
+
+    async def _open(self, ledger_id: LedgerId, *, fences: bool) -> LedgerReader:
         _, handle = await self._call(
-            lambda number: self._bridge.java.openFenced(number, ledger_id),
+            lambda number: self._bridge.java.open(number, ledger_id, fences),
             f"ledger is not opened ledger={ledger_id}",
         )
         last, length = int(handle.getLastAddConfirmed()), int(handle.getLength())

@@ -117,6 +117,12 @@ class LedgerClient(Protocol):
         LogCorruptedError for a digest of another kind or another password.
         """
 
+    async def open_unfenced(self, ledger_id: LedgerId) -> LedgerReader:
+        """Open it to look, and leave its writer alone: of one that is written it ends where its writer has confirmed.
+
+        For tools: what was acknowledged last may be missing. Raises as open_fenced().
+        """
+
     async def delete(self, ledger_id: LedgerId) -> None:
         """Idempotent: a ledger that is gone is no error. Raises LedgerUnavailableError."""
 

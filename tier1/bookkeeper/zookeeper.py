@@ -115,6 +115,17 @@ class ZooKeeperMetadataStore:
             ) from error
         return int(state.version)
 
+    async def delete(self, path: str, *, version: int) -> None:
+        try:
+            await self._answer(lambda: self._client.delete_async(self._full(path), version=version))
+        except (
+            self._kazoo.exceptions.BadVersionError,
+            self._kazoo.exceptions.NoNodeError,
+        ) as error:
+            raise MetadataChangedError(
+                f"value has another version path={self._full(path)} version={version}"
+            ) from error
+
     async def children(self, path: str) -> list[str]:
         try:
             return sorted(await self._synced(path, self._client.get_children_async))

@@ -115,8 +115,8 @@ public final class LedgerBridge {
     writers.remove(writer);
   }
 
-  /** Fences; the call's result is a ReadHandle. */
-  public void openFenced(int number, long ledger) {
+  /** The call's result is a ReadHandle; unless it fences, it ends where the writer has confirmed. */
+  public void open(int number, long ledger, boolean fences) {
     watch(
         number,
         client
@@ -124,7 +124,7 @@ public final class LedgerBridge {
             .withLedgerId(ledger)
             .withDigestType(DIGEST)
             .withPassword(password)
-            .withRecovery(true)
+            .withRecovery(fences)
             .execute());
   }
 
