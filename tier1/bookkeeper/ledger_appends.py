@@ -154,7 +154,7 @@ class LedgerAppends:
             ledger=self._ledger,
             has_few_bookies=self._has_few_bookies,
             waiting_seconds=0.0 if since is None else self._loop.time() - since,
-            waiting_for=self._retries.last_failure or self._held_for,
+            waiting_for="" if since is None else self._retries.last_failure or self._held_for,
         )
 
     @property
@@ -232,8 +232,11 @@ class LedgerAppends:
         if newest is not None:
             seconds = self._loop.time() - newest.sent_at
             self.sync_seconds += _RECENT_SHARE * (seconds - self.sync_seconds)
-            self._is_replaced_in_vain = False
-            self._retries.reset()
+            self._note_progress()
+
+    def _note_progress(self) -> None:
+        self._is_replaced_in_vain = False
+        self._retries.reset()
 
     def _complete(self, accepted: _Append) -> None:
         self.outstanding_entries -= 1
@@ -378,7 +381,7 @@ class LedgerAppends:
         in_flight, self._in_flight = self._in_flight, deque()
         while in_flight and entry_of(in_flight[0].address)[1] <= last_entry:
             self._complete(in_flight.popleft())
-            self._is_replaced_in_vain = False
+            self._note_progress()
         self._waiting.extendleft(reversed(in_flight))
         self._ledger_failure = None
         failed_writer = self._writer
