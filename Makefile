@@ -7,16 +7,20 @@ SERVABLE := $(VENV)/.servable
 TESTABLE := $(VENV)/.testable
 PACKAGES := segmentstore pyspark_segmentstore containers tier1 tier2
 SEEDS ?= 1000
+FROM ?= 100000
+TESTS ?= tests
 DATA ?= data
 HTTP ?= 127.0.0.1:9091
 WIRE ?= 127.0.0.1:12345
 CONTROLLER ?= 127.0.0.1:9090
 
-.PHONY: help setup run test lint types unit simulation integration demo demo-spark bench bench-peers sim replay clean
+.PHONY: help setup run test lint types unit simulation integration bookkeeper bookies bookies-down demo demo-spark bench bench-peers sim soak replay clean
 
 help:
 	@echo "make run                serve ./$(DATA) on http://$(HTTP)"
 	@echo "make test               lint, types, unit, simulation, integration; the last lines say what passed"
+	@echo "make bookkeeper         build what Tier 1 on BookKeeper needs; needs a JDK of release 17 and Maven"
+	@echo "make bookies DATA=DIR   a BookKeeper of four bookies on this machine; make bookies-down DATA=DIR ends it"
 	@echo "make demo               a demonstration that checks itself"
 	@echo "make demo-spark         words of a stream counted on Spark three ways; needs Java 17"
 	@echo "make bench              throughput and latency, each beside a limit of the same run"
@@ -24,6 +28,8 @@ help:
 	@echo "make bench-peers        the same Java client against this store, Pravega and Kafka"
 	@echo "make sim SEEDS=1000     so many seeds of the simulation"
 	@echo "make replay SEED=7      one seed again, with its trace"
+	@echo "make soak SEEDS=1000 FROM=100000     every other test that draws from seeds, on so many other seeds"
+	@echo "make soak TESTS=tests/controller     some of them"
 
 setup: $(TESTABLE)
 
@@ -51,6 +57,23 @@ $(TESTABLE): $(SERVABLE)
 
 run: $(SERVABLE)
 	@$(BIN)/segmentstore standalone --data $(DATA) --http $(HTTP) --wire $(WIRE) --controller $(CONTROLLER)
+
+# The Python packages once, and the jars whenever the Java sources or their versions change.
+BRIDGED := $(VENV)/.bridged
+
+$(BRIDGED): $(SERVABLE)
+	@$(PIP) '.[bookkeeper]' >> $(SETUP_LOG) 2>&1 || { cat $(SETUP_LOG); exit 1; }
+	@touch $@
+
+bookkeeper: $(BRIDGED)
+	@$(BIN)/python -m tier1.bookkeeper.jars client
+
+bookies: $(BRIDGED)
+	@$(BIN)/python -m tier1.bookkeeper.jars servers
+	@$(BIN)/python -m tier1.bookkeeper.local_ensemble up $(DATA)
+
+bookies-down: $(SERVABLE)
+	@$(BIN)/python -m tier1.bookkeeper.local_ensemble down $(DATA)
 
 test: setup
 	@$(BIN)/python .ci/stages.py
@@ -87,6 +110,9 @@ bench-peers: setup
 
 sim: setup
 	@SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest -q -n auto tests/sim/test_seeds.py
+
+soak: setup
+	@$(BIN)/python -m tests.soak --seeds $(SEEDS) --from $(FROM) --parallel auto $(TESTS)
 
 replay: setup
 	@test -n "$(SEED)" || { echo "usage: make replay SEED=7"; exit 2; }

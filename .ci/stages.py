@@ -1,11 +1,15 @@
 # ruff: noqa: INP001 - a script, not a package
-"""Runs every stage of `make test` in order, and says at the end what passed.
+"""Runs every stage of `make test`, and says at the end what passed.
 
     lint, types, unit, simulation, integration
 
+What the stages print comes in this order, each stage as a whole. They run in two lanes: in the first one after the
+other, with the machine as if they were alone; in the second those that only compute, with a lower priority, so that
+they take the time in which the first lane waits. No result of theirs depends on how long they take.
+
 A stage that fails does not stop the later ones. The last line is `N passed, N failed`, over all tests; a lint or type
 stage that fails counts as one failure. A suite that needs a tool which is not installed is named, not hidden. Whoever
-ends this with SIGINT, SIGTERM or SIGHUP ends what the stage has started as well.
+ends this with SIGINT, SIGTERM or SIGHUP ends what the stages have started as well.
 """
 
 import os
@@ -14,27 +18,33 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
+ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 _END_SECONDS = 60.0
+_POLL_SECONDS = 0.05
 _COUNT = re.compile(r"(\d+) (passed|failed|error|errors|skipped)")
+_BEHIND = ("nice", "-n", "10")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One command; `tests` if its closing line counts tests."""
+    """One command; `tests` if its closing line counts tests, `behind` if it runs in the second lane."""
 
     name: str
     command: Sequence[str]
     tests: bool = False
+    behind: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
     """What a stage came to."""
 
@@ -48,8 +58,8 @@ def pytest(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", *arguments]
 
 
-# The tests of a file share a server or a JVM and stay together. Two files at a time: half of their time they wait, for
-# clients that pause after a kill, for leases, and for processes to start.
+# The tests of a file share a server or a JVM and stay together. Two files at a time: a part of their time they wait,
+# for clients that pause after a kill, for leases, and for processes to start.
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 STAGES = (
@@ -68,62 +78,122 @@ STAGES = (
             "tests",
             "benchmarks",
         ],
+        behind=True,
     ),
     Stage("unit", pytest("-n", "auto", "-m", "not simulation and not integration"), tests=True),
-    Stage("simulation", pytest("-n", "auto", "-m", "simulation"), tests=True),
+    Stage("simulation", pytest("-n", "auto", "-m", "simulation"), tests=True, behind=True),
     Stage("integration", pytest(*SIDE_BY_SIDE, "-m", "integration"), tests=True),
 )
 
 _DURABLE_STREAMS = "the conformance suite of Durable Streams (tests/integration/durable_streams)"
 _JAVA_CLIENT = "the Java client of Pravega (tests/integration/pravega_clients)"
+_BOOKKEEPER = "Tier 1 on BookKeeper (tests/integration/bookkeeper)"
 TOOLS = {
     "node": _DURABLE_STREAMS,
     "npm": _DURABLE_STREAMS,
+    "java": _BOOKKEEPER,
     "javac": _JAVA_CLIENT,
-    "mvn": _JAVA_CLIENT,
+    "mvn": f"{_JAVA_CLIENT}, and {_BOOKKEEPER},",
     "go": "a real S3 server (tests/tier2/object_stores/s3/test_real_server.py)",
 }
 
 
-def run(stage: Stage) -> Outcome:
-    """Its output goes through; its counts are taken from the closing line."""
-    say(f"== {stage.name}")
-    started = time.perf_counter()
-    counts: dict[str, int] = {}
-    # A group of its own, which is told once that it is to end, whoever says so.
-    with subprocess.Popen(
-        stage.command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        process_group=0,
-    ) as process:
-        assert process.stdout is not None, "stdout is a pipe"
-        try:
-            for line in process.stdout:
-                sys.stdout.write(line)
-                sys.stdout.flush()
-                if stage.tests and " in " in line and _COUNT.search(line):
+class RunningStage:
+    """A stage whose command was started. Its output goes to a file, from which it is shown when its turn comes."""
+
+    def __init__(self, stage: Stage, output: IO[bytes]) -> None:
+        self.stage = stage
+        self._output = output
+        self._shown = 0
+        self._ended = 0.0
+        self._started = time.perf_counter()
+        # A group of its own, which is told once that it is to end, whoever says so.
+        self._process: subprocess.Popen[bytes] = subprocess.Popen(
+            [*(_BEHIND if stage.behind else ()), *stage.command],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            process_group=0,
+        )
+
+    def has_ended(self, *, within: float = 0.0) -> bool:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(within)
+            self._ended = self._ended or time.perf_counter()
+        return self._process.returncode is not None
+
+    def show(self) -> None:
+        """What came since the last call."""
+        more = os.pread(self._output.fileno(), 1 << 30, self._shown)
+        self._shown += len(more)
+        sys.stdout.write(more.decode(errors="replace"))
+        sys.stdout.flush()
+
+    def outcome(self) -> Outcome:
+        """Of a stage that has ended; its counts are taken from the closing line."""
+        counts: dict[str, int] = {}
+        if self.stage.tests:
+            text = os.pread(self._output.fileno(), 1 << 30, 0).decode(errors="replace")
+            for line in text.splitlines():
+                if " in " in line and _COUNT.search(line):
                     counts = {word.rstrip("s"): int(each) for each, word in _COUNT.findall(line)}
-            code = process.wait()
+        failed = counts.get("failed", 0) + counts.get("error", 0)
+        if self._process.returncode != 0 and failed == 0:
+            failed = 1
+        return Outcome(counts.get("passed", 0), failed, self._ended - self._started)
+
+    def end(self) -> None:
+        """It and all that it started: interrupted tests put away their servers, and what is left is killed."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def environment() -> Mapping[str, str]:
+    """Of every stage.
+
+    Where nothing compiled may be left beside the sources, each process of each stage would compile a thousand modules
+    again. So what is compiled is left among what tests leave.
+    """
+    given = dict(os.environ)
+    if given.pop("PYTHONDONTWRITEBYTECODE", ""):
+        given.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / ".pytest_cache" / "bytecode"))
+    return given
+
+
+def run(stages: Sequence[Stage]) -> list[Outcome]:
+    """The outcome of each."""
+    waiting = {behind: [s for s in stages if s.behind is behind] for behind in (False, True)}
+    started: dict[str, RunningStage] = {}
+    lanes: dict[bool, RunningStage | None] = dict.fromkeys(waiting)
+    with ExitStack() as files:
+        try:
+            for stage in stages:
+                say(f"== {stage.name}")
+                done = False
+                while not done:
+                    for behind, current in lanes.items():
+                        if waiting[behind] and (current is None or current.has_ended()):
+                            following = waiting[behind].pop(0)
+                            output = files.enter_context(tempfile.TemporaryFile())
+                            started[following.name] = RunningStage(following, output)
+                            lanes[behind] = started[following.name]
+                    # Where it is not begun yet, the stage in front of it in the lane still runs.
+                    looked_at = started.get(stage.name) or lanes[stage.behind]
+                    assert looked_at is not None, "each lane has begun"
+                    done = looked_at.has_ended(within=_POLL_SECONDS) and looked_at.stage is stage
+                    if looked_at.stage is stage:
+                        looked_at.show()
         except BaseException:
-            end(process)
+            for each in lanes.values():
+                if each is not None:
+                    each.end()
             raise
-    failed = counts.get("failed", 0) + counts.get("error", 0)
-    if code != 0 and failed == 0:
-        failed = 1
-    return Outcome(counts.get("passed", 0), failed, time.perf_counter() - started)
-
-
-def end(process: "subprocess.Popen[str]") -> None:
-    """It and all that it started: tests put away their servers when they are interrupted, what is left is killed."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGINT)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_END_SECONDS)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        return [started[stage.name].outcome() for stage in stages]
 
 
 def say(line: str) -> None:
@@ -137,7 +207,7 @@ def main() -> int:
     # SIGINT too: who is started in the background inherits that it is ignored, and so would the stages.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    outcomes = [(stage, run(stage)) for stage in STAGES]
+    outcomes = list(zip(STAGES, run(STAGES), strict=True))
     say("== summary")
     for stage, outcome in outcomes:
         verdict = "FAILED" if outcome.failed else "passed"

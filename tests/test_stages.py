@@ -53,13 +53,40 @@ def test_the_closing_line_is_counted_and_no_failure_is_missed(
     stages: ModuleType, closing: str, code: int, passed: int, failed: int
 ) -> None:
     program = f"print({closing!r}); raise SystemExit({code})"
-    outcome = stages.run(stages.Stage("some", [sys.executable, "-c", program], tests=True))
+    (outcome,) = stages.run([stages.Stage("some", [sys.executable, "-c", program], tests=True)])
     assert (outcome.passed, outcome.failed) == (passed, failed)
 
 
+def test_the_lanes_run_at_the_same_time_and_print_in_order(
+    stages: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each of the first two waits for a file that the other one makes; the third begins when its lane is free."""
+    wait = "import pathlib, time\nwhile not pathlib.Path({!r}).exists(): time.sleep(0.01)\n"
+    make = "import pathlib\npathlib.Path({!r}).touch()\nprint({!r})\n"
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    programs = {
+        "first": make.format(one, "says first") + wait.format(other),
+        "behind": wait.format(one) + make.format(other, "says behind"),
+        "last": f"assert __import__('os').path.exists({other!r})\nprint('says last')",
+    }
+    outcomes = stages.run(
+        [
+            stages.Stage(name, [sys.executable, "-c", program], behind=name == "behind")
+            for name, program in programs.items()
+        ]
+    )
+    assert [each.failed for each in outcomes] == [0, 0, 0]
+    printed = [f"{words} {name}" for name in programs for words in ("==", "says")]
+    assert capfd.readouterr().out.splitlines() == printed
+
+
+@pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stage_that_is_ended_takes_along_what_it_started(number: signal.Signals) -> None:
-    stage = f"stages.STAGES = (stages.Stage('endless', [sys.executable, '-c', {ENDLESS!r}]),)"
+def test_a_stage_that_is_ended_takes_along_what_it_started(
+    number: signal.Signals, behind: bool
+) -> None:
+    stage = f"stages.Stage('endless', [sys.executable, '-c', {ENDLESS!r}], behind={behind})"
+    stage = f"stages.STAGES = ({stage},)"
     with subprocess.Popen(
         [sys.executable, "-c", f"{LOAD}\n{stage}\nstages.main()"],
         stdout=subprocess.PIPE,

@@ -22,13 +22,17 @@ from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.contracts.storage import SegmentRecord, StorageStatistics
 from tier2.container_objects import CONTAINERS_PREFIX, ObjectNames, container_of_key
+from tier2.format.chunk_format import ChunkIndex
+from tier2.layout_entry import LayoutEntry
 from tier2.manifest.manifest import Manifest, decode_manifest
 from tier2.manifest.view import ManifestView
 from tier2.read.components import Components
 from tier2.read.layout_walk import LayoutWalk
-from tier2.read.published_segments import ManifestReading
+from tier2.read.published_segments import PublishedSegments
 from tier2.settings import StorageSettings
-from tier2.sst.keyspace import LayoutEntry, decode_record
+from tier2.sst.keyspace import (
+    decode_record,
+)
 
 _LAYOUT_PAGE_ENTRIES = 2_048
 
@@ -43,7 +47,7 @@ class SegmentLayout:
     """Neighbours, from the one that holds the start offset to the one that ends at the published length."""
 
 
-class ContainerReader(ManifestReading):
+class ContainerReader(PublishedSegments):
     """ReadOnlyStorage over one container's manifest as it was when it was opened, or at the last missing object."""
 
     def __init__(
@@ -79,6 +83,11 @@ class ContainerReader(ManifestReading):
     def manifest(self) -> Manifest:
         return self.view.manifest
 
+    @property
+    def manifest_identity(self) -> tuple[bytes, int, int, bytes]:
+        """Of the manifest that is read now."""
+        return self.manifest.identity
+
     async def refresh(self) -> ManifestView:
         """Read the manifest; also opens the reader.
 
@@ -95,9 +104,13 @@ class ContainerReader(ManifestReading):
                 f"root is that of another container other={manifest.container_id} container={self.container_id}"
             )
         if self._view is None or manifest.version != self._view.manifest.version:
-            self._segments.forget_everything()
+            self.forget_everything()
             self._view = self._components.view(manifest)
         return self._view
+
+    async def chunk_index(self, entry: LayoutEntry) -> ChunkIndex:
+        """The index of an image that a layout names; one request. Raises CorruptedDataError, ObjectNotFoundError."""
+        return await self._components.chunk_reader.index(entry)
 
     def statistics(self) -> StorageStatistics:
         return self._components.counters.snapshot(

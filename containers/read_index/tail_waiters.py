@@ -6,7 +6,8 @@ reader ends exactly once, by what it finds there.
 Invariants:
 - a waiter is registered without an await since it last looked at the segment, and is a future, not a task;
 - every wake-up reaches every waiter registered before it, at the latest some loop turns later, and each once;
-- a container never has more waiters than its limit says (`WaiterLimit`, of containers/container_settings.py).
+- a container never has more waiters than its limit says (`WaiterLimit`, which is given `waiters_max` of
+  containers/container_settings.py).
 """
 
 import asyncio

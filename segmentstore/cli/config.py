@@ -51,7 +51,11 @@ def setting_options(command: _Command) -> _Command:
             help="Controller, gRPC.  [default: 127.0.0.1:9090]",
         ),
         click.option("--containers", metavar="COUNT", help="Fixed at first start.  [default: 4]"),
-        click.option("--tier1", metavar="file|memory", help="The durable log.  [default: file]"),
+        click.option(
+            "--tier1",
+            metavar="file|bookkeeper://ZK1,ZK2/LEDGERS|memory",
+            help="The durable log.  [default: file]",
+        ),
         click.option(
             "--tier2",
             metavar="volumes|filesystem|s3://BUCKET/PREFIX|memory",

@@ -1,46 +1,122 @@
-"""`segmentstore log ...`: Tier 1 as it is on disk, with the service off.
+"""`segmentstore log ...`: Tier 1 as it is on disk or in BookKeeper.
 
-`inspect` reads a log from its files, as recovery would, and changes nothing; `enable` undoes a disable() of the log.
+`inspect` reads a log as recovery would, and changes nothing; `enable` undoes a disable() of the log; `set-aside` takes
+a log in BookKeeper out of the way of a recovery from Tier 2.
 """
 
 import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import click
 
+from segmentstore.cli.config import environment
+from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.output import Row, output_option, print_rows
+from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.recovery.log_inspection import LogInspection, enable_log, log_directories
+
+place_argument = click.argument("place", metavar="DIRECTORY|URL")
+container_option = click.option(
+    "--container", metavar="ID", type=click.IntRange(min=0), help="Only the log of this container."
+)
 
 
 @click.group()
 def log() -> None:
-    """Look into the durable logs of a data directory."""
+    """Look into the durable logs of a store.
+
+    They are below a data directory, or in BookKeeper: then DIRECTORY is a data directory that says where, or URL is
+    bookkeeper://ZK1,ZK2/LEDGERS, with the root of the records in SEGMENTSTORE_BOOKKEEPER_ROOT.
+    """
 
 
 @log.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--operations", is_flag=True, help="Every operation, not only the frames.")
+@place_argument
+@container_option
+@click.option("--operations", is_flag=True, help="Every operation, not only frames or ledgers.")
 @output_option
-def inspect(directory: Path, operations: bool, output: str) -> None:
-    """List the frames of a log that count, oldest first, and what is in them.
+def inspect(place: str, container: int | None, operations: bool, output: str) -> int:
+    """List the frames of a log that count, oldest first, or its ledgers, and what is in them.
 
-    DIRECTORY is a data directory (all its logs) or the directory of one log. Nothing is locked or changed; the log of
-    a running store may move on meanwhile.
+    DIRECTORY is a data directory (all its logs) or the directory of one log. Nothing is locked, fenced or changed; the
+    log of a running store may move on meanwhile. Ends with 7 if a ledger is damaged or gone.
     """
-
+    in_cluster = asyncio.run(_rows_in_cluster(place, container, operations=operations))
+    if in_cluster is not None:
+        print_rows(in_cluster, output)
+        damaged = any(row.get("damage") for row in in_cluster)
+        return ExitCode.CORRUPT if damaged else ExitCode.OK
     rows: list[Row] = []
-    for path in log_directories(directory):
+    for path in log_directories(Path(place), container):
         inspection = LogInspection(path)
         rows += inspection.operation_rows() if operations else inspection.frame_rows()
     print_rows(rows, output)
+    return ExitCode.OK
 
 
 @log.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-def enable(directory: Path) -> None:
+@place_argument
+@container_option
+def enable(place: str, container: int | None) -> None:
     """Allow a log to be opened again that was disabled after corruption.
 
-    DIRECTORY is the directory of that one log. Look at the evidence first: the container did not stop for nothing.
+    DIRECTORY is the directory of that one log, or, with --container, a data directory. Look at the evidence first: the
+    container did not stop for nothing.
     """
 
-    asyncio.run(enable_log(directory))
+    async def work() -> None:
+        from segmentstore.recovery import cluster_logs  # loads the whole service
+
+        async with cluster_logs.open_cluster_of(place, environment=environment()) as opened:
+            if opened is None:
+                await enable_log(Path(place), container)
+            else:
+                await cluster_logs.enable_log(opened, _named(container))
+
+    asyncio.run(work())
+
+
+@log.command("set-aside")
+@place_argument
+@container_option
+def set_aside(place: str, container: int | None) -> None:
+    """Take a log in BookKeeper out of its store, so that `recover --from-tier2` makes a new one.
+
+    What was acknowledged and not flushed is in that log alone. Its ledgers stay, and so does its record, under another
+    name, which is printed. A process that still writes the log is fenced.
+    """
+
+    async def work() -> str:
+        from segmentstore.recovery import cluster_logs  # loads the whole service
+
+        async with cluster_logs.open_cluster_of(place, environment=environment()) as opened:
+            if opened is None:
+                raise InvalidRequestError(
+                    "the logs are in the data directory, where `segmentstore recover --from-tier2` sets aside what does"
+                    f" not belong path={place}"
+                )
+            return await cluster_logs.set_log_aside(opened, _named(container))
+
+    click.echo(asyncio.run(work()))
+
+
+async def _rows_in_cluster(
+    place: str, container: int | None, *, operations: bool
+) -> list[Row] | None:
+    """None if the logs are in a directory."""
+    from segmentstore.recovery import cluster_logs  # loads the whole service
+
+    async with cluster_logs.open_cluster_of(place, environment=environment()) as opened:
+        if opened is None:
+            return None
+        wanted = [] if container is None else [container]
+        read = cluster_logs.operation_rows if operations else cluster_logs.ledger_rows
+        found: AsyncGenerator[Row, None] = read(opened, wanted)
+        return [row async for row in found]
+
+
+def _named(container: int | None) -> int:
+    if container is None:
+        raise InvalidRequestError("name the log with --container")
+    return container

@@ -20,7 +20,7 @@ _NOUNS = {
     "bench": ("bench", "Measure durable appends and reads over HTTP."),
     "config": ("config", "Show and check settings."),
     "load": ("load", "Load files and trees, each file into a segment of its own."),
-    "log": ("log", "Look into the durable logs of a data directory."),
+    "log": ("log", "Look into the durable logs of a store."),
     "reader-group": (
         "reader_group",
         "Create, list, inspect and delete reader groups (SCOPE/GROUP).",

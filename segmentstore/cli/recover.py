@@ -28,6 +28,12 @@ _IN_PLACE = ""
     type=click.Path(file_okay=False, path_type=Path),
     help="Data directory to make usable; made if it is not there.",
 )
+@click.option(
+    "--tier1",
+    default="",
+    metavar="file|bookkeeper://ZK1,ZK2/LEDGERS",
+    help="Where the logs are, or shall be.  [default: where DATA says, else file]",
+)
 @click.option("--copy", is_flag=True, help="Copy Tier 2 into DATA instead of using it where it is.")
 @click.option("--dry-run", is_flag=True, help="Say what is there and what would be done.")
 @click.option(
@@ -49,6 +55,7 @@ def recover(
     *,
     place: str,
     data_directory: Path,
+    tier1: str,
     copy: bool,
     dry_run: bool,
     with_damage: bool,
@@ -84,6 +91,7 @@ def recover(
                 with_damage=with_damage,
                 begin_anew=tuple(sorted(set(begin_anew))),
                 quiet=quiet,
+                tier1=tier1,
             )
         )
     )

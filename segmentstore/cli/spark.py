@@ -216,8 +216,13 @@ def compact(
         from segmentstore.spark.jobs.swap_owners import open_owner
 
         tier2 = options.tier2
+        open_owners = None
+        if data_directory is not None:
+            from segmentstore.host.offline_owner import OfflineOwner
+
+            open_owners = partial(OfflineOwner, data_directory=data_directory)
         with (
-            open_owner(tier2, server=server, data_directory=data_directory) as owner,
+            open_owner(tier2, server=server, open_owners=open_owners) as owner,
             options.progress_bar("compact", "B") as progress,
         ):
             summary = CompactJob(

@@ -258,6 +258,26 @@ class SwapProposal:
     new: Sequence[ProposedImage]
 
 
+class SwapOwner(Protocol):
+    """What the owner of a container's Tier 2 does for a compactor that is another process."""
+
+    def reserve_object_keys(self, count: int) -> list[str]:
+        """Keys under which objects may be uploaded for a proposal. Raises StoreFullError."""
+        ...
+
+    def release_object_keys(self, keys: Sequence[str]) -> None:
+        """Keys that were given out and will not be used; what lies under them is garbage."""
+        ...
+
+    async def upload_reserved(self, key: str, content: BufferView) -> None:
+        """Store an object under a key that was given out. Raises SwapRefusedError, StorageError."""
+        ...
+
+    async def propose_swap(self, proposal: SwapProposal) -> None:
+        """Check a swap and publish it. Raises SwapRefusedError with the reason, and what publishing raises."""
+        ...
+
+
 KeptBytes: TypeAlias = Callable[[SegmentId, int, int], bytes | None]
 """A copy of the bytes [start, end) of a segment if all of them are in memory; None otherwise. Never reads Tier 2."""
 

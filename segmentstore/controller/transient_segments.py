@@ -1,9 +1,9 @@
 """Deletes transient segments whose writers are gone.
 
 A writer collects a large event in a segment of its own and merges it into the stream's. One that dies in between leaves
-that segment behind, with its bytes, and nothing refers to it. Pravega's server deletes it when the connection ends;
-here it stays, so that a writer may go on behind a broken connection or a restarted server, and goes by age: once
-nothing was written to it for `keep_seconds`.
+that segment behind, with its bytes, and nothing refers to it. The wire server deletes it when the connection ends that
+made it. What is left by a server that ended itself, by a merge without an answer, or because the store could not delete
+it then, goes by age: once nothing was written to it for `keep_seconds`.
 
 Invariants:
 

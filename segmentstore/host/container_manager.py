@@ -297,8 +297,8 @@ class _Placement:
 class KeptDownListener(Protocol):
     """Called with no await in between, for a container that stays down until the process is started again."""
 
-    def __call__(self, container_id: ContainerId, *, why: str, corrupt: bool) -> None:
-        """`why` has the cause, and what a person can do."""
+    def __call__(self, container_id: ContainerId, *, why: str, readable: bool) -> None:
+        """`why` has the cause, and what a person can do; `readable`: what is published may be answered meanwhile."""
 
 
 class InProcessAssignmentSource:
@@ -310,8 +310,11 @@ class InProcessAssignmentSource:
         container_count: int,
         settings: RestartSettings,
         on_kept_down: KeptDownListener = lambda *_, **__: None,
+        gives_way: bool = False,
     ) -> None:
+        """With `gives_way` a container that was fenced stays down: its log was given to another process."""
         self._settings = settings
+        self._gives_way = gives_way
         self._on_kept_down = on_kept_down
         self._placements = {
             ContainerId(n): _Placement(
@@ -369,13 +372,16 @@ class InProcessAssignmentSource:
         placement.lasting_failure = found
         if is_corrupt(failure.cause):
             pause = _NEVER
-            self._keep_down(failure, "its bytes are damaged", corrupt=True)
+            self._keep_down(failure, "its bytes are damaged", readable=False)
+        elif self._gives_way and is_fenced(failure.cause):
+            pause = _NEVER
+            self._give_way(failure)
         elif found and placement.lasting_failures >= self._settings.same_failure_count:
             pause = _NEVER
             self._keep_down(
                 failure,
                 f"it failed {placement.lasting_failures} times in a row at {found}",
-                corrupt=False,
+                readable=True,
             )
         else:
             pause = placement.backoff.next_seconds()
@@ -384,11 +390,22 @@ class InProcessAssignmentSource:
         self._version += 1
         self._changed.set()
 
-    def _keep_down(self, failure: ContainerFailure, why: str, *, corrupt: bool) -> None:
+    def _give_way(self, failure: ContainerFailure) -> None:
+        placement = self._placements[failure.container_id]
+        cause = str(_root_of(failure.cause))[:_CAUSE_CHARACTERS_MAX]
+        placement.complaint = (
+            f"container {failure.container_id} stays down: another process has taken it over: {cause};"
+            " of the two the one that was started last serves it. End this process, or, if it is the one that shall"
+            " serve, end the other and start this one again"
+        )
+        logger.error("%s", placement.complaint)
+        self._on_kept_down(failure.container_id, why=placement.complaint, readable=False)
+
+    def _keep_down(self, failure: ContainerFailure, why: str, *, readable: bool) -> None:
         placement = self._placements[failure.container_id]
         # Refusals carry it, and the wire cuts them: what to do has to be in front of that. `/health` has all of it.
         cause = str(_root_of(failure.cause))[:_CAUSE_CHARACTERS_MAX]
-        meanwhile = "" if corrupt else " Meanwhile what Tier 2 has of its segments can be read."
+        meanwhile = " Meanwhile what Tier 2 has of its segments can be read." if readable else ""
         placement.complaint = (
             f"container {failure.container_id} stays down: {why}: {cause};"
             " nothing is lost by waiting. Keep the data directory, and start the server again when the cause is"
@@ -397,7 +414,7 @@ class InProcessAssignmentSource:
             " that alone, without what is only in the log"
         )
         logger.error("%s", placement.complaint)
-        self._on_kept_down(failure.container_id, why=placement.complaint, corrupt=corrupt)
+        self._on_kept_down(failure.container_id, why=placement.complaint, readable=readable)
 
     def complaints(self) -> list[str]:
         """For `/health`: the containers that stay down until the process is started again."""
@@ -433,6 +450,12 @@ def is_corrupt(cause: BaseException) -> bool:
             waiting += error.exceptions
         waiting.append(error.__cause__)
     return False
+
+
+def is_fenced(cause: BaseException) -> bool:
+    """Whether a container stopped because another owner has its log or its manifest."""
+    root = _root_of(cause)
+    return isinstance(root, SegmentStoreError) and root.kind is ErrorKind.FENCED
 
 
 def lasting_failure(cause: BaseException) -> str:

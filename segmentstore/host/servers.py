@@ -166,7 +166,7 @@ class Servers:
         return build_server(
             segments=store,
             reads=reads,
-            health=self._health,
+            health=self.health,
             metrics=self._registry.metrics,
             node_metrics=self._metrics,
             settle_clocks=self._settle_clocks,
@@ -177,7 +177,8 @@ class Servers:
             settings=settings,
         )
 
-    def _health(self) -> NodeHealth:
+    def health(self) -> NodeHealth:
+        """What `/health` says."""
         complaints = [] if self._controller is None else self._controller.complaints()
         return NodeHealth(
             containers=self._registry.health(),

@@ -1,7 +1,7 @@
 """Puts the service together: the one file that names concrete classes.
 
-    settings -> data directory (lock, identity) -> threads -> object stores -> per container: log, storage, container
-             -> registry, manager, store -> servers
+    settings -> data directory (lock), cluster of the logs -> identity -> threads -> logs, object stores
+             -> per container: log, storage, container -> registry, manager, store -> servers
 
 Invariants:
 
@@ -31,31 +31,29 @@ from containers.container_settings import (
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.codec.stream_names import is_of_internal_stream
 from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
-from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_manager import ContainerManager, InProcessAssignmentSource
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, DirectoryIdentity
+from segmentstore.host.log_cluster import OpenedCluster, choose_log_place, open_cluster
+from segmentstore.host.logs import BookKeeperLogs, ContainerLogs, FileLogs, MemoryLogs
 from segmentstore.host.object_stores import Tier2Stores, tier2_place
 from segmentstore.host.published_container import PublishedContainer
 from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads
 from segmentstore.host.servers import Servers
 from segmentstore.host.setting_sources import ResolvedSettings
 from segmentstore.host.settings import ServiceSettings, parse_retention_rules
-from segmentstore.runtime.clock import SystemWallClock, WallClock, short_interval_seconds
+from segmentstore.host.store_record import open_store_record
+from segmentstore.runtime.clock import SystemWallClock, WallClock
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.runtime.files import FileSystem, SystemFileSystem
 from segmentstore.runtime.thread_pool import FairThreadPool, Lane
-from tier1.file_log.frame_flush import InlineSyncPolicy
-from tier1.file_log.log import FileDurableDataLog
 from tier1.file_log.settings import FileLogSettings
-from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.format.chunk_format import Compression
 from tier2.settings import StorageSettings
 from tier2.store_reader import ContainerReader
 from tier2.tiered_storage import TieredStorage
 
-_TIER1_THREADS_MAX = 16
 _WIRE_APPEND_BYTES_MAX = (8 << 20) + (64 << 10)
 """The largest event of Pravega's clients has 8 MiB, and its header comes with it."""
 _TIER2_NICENESS = 10
@@ -75,6 +73,7 @@ class Service:
     manager: ContainerManager
     servers: Servers
     containers: "ContainerFactory"
+    logs: ContainerLogs
     data_directory: str
     """Empty if everything is in memory."""
 
@@ -88,12 +87,14 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
     settings = resolved.settings
     files, wall_clock, random = SystemFileSystem(), SystemWallClock(), system_random()
     async with AsyncExitStack() as stack:
-        directory, identity = await _open_directory(
+        place = await _open_place(
             resolved, stack, files=files, wall_clock=wall_clock, random=random
         )
+        directory, identity = place.directory, place.identity
         count = identity.container_count
-        log_threads = FairThreadPool(thread_count=min(2 * count, _TIER1_THREADS_MAX), name="tier1")
-        stack.callback(log_threads.close)
+        logs = _logs(place, settings=settings, files=files, random=random)
+        stack.push_async_callback(logs.close)
+        await logs.start()
         storage_threads = FairThreadPool(
             thread_count=settings.tier2.worker_thread_count,
             name="tier2",
@@ -116,12 +117,10 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
         )
         containers = ContainerFactory(
             settings=settings,
-            directory=directory,
             identity=identity,
-            files=files,
+            logs=logs,
             wall_clock=wall_clock,
             random=random,
-            log_lanes=[log_threads.lane() for _ in range(count)],
             storage_lanes=storage_lanes,
             read_lanes=[read_threads.lane() for _ in range(count)],
             object_stores=object_stores,
@@ -129,13 +128,17 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
         stack.push_async_callback(containers.close)
         registry = ContainerRegistry(container_count=count)
 
-        def keep_down(container_id: ContainerId, *, why: str, corrupt: bool) -> None:
+        def keep_down(container_id: ContainerId, *, why: str, readable: bool) -> None:
             # Damage may be a contradiction between the log and what is published: neither is answered from then.
-            published = None if corrupt else containers.published(container_id, why=why)
+            published = containers.published(container_id, why=why) if readable else None
             registry.set_kept_down(container_id, reason=why, published=published)
 
         assignments = InProcessAssignmentSource(
-            container_count=count, settings=settings.restart, on_kept_down=keep_down
+            container_count=count,
+            settings=settings.restart,
+            on_kept_down=keep_down,
+            # Nobody else can have a log in this directory; one in BookKeeper is given to whoever asks last.
+            gives_way=place.cluster is not None,
         )
         manager = ContainerManager(
             host_id=HostId(f"{socket.gethostname()}:{os.getpid()}"),
@@ -158,10 +161,18 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             store=store,
             reads=StoreReads(registry=registry),
             registry=registry,
-            complaints=lambda: [*assignments.complaints(), *object_stores.complaints()],
+            complaints=lambda: [
+                *assignments.complaints(),
+                *logs.complaints(),
+                *object_stores.complaints(),
+            ],
             wall_clock=wall_clock,
             random=random,
-            process_metrics=lambda: {**object_stores.metrics(), **containers.metrics()},
+            process_metrics=lambda: {
+                **logs.metrics(),
+                **object_stores.metrics(),
+                **containers.metrics(),
+            },
             swap_owner=swap_owner,
             backup_owners=backup_owners,
             layout=SegmentLayout(segments=store, storage_of=swap_owner, container_count=count),
@@ -172,40 +183,35 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             manager=manager,
             servers=servers,
             containers=containers,
+            logs=logs,
             data_directory=directory.path if directory else "",
         )
 
 
 class ContainerFactory:
-    """Makes containers, and keeps what outlives them: cache, object stores, the contents of logs in memory."""
+    """Makes containers, and keeps what outlives them: cache, logs, object stores."""
 
     def __init__(
         self,
         *,
         settings: ServiceSettings,
-        directory: DataDirectory | None,
         identity: DirectoryIdentity,
-        files: FileSystem,
+        logs: ContainerLogs,
         wall_clock: WallClock,
         random: Random,
-        log_lanes: list[Lane],
         storage_lanes: list[Lane],
         read_lanes: list[Lane],
         object_stores: Tier2Stores,
     ) -> None:
         self._settings = settings
-        self._directory = directory
         self._identity = identity
-        self._files = files
+        self._logs = logs
         self._wall_clock = wall_clock
         self._random = random
-        self._log_lanes = log_lanes
         self._storage_lanes = storage_lanes
         self._read_lanes = read_lanes
         self._cache_storage = CacheStorage(budget_bytes=settings.cache.bytes_max)
         self._cache = CacheManager(storage=self._cache_storage)
-        self._sync_pace = InlineSyncPolicy(now=short_interval_seconds)
-        self._memory_logs = [MemoryLogStore(random_id(random)) for _ in log_lanes]
         self._object_stores = object_stores
         self._storages: dict[ContainerId, TieredStorage] = {}
 
@@ -247,14 +253,14 @@ class ContainerFactory:
         self._storages[container_id] = storage
         return StreamSegmentContainer(
             container_id=container_id,
-            log=self._log(container_id),
+            log=self._logs.of(container_id),
             storage=storage,
             cache=self._cache,
             wall_clock=self._wall_clock,
             random=self._random,
             executor=lane,
             settings=ContainerSettings(
-                processor=self._processor_settings(),
+                processor=_processor_settings(settings),
                 writer=replace(
                     WriterSettings(),
                     flush_bytes=settings.writer.flush_bytes,
@@ -293,54 +299,74 @@ class ContainerFactory:
             scrub_bytes_per_second=tier2.scrub_bytes_max,
         )
 
-    def _processor_settings(self) -> OperationProcessorSettings:
-        return OperationProcessorSettings(
-            append_bytes_max=max(self._settings.http.append_bytes_max, _WIRE_APPEND_BYTES_MAX)
-        )
 
-    def _log_settings(self) -> FileLogSettings:
-        processor = self._processor_settings()
-        # Whatever is accepted when the disk turns out to be full is written into the reserve: the queue before
-        # the log, one append that took it over its bound, one half written; what frees space has to fit beside them.
-        largest = max(processor.append_bytes_max, processor.table_batch_bytes_max)
-        accepted_bytes = processor.pipeline.queued_bytes_max + 2 * largest
-        return FileLogSettings(
-            journal_bytes_max=self._settings.tier1.journal_bytes_max,
-            reserve_bytes=accepted_bytes + _FREEING_BYTES,
-        )
-
-    def _log(self, container_id: ContainerId) -> DurableDataLog:
-        if self._settings.tier1.kind == "memory":
-            return MemoryDurableDataLog(self._memory_logs[container_id])
-        assert self._directory is not None, "tier 1 in files without a data directory"
-        return FileDurableDataLog(
-            self._directory.log_path(container_id),
-            files=self._files,
-            executor=self._log_lanes[container_id],
-            random=self._random,
-            settings=self._log_settings(),
-            owner=f"process_id={os.getpid()}",
-            pace=self._sync_pace,
-        )
+def _processor_settings(settings: ServiceSettings) -> OperationProcessorSettings:
+    return OperationProcessorSettings(
+        append_bytes_max=max(settings.http.append_bytes_max, _WIRE_APPEND_BYTES_MAX)
+    )
 
 
-async def _open_directory(
+def _file_log_settings(settings: ServiceSettings) -> FileLogSettings:
+    processor = _processor_settings(settings)
+    # Whatever is accepted when the disk turns out to be full is written into the reserve: the queue before
+    # the log, one append that took it over its bound, one half written; what frees space has to fit beside them.
+    largest = max(processor.append_bytes_max, processor.table_batch_bytes_max)
+    accepted_bytes = processor.pipeline.queued_bytes_max + 2 * largest
+    return FileLogSettings(
+        journal_bytes_max=settings.tier1.journal_bytes_max,
+        reserve_bytes=accepted_bytes + _FREEING_BYTES,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a store is."""
+
+    directory: DataDirectory | None
+    """None if both tiers are in memory."""
+    cluster: OpenedCluster | None
+    """None if the logs are not in BookKeeper."""
+    identity: DirectoryIdentity
+
+
+def _logs(
+    place: _Place, *, settings: ServiceSettings, files: FileSystem, random: Random
+) -> ContainerLogs:
+    count = place.identity.container_count
+    if place.cluster is not None:
+        return BookKeeperLogs(place.cluster, settings=settings.bookkeeper, random=random)
+    if settings.tier1.kind == "memory":
+        return MemoryLogs(container_count=count, random=random)
+    assert place.directory is not None, "tier 1 in files without a data directory"
+    return FileLogs(
+        directory=place.directory,
+        container_count=count,
+        files=files,
+        random=random,
+        settings=_file_log_settings(settings),
+    )
+
+
+async def _open_place(
     resolved: ResolvedSettings,
     stack: AsyncExitStack,
     *,
     files: FileSystem,
     wall_clock: WallClock,
     random: Random,
-) -> tuple[DataDirectory | None, DirectoryIdentity]:
+) -> _Place:
     settings = resolved.settings
-    asked = settings.store.container_count
+    default_count = settings.store.container_count
+    is_default = resolved.source_of("store.container_count") == "default"
+    asked_count = None if is_default else default_count
     if not settings.store.data_directory:
         if settings.tier1.kind != "memory" or _needs_directory(settings.tier2.place):
             raise DataDirectoryError(
                 "a data directory is needed: name one with --data, or keep both tiers in memory with "
                 "--tier1 memory --tier2 memory"
             )
-        return None, DirectoryIdentity(random_id(random), asked, wall_clock.now_ms())
+        identity = DirectoryIdentity(random_id(random), default_count, wall_clock.now_ms())
+        return _Place(None, None, identity)
     directory = DataDirectory(
         _absolute(settings.store.data_directory),
         files=files,
@@ -349,12 +375,33 @@ async def _open_directory(
         wall_clock=wall_clock,
         process_id=os.getpid(),
     )
-    is_default = resolved.source_of("store.container_count") == "default"
-    identity = await directory.open(
-        container_count=None if is_default else asked, default_count=asked
-    )
+    await directory.hold()
     stack.push_async_callback(directory.close)
-    return directory, identity
+    log_place = choose_log_place(
+        resolved,
+        noted=await directory.log_place(),
+        has_logs=await directory.has_logs(),
+        path=directory.path,
+    )
+    if log_place is None:
+        identity = await directory.read_or_begin(
+            container_count=asked_count, default_count=default_count
+        )
+        return _Place(directory, None, identity)
+    found = await directory.find_identity()
+    cluster = await stack.enter_async_context(open_cluster(log_place, settings.bookkeeper))
+    identity = await open_store_record(
+        cluster.metadata,
+        cluster.names,
+        directory=found,
+        has_tier2=await directory.has_tier2(),
+        container_count=asked_count,
+        default_count=default_count,
+        random=random,
+        wall_clock=wall_clock,
+    )
+    await directory.adopt(identity, log_place=log_place)
+    return _Place(directory, cluster, identity)
 
 
 def _needs_directory(place: str) -> bool:

@@ -30,6 +30,8 @@ from segmentstore.host.settings import (
 ENVIRONMENT_PREFIX = "SEGMENTSTORE_"
 NOT_SETTINGS = frozenset(
     {
+        "SEGMENTSTORE_BOOKKEEPER_JARS",
+        "SEGMENTSTORE_BOOKKEEPER_PASSWORD",
         "SEGMENTSTORE_CONFIG",
         "SEGMENTSTORE_CONTROLLER",
         "SEGMENTSTORE_NATIVE",
@@ -38,7 +40,8 @@ NOT_SETTINGS = frozenset(
         "SEGMENTSTORE_SERVER",
     }
 )
-"""Variables of the command line, its clients and the S3 endpoint: no server is concerned that starts beside them."""
+"""Variables that name no setting: secrets, which no listing of settings may show, and what concerns the command line,
+its clients and the S3 endpoint alone."""
 
 
 @dataclass(frozen=True, slots=True)

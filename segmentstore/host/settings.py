@@ -17,6 +17,11 @@ Retention of segments by name, as a person writes it in one setting (`retention.
 
 A limit with a unit of time keeps what is younger, one with a unit of size keeps that much from the end. The first rule
 whose prefix fits decides; an empty prefix fits every name.
+
+Tier 1 in BookKeeper, in one setting (`tier1.kind`); a server without a port has ZooKeeper's, without a path ledgers are
+below `/ledgers`:
+
+    bookkeeper://SERVER[:PORT][,SERVER[:PORT]...][/PATH]      e.g.  bookkeeper://zk1,zk2,zk3/ledgers
 """
 
 import re
@@ -37,6 +42,11 @@ _WORDS_FOR_NO_ADDRESS = {
 }
 
 _ORIGIN = re.compile(r"https?://[^/\s,]+")
+BOOKKEEPER_SCHEME = "bookkeeper://"
+_ZOOKEEPER_PORT = 2181
+_LEDGERS_PATH = "/ledgers"
+_SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,/:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
+_NODE_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\s]+)+")
 
 SettingValue: TypeAlias = int | float | str
 
@@ -146,13 +156,103 @@ class Tier1Settings:
     """The durable log."""
 
     kind: str = text(
-        "file", "Where acknowledged operations are kept; memory loses them.", "file", "memory"
+        "file",
+        "Where acknowledged operations are kept: file, bookkeeper://ZK1[:PORT],ZK2/LEDGERS, or memory, which loses"
+        " them.",
     )
     journal_bytes_max: int = count(
         64 * MIB,
         "Size of a container's journal files, allocated ahead and recycled; the first of an epoch is smaller.",
         minimum=8 * MIB,
         maximum=4 * GIB,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BookKeeperSettings:
+    """Tier 1 in ledgers of Apache BookKeeper, for tier1.kind=bookkeeper://..."""
+
+    root: str = text(
+        "/segmentstore",
+        "Node of ZooKeeper with the records of this store; every store has its own.",
+    )
+    ensemble_count: int = count(
+        3, "Bookies over which the entries of a ledger are spread.", minimum=1, maximum=64
+    )
+    write_quorum_count: int = count(
+        3, "Bookies that each entry is written to; at most the ensemble.", minimum=1, maximum=64
+    )
+    ack_quorum_count: int = count(
+        2,
+        "Bookies that have an entry on disk when it is acknowledged; one fewer may be lost for ever.",
+        minimum=1,
+        maximum=64,
+    )
+    few_bookies_count: int = count(
+        0,
+        "Bookies of a new ledger while fewer than an ensemble take writes, such as 2; each entry is on all of them"
+        " before it is acknowledged. 0: appends wait for more bookies.",
+        minimum=0,
+        maximum=64,
+    )
+    ledger_bytes_max: int = count(
+        512 * MIB,
+        "Bytes of a ledger at which the next one begins; the log is truncated by whole ledgers.",
+        minimum=MIB,
+        maximum=64 * GIB,
+    )
+    ledger_age_seconds: float = number(
+        900.0,
+        "Age of a ledger with entries at which the next one begins.",
+        minimum=1,
+        maximum=30 * 86400,
+    )
+    retry_seconds: float = number(
+        120.0,
+        "How long an append that fails is tried again in new ledgers, and an opening that needs bookies or ZooKeeper,"
+        " before the container stops and is started again.",
+        minimum=1,
+        maximum=86400,
+    )
+    bookie_seconds: float = number(
+        5.0,
+        "A bookie that does not answer a write or a read for so long is done without.",
+        minimum=1,
+        maximum=3600,
+    )
+    append_seconds: float = number(
+        30.0,
+        "An append that too few bookies have answered for so long fails in its ledger, and is tried in another.",
+        minimum=1,
+        maximum=3600,
+    )
+    session_seconds: float = number(
+        10.0,
+        "Silence after which ZooKeeper takes this process for gone.",
+        minimum=2,
+        maximum=600,
+    )
+    start_seconds: float = number(
+        30.0,
+        "How long a start waits for ZooKeeper and BookKeeper before it is given up.",
+        minimum=1,
+        maximum=3600,
+    )
+    password_file: str = text(
+        "",
+        "File whose first line is the ledgers' password; empty: SEGMENTSTORE_BOOKKEEPER_PASSWORD, or none.",
+    )
+    heap_bytes_max: int = count(
+        256 * MIB,
+        "Heap of the Java client, which runs in this process.",
+        minimum=64 * MIB,
+        maximum=64 * GIB,
+    )
+    direct_bytes_max: int = count(
+        256 * MIB,
+        "Memory of the Java client beside its heap, for entries on their way.",
+        minimum=64 * MIB,
+        maximum=64 * GIB,
     )
 
 
@@ -328,6 +428,7 @@ class ServiceSettings:
     wire: WireSettings = field(default_factory=WireSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     tier1: Tier1Settings = field(default_factory=Tier1Settings)
+    bookkeeper: BookKeeperSettings = field(default_factory=BookKeeperSettings)
     tier2: Tier2Settings = field(default_factory=Tier2Settings)
     s3: S3StoreSettings = field(default_factory=S3StoreSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
@@ -344,6 +445,7 @@ SECTIONS: tuple[type, ...] = (
     WireSettings,
     ControllerSettings,
     Tier1Settings,
+    BookKeeperSettings,
     Tier2Settings,
     S3StoreSettings,
     CacheSettings,
@@ -439,6 +541,7 @@ def check_relations(settings: ServiceSettings) -> list[str]:
         problems.append(
             f"tier2.place must be volumes, filesystem, memory or s3://BUCKET/PREFIX, not {place!r}"
         )
+    problems += _check_tier1(settings)
     try:
         parse_retention_rules(settings.retention.rules)
     except ValueError as error:
@@ -446,6 +549,37 @@ def check_relations(settings: ServiceSettings) -> list[str]:
     if settings.wire.address == "off" and settings.controller.address != "off":
         problems.append(
             "the controller sends clients to the wire: set controller.address=off as well"
+        )
+    return problems
+
+
+def _check_tier1(settings: ServiceSettings) -> list[str]:
+    problems = []
+    kind = settings.tier1.kind
+    if kind.startswith(BOOKKEEPER_SCHEME):
+        try:
+            parse_bookkeeper_place(kind)
+        except ValueError as error:
+            problems.append(f"tier1.kind: {error}")
+    elif kind not in ("file", "memory"):
+        problems.append(
+            f"tier1.kind must be file, memory or bookkeeper://ZK1[:PORT],ZK2/LEDGERS, not {kind!r}"
+        )
+    bookies = settings.bookkeeper
+    if not bookies.ack_quorum_count <= bookies.write_quorum_count <= bookies.ensemble_count:
+        problems.append(
+            "bookkeeper.ack_quorum_count must not be above bookkeeper.write_quorum_count, nor that above"
+            " bookkeeper.ensemble_count"
+        )
+    few = bookies.few_bookies_count
+    if few and not bookies.ack_quorum_count <= few < bookies.ensemble_count:
+        problems.append(
+            "bookkeeper.few_bookies_count must be below bookkeeper.ensemble_count, and no acknowledged entry may have"
+            f" fewer copies then: at least bookkeeper.ack_quorum_count, or 0, not {few}"
+        )
+    if _NODE_PATH.fullmatch(bookies.root) is None:
+        problems.append(
+            f"bookkeeper.root must be a path such as /segmentstore, not {bookies.root!r}"
         )
     return problems
 
@@ -459,6 +593,32 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of a checked address; an IPv6 address is bracketed where a port follows it."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+@dataclass(frozen=True, slots=True)
+class BookKeeperPlace:
+    """A BookKeeper cluster, by its ZooKeeper."""
+
+    servers: str
+    """HOST:PORT, with commas."""
+    ledgers_path: str
+
+
+def parse_bookkeeper_place(text: str) -> BookKeeperPlace:
+    """Raises ValueError with a sentence."""
+    servers, slash, path = text.removeprefix(BOOKKEEPER_SCHEME).partition("/")
+    named = []
+    for server in servers.split(","):
+        match = _SERVER.fullmatch(server)
+        if match is None or int(match["port"] or 1) not in range(1, 65536):
+            raise ValueError(
+                f"a BookKeeper is bookkeeper://ZK1[:PORT],ZK2[:PORT]/LEDGERS, by its ZooKeeper, not {text!r}"
+            )
+        named.append(server if match["port"] else f"{server}:{_ZOOKEEPER_PORT}")
+    ledgers_path = f"/{path}" if slash and path else _LEDGERS_PATH
+    if _NODE_PATH.fullmatch(ledgers_path) is None:
+        raise ValueError(f"the ledgers are below a path such as /ledgers, not {ledgers_path!r}")
+    return BookKeeperPlace(",".join(named), ledgers_path)
 
 
 def split_list(text: str) -> tuple[str, ...]:

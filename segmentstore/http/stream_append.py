@@ -283,7 +283,7 @@ class StreamAppend:
             # From here to append() there is no await: what was decided by is what is changed.
             decision = self._decide(segment, asked, mismatch=mismatch)
             if not decision.accepted:
-                return await self._answer_refusal(name, segment, asked, mismatch=mismatch)
+                return await self._answer_decision(name, segment, asked, mismatch=mismatch)
         updates = decision.updates
         if asked.close and asked.claim is not None:
             closer = Closer(asked.claim.producer_id, asked.claim.record)
@@ -336,7 +336,7 @@ class StreamAppend:
             producers_max=self._settings.producers_per_stream_max,
         )
 
-    async def _answer_refusal(
+    async def _answer_decision(
         self, name: str, segment: Segment, asked: AppendRequest, *, mismatch: bool
     ) -> web.Response | None:
         """Behind the barrier, decide once more by what has committed, closed streams first (step 4)."""

@@ -28,14 +28,13 @@
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Protocol
 
 from aiohttp import web
 
 from segmentstore.contracts.containers import BackupOwner
 from segmentstore.contracts.errors import SwapRefusedError
-from segmentstore.contracts.identifiers import BufferView, ContainerId, SegmentId
-from segmentstore.contracts.storage import ProposedImage, SnapshotInfo, SwapProposal
+from segmentstore.contracts.identifiers import ContainerId, SegmentId
+from segmentstore.contracts.storage import ProposedImage, SnapshotInfo, SwapOwner, SwapProposal
 from segmentstore.http.requests import BodyReader, json_number
 from segmentstore.http.responses import (
     SECURITY_HEADERS,
@@ -123,18 +122,6 @@ class BackupVerbs:
             for name in sorted(found)
         ]
         return json_response(200, {"backups": rows})
-
-
-class SwapOwner(Protocol):
-    """What the owner of a container's Tier 2 does for compactors: tier2/tiered_storage.py."""
-
-    def reserve_object_keys(self, count: int) -> list[str]: ...
-
-    def release_object_keys(self, keys: Sequence[str]) -> None: ...
-
-    async def upload_reserved(self, key: str, content: BufferView) -> None: ...
-
-    async def propose_swap(self, proposal: SwapProposal) -> None: ...
 
 
 SwapOwnerSource = Callable[[ContainerId], SwapOwner]

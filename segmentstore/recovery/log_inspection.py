@@ -26,10 +26,14 @@ from tier1.file_log.settings import DurabilityRules
 LogRow: TypeAlias = Mapping[str, str | int | bool | None]
 
 
-def log_directories(directory: Path) -> list[Path]:
-    """The logs of a data directory, or the one log that the directory is. Raises InvalidRequestError."""
+def log_directories(directory: Path, container_id: int | None = None) -> list[Path]:
+    """The logs of a data directory, or that of one container, or the log that the directory is.
+
+    Raises InvalidRequestError.
+    """
     absolute = directory.absolute()
-    logs = sorted((absolute / "tier1").glob("container-*"))
+    pattern = "container-*" if container_id is None else f"container-{container_id:04d}"
+    logs = sorted((absolute / "tier1").glob(pattern))
     if logs:
         return logs
     if (absolute / "identity").is_file() and absolute.parent.name == "tier1":
@@ -39,9 +43,13 @@ def log_directories(directory: Path) -> list[Path]:
     )
 
 
-async def enable_log(directory: Path) -> None:
-    """Undo disable(). Raises InvalidRequestError, LogInUseError."""
-    (path,) = log_directories(directory)
+async def enable_log(directory: Path, container_id: int | None = None) -> None:
+    """Undo disable(). Raises InvalidRequestError, also if it is not clear which log is meant, LogInUseError."""
+    path, *others = log_directories(directory, container_id)
+    if others:
+        raise InvalidRequestError(
+            f"there are several logs: name one of them with --container path={directory}"
+        )
     log = FileDurableDataLog(
         str(path), files=SystemFileSystem(), executor=None, random=system_random()
     )
@@ -91,21 +99,23 @@ class LogInspection:
         for frame in self._chain.frames:
             for address, payload in self._live_entries(frame):
                 for view in stream.records(decode_frame(payload)):
-                    yield self._operation_row(address, decode_record(view))
+                    yield operation_row(self._name, address, decode_record(view))
 
     def _live_entries(self, frame: FoundFrame) -> list[tuple[int, memoryview]]:
         entries = read_frame(self._files, frame) or []
         return [entry for entry in entries if entry[0] > self._chain.truncated_up_to]
 
-    def _operation_row(self, address: int, record: Record) -> LogRow:
-        return {
-            "log": self._name,
-            "address": address,
-            "sequence": record.sequence_number,
-            "operation": record.type.name.lower(),
-            "segment_id": record.segment_id,
-            "offset": record.offset,
-            "length": record.length,
-            "attributes": len(record.attributes),
-            "seal": record.seal,
-        }
+
+def operation_row(log: str, address: int, record: Record) -> LogRow:
+    """Of an operation in the entry at that address."""
+    return {
+        "log": log,
+        "address": address,
+        "sequence": record.sequence_number,
+        "operation": record.type.name.lower(),
+        "segment_id": record.segment_id,
+        "offset": record.offset,
+        "length": record.length,
+        "attributes": len(record.attributes),
+        "seal": record.seal,
+    }

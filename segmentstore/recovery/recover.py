@@ -9,6 +9,7 @@
 - Running it again does what is left to do.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,13 +21,13 @@ from segmentstore.recovery.rebuild import (
     RecoveredLog,
     create_empty_manifests,
 )
+from segmentstore.recovery.rebuilt_logs import RebuiltLogs, open_rebuilt_logs
 from segmentstore.recovery.report import (
     RecoveryResult,
     container_row,
     contents_unread,
     how_to_start,
     logs_beside,
-    lost_row,
     named,
     repair,
     summary,
@@ -60,6 +61,8 @@ from segmentstore.recovery.unfinished_work import (
 from tier2.object_stores.places import object_directory
 from tier2.store_reader import ContainerReader
 
+_BEGINS_ANEW = "begins anew"
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOptions:
@@ -74,6 +77,8 @@ class RecoveryOptions:
     with_damage: bool
     begin_anew: Sequence[int]
     quiet: bool
+    tier1: str = ""
+    """As the setting tier1.kind; empty: where the data directory says that the logs are, else in it."""
 
     @property
     def source(self) -> str:
@@ -92,11 +97,18 @@ async def recover_store(options: RecoveryOptions) -> RecoveryResult:
             "there is nothing to copy: name the place with --from-tier2 PLACE"
         )
     require_unused(options.data)
+    async with open_rebuilt_logs(
+        options.data, tier1=options.tier1, environment=os.environ
+    ) as rebuilt:
+        return await _recover(options, rebuilt)
+
+
+async def _recover(options: RecoveryOptions, rebuilt: RebuiltLogs) -> RecoveryResult:
     result = RecoveryResult()
     async with open_tier2(options.source, go_on=True) as tier2:
         await require_sound_manifest(tier2, options.source)
-        DataDirectoryRebuild(
-            options.data, [each.manifest for each in tier2.containers]
+        await DataDirectoryRebuild(
+            options.data, [each.manifest for each in tier2.containers], logs=rebuilt
         ).check_target()
         _check_target(options)
         restore = unfinished_restore(options.data)
@@ -107,7 +119,7 @@ async def recover_store(options: RecoveryOptions) -> RecoveryResult:
         _check_begin_anew(options, losses)
         result.remarks = [summary(surveys), *unfinished(surveys)]
         result.remarks += losses.sentences(options.source)
-        result.remarks += _logs_left_behind(options, surveys)
+        result.remarks += await _logs_left_behind(options, surveys)
         readable = [each.reader for each in surveys if not each.unreadable]
         refused = not options.with_damage and losses.beyond(options.begin_anew)
         if options.copy and not readable:
@@ -129,7 +141,7 @@ async def recover_store(options: RecoveryOptions) -> RecoveryResult:
             refused = not await _copy(result, readable, left_behind, options)
         elif not refused:
             result.remarks.append(contents_unread(options.source))
-    logs = await _rebuild_logs(options, surveys, losses, only_look=refused or options.dry)
+    logs = await _rebuild_logs(options, surveys, losses, rebuilt, only_look=refused or options.dry)
     _add_rows(result, options, logs, surveys, losses)
     if refused:
         result.remarks.append(
@@ -165,13 +177,21 @@ def _check_begin_anew(options: RecoveryOptions, losses: Losses) -> None:
         )
 
 
-def _logs_left_behind(options: RecoveryOptions, surveys: Sequence[ContainerSurvey]) -> list[str]:
+async def _logs_left_behind(
+    options: RecoveryOptions, surveys: Sequence[ContainerSurvey]
+) -> list[str]:
+    beside = _store_beside(options)
+    if beside is None:
+        return []
+    return await logs_beside(beside, [each.reader.manifest for each in surveys])
+
+
+def _store_beside(options: RecoveryOptions) -> Path | None:
+    """The data directory whose Tier 2 is linked from another one."""
     if not options.place or options.copy or options.place.startswith("s3://"):
-        return []
+        return None
     beside = Path(object_directory(options.place)).resolve().parent
-    if beside == options.data.resolve():
-        return []
-    return logs_beside(beside, [each.reader.manifest for each in surveys])
+    return None if beside == options.data.resolve() else beside
 
 
 async def _copy(
@@ -206,6 +226,7 @@ async def _rebuild_logs(
     options: RecoveryOptions,
     surveys: Sequence[ContainerSurvey],
     losses: Losses,
+    rebuilt: RebuiltLogs,
     *,
     only_look: bool,
 ) -> Sequence[RecoveredLog]:
@@ -220,13 +241,15 @@ async def _rebuild_logs(
             for each in losses.containers
             if each.container_id in options.begin_anew and not options.copy
         }
-        return DataDirectoryRebuild(options.data, roots, highest_epochs=epochs).preview(anew)
+        rebuild = DataDirectoryRebuild(options.data, roots, logs=rebuilt, highest_epochs=epochs)
+        return await rebuild.preview(anew)
     if options.place and not options.copy and not options.place.startswith("s3://"):
         link_tier2(options.place, options.data)
     if options.begin_anew and not options.copy:
         place = options.start_place or str(options.data)
         roots += await create_empty_manifests(place, options.begin_anew, of_store=roots[0])
-    return await DataDirectoryRebuild(options.data, roots, highest_epochs=epochs).run()
+    rebuild = DataDirectoryRebuild(options.data, roots, logs=rebuilt, highest_epochs=epochs)
+    return await rebuild.run()
 
 
 def _add_rows(
@@ -238,11 +261,14 @@ def _add_rows(
 ) -> None:
     by_id = {log.container: log for log in logs}
     # Containers that begin anew have a log as well, unless this is a copy or a preview.
-    result.rows += [container_row(by_id.get(each.reader.container_id), each) for each in surveys]
-    for each in losses.containers:
-        anew = options.copy or each.container_id in options.begin_anew
-        log = by_id.get(each.container_id)
-        result.rows.append(lost_row(each, log, "begins anew" if anew else "refused"))
+    for each in surveys:
+        number = int(each.reader.container_id)
+        result.rows.append(container_row(number, by_id.get(number), each, without_log=_BEGINS_ANEW))
+    for lost in losses.containers:
+        number = lost.container_id
+        anew = options.copy or number in options.begin_anew
+        action = _BEGINS_ANEW if anew else "refused"
+        result.rows.append(container_row(number, by_id.get(number), None, without_log=action))
     result.rows.sort(key=lambda row: int(row["container"] or 0))
 
 

@@ -9,6 +9,8 @@
   that hold it themselves, each of which may have been done already.
 - A copy counts as whole if every container that the mark names has at least the version that the mark names. Nothing is
   made of another one.
+- The copy has its logs in its directory, also if its origin is in BookKeeper: below the origin's root they would be
+  taken for its own.
 - Nothing is written before the backup is known to be there as a whole, unless a person wants it with its damage.
 """
 
@@ -20,6 +22,7 @@ from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, Invalid
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.recovery.offline_store import drop_backups
 from segmentstore.recovery.rebuild import DataDirectoryRebuild
+from segmentstore.recovery.rebuilt_logs import FileLogsRebuilt
 from segmentstore.recovery.report import RecoveryResult, how_to_start, repair
 from segmentstore.recovery.survey import contents_of, lost_ranges, progress_bar
 from segmentstore.recovery.tier2_access import container_count_in, find_snapshots, open_tier2
@@ -101,7 +104,10 @@ async def _copy_backup(
             raise InvalidRequestError(
                 f"the backup is not there or not complete name={name!r} containers={len(pinned)} of={count}"
             )
-        DataDirectoryRebuild(data, [each.pin.manifest for each in pinned]).check_target()
+        logs = FileLogsRebuilt(data)
+        await DataDirectoryRebuild(
+            data, [each.pin.manifest for each in pinned], logs=logs
+        ).check_target()
         require_no_tier2(data)
         with bar("comparing with a listing") as update:
             for each in pinned:
@@ -160,7 +166,7 @@ async def _start_again(result: RecoveryResult, data: Path, restore: UnfinishedRe
         roots = [each.manifest for each in copy.containers]
         require_whole_copy(data, restore, roots)
         contents = [await contents_of(each) for each in copy.containers]
-    await DataDirectoryRebuild(data, roots).run()
+    await DataDirectoryRebuild(data, roots, logs=FileLogsRebuilt(data)).run()
     if not any(each.has_streams for each in contents):
         unmark_lost_logs(data)
     elif not await repair(result, data, ""):

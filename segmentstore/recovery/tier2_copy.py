@@ -37,6 +37,7 @@ from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
 from tier2.container_objects import ObjectKind
+from tier2.layout_entry import LayoutEntry
 from tier2.manifest.manifest import Manifest
 from tier2.object_stores.places import object_directory
 from tier2.object_stores.volumes import LateVolumes
@@ -45,7 +46,9 @@ from tier2.read.chunk_images import verify_image
 from tier2.read.components import Components
 from tier2.read.layout_walk import LayoutWalk
 from tier2.settings import StorageSettings
-from tier2.sst.keyspace import LayoutEntry, decode_record
+from tier2.sst.keyspace import (
+    decode_record,
+)
 from tier2.store_reader import ContainerReader, StoreReader
 from tier2.volumes.settings import VolumeSettings
 

@@ -2,8 +2,8 @@
 
 - Reads: `open_tier2_reader` gives a `Tier2Reader`, which finds a container by the hash of a segment's name, and a
   segment by its name.
-- Tasks of jobs: `open_for_reading` gives the objects of a location; `open_for_uploads` gives one to write to, where any
-  process may write.
+- Tasks of jobs: `open_for_reading` gives the objects of a location, `container_reader` one container of them;
+  `open_for_uploads` gives objects to write to, where any process may write.
 - Drivers of jobs: `open_containers` gives every container.
 - The Java reader: `locate_objects` says where the bytes of objects are.
 
@@ -38,10 +38,9 @@ from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
 from tier2.object_stores import object_locations
 from tier2.object_stores.object_locations import ObjectLocation
-from tier2.object_stores.places import is_remote, object_directory, open_place
+from tier2.object_stores.places import holds_volumes, is_remote, open_place
 from tier2.settings import StorageSettings
 from tier2.store_reader import ContainerReader, StoreReader
-from tier2.volumes.volume_files import is_engine_directory
 
 OPEN_ATTEMPTS: Final = 8
 OPEN_PAUSE_SECONDS: Final = 0.4
@@ -49,6 +48,9 @@ OPEN_PAUSE_SECONDS: Final = 0.4
 
 _MANIFESTS_PROBED_MAX: Final = 16
 """Containers asked for a manifest before the place is said to have none."""
+
+_INDEXES_ONLY: Final = StorageSettings(whole_chunk_read_bytes_max=0)
+"""An index is at the end of an image: for readers of indexes alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +70,7 @@ class Tier2Reader:
         """For ranges of chunks: keys as blocks name them."""
         self._reader = StoreReader(
             object_store=store,
-            # Only indexes are read through the reader, and an index is at the end of an image.
-            settings=StorageSettings(whole_chunk_read_bytes_max=0),
+            settings=_INDEXES_ONLY,
             executor=executor,
         )
         self._containers: dict[int, ContainerReader | None] = {}
@@ -183,9 +184,12 @@ async def _open(
 
 def is_volumes(place: Tier2Location) -> bool:
     """Whether only one process may write there: the owner of the directory."""
-    if is_remote(place.place):
-        return False
-    return is_engine_directory(object_directory(place.place), SystemFileSystem())
+    return holds_volumes(place.place, SystemFileSystem())
+
+
+def is_bucket(place: Tier2Location) -> bool:
+    """Whether every look at an object is a request to somewhere else."""
+    return is_remote(place.place)
 
 
 @asynccontextmanager
@@ -239,3 +243,15 @@ async def open_containers(
             # The owner may be starting, and volumes are seen a little late.
             await asyncio.sleep(OPEN_PAUSE_SECONDS)
     raise InvalidRequestError(f"there is no Tier 2 here: no container has a root place={place}")
+
+
+def container_reader(
+    store: ObjectStore, container_id: int, executor: Executor | None, *, indexes_only: bool = False
+) -> ContainerReader:
+    """A reader for a task that knows already what to read: its manifest is not read until it is asked for.
+
+    `indexes_only`: of small chunks no more than their indexes is read.
+    """
+    settings = _INDEXES_ONLY if indexes_only else StorageSettings()
+    reader = StoreReader(object_store=store, settings=settings, executor=executor)
+    return reader.unopened(ContainerId(container_id))

@@ -7,12 +7,13 @@ and set-ups go to ConnectionAppends, reads to ConnectionReads, everything else t
 - The socket is not read while the connection has too much under way; everything it was promised goes on, and so do
   all other connections.
 - A frame that cannot be understood, or is out of order, ends this connection with one line in the log, and no other.
-- When the connection goes, its reads and questions end; what it appended goes on.
+- When the connection goes, its reads and questions end; what it appended goes on, and the transient segments that it
+  made and did not merge go with it.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -116,6 +117,11 @@ class WireConnection(asyncio.BufferedProtocol):
         """Reads at the end of their segments."""
         return self._reads.waiting_count
 
+    @property
+    def abandoned_transients(self) -> Sequence[str]:
+        """Transient segments that go with it."""
+        return self._requests.abandoned
+
     # --- from the transport ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -167,6 +173,7 @@ class WireConnection(asyncio.BufferedProtocol):
             outgoing=self._outgoing,
             tasks=self._tasks,
             counters=counters,
+            transients_max=settings.transients_per_connection_max,
             add_unacked=self._add_unacked,
             remove_unacked=self._remove_unacked,
             fail=self._task_failed,

@@ -9,6 +9,8 @@
   appends. A refusal would say that nothing was done.
 - Requests of one table are taken in order (`table_order.py`).
 - What a request wants to store counts as un-acknowledged until it is answered.
+- A transient segment that this connection made and that no merge has taken, or may still take, goes with the connection
+  (`abandoned`).
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +27,11 @@ from segmentstore.codec.wire_protocol.refusals import (
     AuthTokenCheckFailed,
     ErrorMessage,
 )
-from segmentstore.codec.wire_protocol.segments import MergeSegments, MergeSegmentsBatch
+from segmentstore.codec.wire_protocol.segments import (
+    MergeSegments,
+    MergeSegmentsBatch,
+    SegmentCreated,
+)
 from segmentstore.codec.wire_protocol.tables import ReadTable, RemoveTableKeys, UpdateTableEntries
 from segmentstore.contracts.errors import (
     SegmentNotFoundError,
@@ -89,6 +95,7 @@ class ConnectionRequests:
         outgoing: SendBuffer,
         tasks: TaskSet,
         counters: WireCounters,
+        transients_max: int,
         add_unacked: Callable[[int], None],
         remove_unacked: Callable[[int], None],
         fail: Callable[[Exception], None],
@@ -104,6 +111,9 @@ class ConnectionRequests:
         self._add_unacked = add_unacked
         self._remove_unacked = remove_unacked
         self._close_connection = close_connection
+        self._transients: dict[str, None] = {}
+        """Made by this connection and in no merge, oldest first."""
+        self._transients_max = transients_max
         self._order = TableOrder(
             commands=table_commands,
             answers=self,
@@ -125,6 +135,11 @@ class ConnectionRequests:
     def waiting_count(self) -> int:
         """Requests that wait for others before them."""
         return self._order.waiting_count
+
+    @property
+    def abandoned(self) -> Sequence[str]:
+        """Transient segments that nothing refers to once the connection is gone."""
+        return list(self._transients)
 
     def close(self) -> None:
         """The connection is gone: what waits does not begin any more."""
@@ -219,12 +234,25 @@ class ConnectionRequests:
         self._outgoing.reply(self._refusal(command, error))
 
     async def _answer(self, command: Command, handler: CommandHandler) -> None:
+        # While its merge may still take place, whoever waits for it, a transient segment is not to be deleted.
+        merging = [each for each in _sources_of(command) if each in self._transients]
+        for source in merging:
+            del self._transients[source]
         try:
             reply = await handler(command)
         except SegmentStoreError as error:
+            if not is_outcome_unknown(error):
+                self._note_transients(merging)
             self.refuse(command, error)
             return
+        if isinstance(command, CreateTransientSegment) and isinstance(reply, SegmentCreated):
+            self._note_transients([reply.segment])
         self.reply(command, reply)
+
+    def _note_transients(self, names: Sequence[str]) -> None:
+        self._transients.update(dict.fromkeys(names))
+        while len(self._transients) > self._transients_max:
+            del self._transients[next(iter(self._transients))]
 
     def _refusal(self, command: Command, error: SegmentStoreError) -> Command:
         self._counters.requests_refused += 1
@@ -252,12 +280,17 @@ def _segment_of(command: Command) -> str:
 
 def _segments_of(command: Command) -> Sequence[str]:
     """All that it names."""
+    return (_segment_of(command), *_sources_of(command))
+
+
+def _sources_of(command: Command) -> Sequence[str]:
+    """What it merges."""
     match command:
         case MergeSegments():
-            return command.target, command.source
+            return (command.source,)
         case MergeSegmentsBatch():
-            return command.target, *command.sources
-    return (_segment_of(command),)
+            return command.sources
+    return ()
 
 
 def _request_id_of(command: Command) -> int:

@@ -16,6 +16,7 @@ is looked for, and how many searches read at once, has its bounds in `settings.p
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
 from random import Random
@@ -66,6 +67,7 @@ from segmentstore.contracts.errors import (
     BadOffsetError,
     InvalidRequestError,
     SegmentNotFoundError,
+    SegmentStoreError,
     SegmentTruncatedError,
 )
 from segmentstore.contracts.identifiers import (
@@ -89,6 +91,7 @@ from segmentstore.wire.settings import WireSettings
 ROLLOVER_BYTES: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + (4).to_bytes(8, "big"))
 """Core attribute: what the creator wished a chunk's size in Tier 2 to be; kept, not obeyed."""
 TRANSIENT_MARK: Final = "#transient."
+_LOGGER = logging.getLogger(__name__)
 _SEARCHED_PIECE_BYTES: Final = 64 << 10
 
 _Kind = TypeVar("_Kind", bound=Command)
@@ -220,6 +223,18 @@ class SegmentCommands:
         name = f"{parent}{TRANSIENT_MARK}{command.writer_id.hex()}.{number:032x}"
         await self._segments.create(name)
         return SegmentCreated(command.request_id, name)
+
+    async def delete_abandoned(self, names: Sequence[str]) -> None:
+        """Delete transient segments whose connection is gone. Those that stay, for whatever reason, go by age."""
+        for name in names:
+            try:
+                await self._segments.delete(name)
+            except SegmentNotFoundError:
+                continue
+            except SegmentStoreError as error:
+                _LOGGER.info(
+                    "segment=%s of a connection that is gone stays for now: %s", name, error
+                )
 
     async def _update_policy(self, command: UpdateSegmentPolicy) -> Command:
         await self._segments.update_attributes(

@@ -1,7 +1,8 @@
 """Listens for clients of the segment store protocol.
 
 start() listens, `address` says where, close() ends: no new connections, those that exist say what is ready to be said
-and go, their appends go on in the containers, and every segment is let go of.
+and go, their appends go on in the containers, and every segment is let go of. Transient segments go with their
+connection, but not with the server: its clients come back.
 """
 
 import asyncio
@@ -90,6 +91,8 @@ class WireServer:
         self._all_closed = asyncio.Event()
         self._server: Server | None = None
         self._tasks = TaskSet(on_failure=self._ticks_failed)
+        self._deletions = TaskSet(on_failure=self._deletion_failed)
+        """One for each connection that has gone lately and left transient segments."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -125,6 +128,7 @@ class WireServer:
         for connection in connections:
             await connection.join()
         await self._tasks.close()
+        await self._deletions.close()
         await self._segment_handles.close()
         await self._table_handles.close()
 
@@ -161,6 +165,10 @@ class WireServer:
         del self._connections[connection]
         if not self._connections:
             self._all_closed.set()
+        abandoned = connection.abandoned_transients
+        is_room = len(self._deletions) < self._settings.connections_max
+        if abandoned and is_room and self._server is not None:
+            self._deletions.start(self._services.segment_commands.delete_abandoned(abandoned))
 
     async def _wait_until_all_closed(self) -> None:
         if self._connections:
@@ -187,6 +195,10 @@ class WireServer:
             connection.fail(f"internal error: {error!r}")
             # Its tick, which would end it if its client takes nothing, does not work.
             connection.abort()
+
+    def _deletion_failed(self, error: BaseException) -> None:
+        """What it was to delete goes by age."""
+        _LOGGER.error("transient segments of a connection were not deleted", exc_info=error)
 
     def _ticks_failed(self, error: BaseException) -> None:
         """Without ticks long polls would not end, and idle handles would stay: they begin again."""

@@ -23,6 +23,7 @@ refuses.
 | sealed | SegmentIsSealed | ends |
 | no such segment | NoSuchSegment | ends |
 | another last event number | InvalidEventNumber | the connection is closed |
+| (before it is submitted) a number that does not grow | none: a protocol error | the connection is closed |
 | anything else | none: the outcome is unknown | the connection is closed |
 """
 

@@ -378,7 +378,8 @@ def test_versions_only_grow_and_a_reported_container_is_missing_from_the_next_on
     run_simulation(1, main)
 
 
-def test_any_mix_of_failures_and_assignments_ends_with_what_is_assigned() -> None:
+@pytest.mark.parametrize("seed", range(10))
+def test_any_mix_of_failures_and_assignments_ends_with_what_is_assigned(seed: int) -> None:
     async def main(loop: SimLoop) -> None:
         assignments = ScriptedAssignments(0, 1, 2, 3)
 
@@ -409,5 +410,4 @@ def test_any_mix_of_failures_and_assignments_ends_with_what_is_assigned() -> Non
         assert host.registry.running() == wanted
         await host.stop()
 
-    for seed in range(10):
-        run_simulation(seed, main)
+    run_simulation(seed, main)

@@ -15,8 +15,11 @@ from segmentstore.host.data_directory import (
     DataDirectoryError,
     DataDirectoryInUseError,
     DirectoryIdentity,
+    LogPlace,
     decode_identity,
+    decode_log_place,
     encode_identity,
+    encode_log_place,
 )
 from segmentstore.runtime.files import FileSystem, SystemFileSystem
 from tests.sim.disk import Boundary, SimulatedDisk
@@ -162,7 +165,8 @@ async def test_a_restored_identity_survives_every_power_cut() -> None:
     disk = SimulatedDisk()
     given = DirectoryIdentity(bytes(range(16)), 5, 1)
     first = directory(Path("/data"), disk.mount("first"))
-    await first.restore(given)
+    await first.hold()
+    await first.adopt(given, log_place=None)
     for _, image in power_cut_images(disk, Random(3), subsets=20):
         assert await open_on(image) == given
 
@@ -170,9 +174,77 @@ async def test_a_restored_identity_survives_every_power_cut() -> None:
 async def test_a_directory_is_not_restored_as_another_store(tmp_path: Path) -> None:
     await open_once(tmp_path)
     other = directory(tmp_path)
+    await other.hold()
     with pytest.raises(DataDirectoryError, match="belongs to another store"):
-        await other.restore(DirectoryIdentity(bytes(16), 4, 1))
+        await other.adopt(DirectoryIdentity(bytes(16), 4, 1), log_place=None)
+    await other.close()
     await open_once(tmp_path)
+
+
+GIVEN = DirectoryIdentity(bytes(range(16)), 5, 1)
+ELSEWHERE = LogPlace("bookkeeper://127.0.0.1:2181/ledgers", "/segmentstore")
+
+
+async def test_a_directory_never_has_an_identity_without_the_place_of_its_logs() -> None:
+    disk, random = SimulatedDisk(), Random(4)
+    images: list[SimulatedDisk] = []
+
+    def keep_images(_: Boundary) -> None:
+        images.extend(image for _, image in power_cut_images(disk, random, subsets=5))
+
+    disk.on_boundary = keep_images
+    first = directory(Path("/data"), disk.mount("first"))
+    await first.hold()
+    await first.adopt(GIVEN, log_place=ELSEWHERE)
+    with_place = 0
+    for image in images:
+        again = directory(Path("/data"), image.mount("again"))
+        await again.hold()
+        place, identity = await again.log_place(), await again.find_identity()
+        assert (place, identity) in ((None, None), (ELSEWHERE, None), (ELSEWHERE, GIVEN))
+        with_place += place is not None
+        await again.adopt(GIVEN, log_place=ELSEWHERE)
+        assert await again.find_identity() == GIVEN
+        await again.close()
+    assert with_place > 10
+
+
+async def test_a_directory_with_nothing_but_a_tier_2_takes_an_identity_from_elsewhere(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tier2").mkdir()
+    (tmp_path / "tier2" / "object").write_text("")
+    data = directory(tmp_path)
+    await data.hold()
+    assert await data.find_identity() is None
+    assert await data.has_tier2()
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(DataDirectoryError, match=r"found=thesis\.tex"):
+        await data.find_identity()
+    await data.close()
+
+
+async def test_the_place_of_the_logs_follows_a_cluster_that_moved(tmp_path: Path) -> None:
+    data = directory(tmp_path)
+    await data.hold()
+    await data.adopt(GIVEN, log_place=ELSEWHERE)
+    moved = LogPlace("bookkeeper://zk2:2181/ledgers", "/segmentstore")
+    await data.adopt(GIVEN, log_place=moved)
+    assert await data.log_place() == moved
+    assert await data.find_identity() == GIVEN
+    assert not await data.has_logs()
+    await data.close()
+
+
+def test_the_place_of_the_logs_is_written_as_the_golden_sample() -> None:
+    golden = (GOLDEN.parent / "log_place_v1.txt").read_bytes()
+    assert encode_log_place(ELSEWHERE) == golden
+    assert decode_log_place(golden, "x") == ELSEWHERE
+    for position in range(len(golden)):
+        damaged = bytearray(golden)
+        damaged[position] ^= 1
+        with pytest.raises(DataDirectoryCorruptedError, match="the place of the logs is damaged"):
+            decode_log_place(bytes(damaged), "x")
 
 
 HOLD = """

@@ -5,8 +5,10 @@ from hypothesis import strategies as st
 from segmentstore.codec.quantities import format_bytes, format_seconds, parse_bytes, parse_seconds
 from segmentstore.host.setting_sources import ResolvedSettings, resolve_settings
 from segmentstore.host.settings import (
+    BookKeeperPlace,
     ServiceSettings,
     SettingsError,
+    parse_bookkeeper_place,
     setting_definitions,
     split_list,
 )
@@ -76,6 +78,8 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_one(
 def test_variables_of_other_programs_and_of_the_command_line_are_left_alone() -> None:
     environment = {
         "PATH": "/bin",
+        "SEGMENTSTORE_BOOKKEEPER_JARS": "/opt/jars",
+        "SEGMENTSTORE_BOOKKEEPER_PASSWORD": "secret",
         "SEGMENTSTORE_CONFIG": "y",
         "SEGMENTSTORE_CONTROLLER": "tcp://x:9090",
         "SEGMENTSTORE_NATIVE": "off",
@@ -109,6 +113,18 @@ def test_all_problems_are_told_at_once() -> None:
         ("http.cors_origins", "https://example.org/page"),
         ("http.cors_origins", "https://example.org, null"),
         ("http.hosts", "http://example.org"),
+        ("tier1.kind", "disk"),
+        ("tier1.kind", "bookkeeper"),
+        ("tier1.kind", "bookkeeper://"),
+        ("tier1.kind", "bookkeeper://zk1,,zk2"),
+        ("tier1.kind", "bookkeeper://zk1:99999"),
+        ("tier1.kind", "bookkeeper://zk1/ledgers/"),
+        ("bookkeeper.root", "segmentstore"),
+        ("bookkeeper.root", "/a/../b"),
+        ("bookkeeper.ack_quorum_count", "4"),
+        ("bookkeeper.write_quorum_count", "4"),
+        ("bookkeeper.few_bookies_count", "1"),
+        ("bookkeeper.few_bookies_count", "3"),
     ],
 )
 def test_a_value_out_of_range_or_of_another_kind_is_refused(name: str, text: str) -> None:
@@ -125,6 +141,16 @@ def test_lists_are_written_with_commas() -> None:
     assert split_list(settings.hosts) == ("store.example", "10.0.0.1")
     assert split_list(settings.cors_origins) == ("https://a.example:80", "*")
     assert split_list("") == ()
+
+
+def test_a_bookkeeper_is_named_by_its_zookeeper_and_the_path_of_its_ledgers() -> None:
+    assert parse_bookkeeper_place("bookkeeper://zk1,10.0.0.2:2182,[::1]:2183/pulsar/ledgers") == (
+        BookKeeperPlace("zk1:2181,10.0.0.2:2182,[::1]:2183", "/pulsar/ledgers")
+    )
+    for text in ("bookkeeper://zk1", "bookkeeper://zk1/"):
+        assert parse_bookkeeper_place(text) == BookKeeperPlace("zk1:2181", "/ledgers")
+    flags = {"tier1.kind": "bookkeeper://zk1", "bookkeeper.few_bookies_count": "2"}
+    assert resolve(flags).settings.bookkeeper.few_bookies_count == 2
 
 
 def test_relations_between_settings_are_checked() -> None:

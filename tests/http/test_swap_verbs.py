@@ -11,11 +11,10 @@ from aiohttp import ClientSession
 
 from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.contracts.storage import ProposedImage
+from segmentstore.contracts.storage import ProposedImage, SwapOwner
 from segmentstore.http.health_and_metrics import NodeHealth
 from segmentstore.http.server import build_server
 from segmentstore.http.settings import HttpSettings
-from segmentstore.http.tier2_verbs import SwapOwner
 from tests.contracts.storage_publications import read_all
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import START_MS, TurnableClock, healthy_container

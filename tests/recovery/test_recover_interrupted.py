@@ -8,7 +8,7 @@ import pytest
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.contracts.identifiers import Epoch
-from segmentstore.recovery import rebuild, restore, tier2_copy
+from segmentstore.recovery import rebuild, rebuilt_logs, restore, tier2_copy
 from tests.cli.command_line import CommandLine
 from tier1.file_log.log import FileDurableDataLog
 
@@ -58,7 +58,7 @@ def test_h7_a_recovery_that_was_cut_off_is_run_again(
             raise Cut
 
     with monkeypatch.context() as patched:
-        patched.setattr(rebuild, "FileDurableDataLog", CutLog)
+        patched.setattr(rebuilt_logs, "FileDurableDataLog", CutLog)
         if cut_at == "directory":
             (data / "tier1" / "container-0000").mkdir(parents=True)
             (data / "tier1" / "container-0000" / "identity").write_bytes(b"")

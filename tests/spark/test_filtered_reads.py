@@ -232,15 +232,9 @@ async def read_filtered(seed: int) -> None:
         await check_rows(history, way, content, random.choice(READERS), filters_of(random), start)
 
 
-@pytest.mark.parametrize("block", range(4))
-async def test_every_filter_and_start_gives_the_rows_of_the_plain_read(block: int) -> None:
-    for seed in range(150 * block, 150 * (block + 1)):
-        try:
-            await read_filtered(seed)
-        except Exception as error:
-            # Whoever looks for the cause calls read_filtered with this seed.
-            error.add_note(f"seed={seed}")
-            raise
+@pytest.mark.parametrize("seed", range(600))
+async def test_every_filter_and_start_gives_the_rows_of_the_plain_read(seed: int) -> None:
+    await read_filtered(seed)
 
 
 async def check_rows(
@@ -301,13 +295,9 @@ async def truncate_behind_the_plan(seed: int) -> None:
     await check_truncated(history, way, content, filters_of(random), head, reader)
 
 
-async def test_what_is_truncated_between_plan_and_read_is_loss_by_either_reader() -> None:
-    for seed in range(120):
-        try:
-            await truncate_behind_the_plan(seed)
-        except Exception as error:
-            error.add_note(f"seed={seed}")
-            raise
+@pytest.mark.parametrize("seed", range(120))
+async def test_what_is_truncated_between_plan_and_read_is_loss_by_either_reader(seed: int) -> None:
+    await truncate_behind_the_plan(seed)
 
 
 async def check_truncated(

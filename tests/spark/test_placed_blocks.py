@@ -45,27 +45,27 @@ def found(blocks: int) -> Found:
 def test_what_was_found_is_found_again_below_the_same_root() -> None:
     placed = ResolvedBlockCache()
     blocks = found(3)
-    placed.keep(ROOT, PART, blocks)
-    assert placed.get(ROOT, PART) is blocks
+    placed.keep(ROOT.identity, PART, blocks)
+    assert placed.get(ROOT.identity, PART) is blocks
 
 
 def test_another_version_store_or_attempt_is_asked_anew() -> None:
     placed = ResolvedBlockCache()
-    placed.keep(ROOT, PART, found(1))
+    placed.keep(ROOT.identity, PART, found(1))
     for other in (
         replace(ROOT, version=8),
         replace(ROOT, nonce=b"m" * 16),
         replace(ROOT, store_id=b"t" * 16),
         replace(ROOT, container_id=ContainerId(1)),
     ):
-        assert placed.get(other, PART) is None
+        assert placed.get(other.identity, PART) is None
 
 
 def test_another_range_is_asked_anew_though_its_bounds_of_time_alone_differ() -> None:
     placed = ResolvedBlockCache()
-    placed.keep(ROOT, PART, found(1))
-    assert placed.get(ROOT, part_of(0, 99)) is None
-    assert placed.get(ROOT, replace(PART, lowest_time_ms=5)) is None
+    placed.keep(ROOT.identity, PART, found(1))
+    assert placed.get(ROOT.identity, part_of(0, 99)) is None
+    assert placed.get(ROOT.identity, replace(PART, lowest_time_ms=5)) is None
     plain = SegmentRange(
         scope=PART.scope,
         stream=PART.stream,
@@ -76,16 +76,16 @@ def test_another_range_is_asked_anew_though_its_bounds_of_time_alone_differ() ->
         end=PART.end,
         content=PART.content,
     )
-    assert placed.get(ROOT, plain) is None
+    assert placed.get(ROOT.identity, plain) is None
 
 
 def test_what_was_not_asked_for_longest_goes_first_when_blocks_are_too_many() -> None:
     placed = ResolvedBlockCache(blocks_max=10)
     parts = [part_of(0, end) for end in (1, 2, 3)]
     for part in parts[:2]:
-        placed.keep(ROOT, part, found(5))
-    assert placed.get(ROOT, parts[0]) is not None
-    placed.keep(ROOT, parts[2], found(4))
-    assert [placed.get(ROOT, part) is not None for part in parts] == [True, False, True]
-    placed.keep(ROOT, PART, found(11))
-    assert placed.get(ROOT, PART) is None
+        placed.keep(ROOT.identity, part, found(5))
+    assert placed.get(ROOT.identity, parts[0]) is not None
+    placed.keep(ROOT.identity, parts[2], found(4))
+    assert [placed.get(ROOT.identity, part) is not None for part in parts] == [True, False, True]
+    placed.keep(ROOT.identity, PART, found(11))
+    assert placed.get(ROOT.identity, PART) is None

@@ -66,8 +66,8 @@ class LedgerWriter(Protocol):
     def append(self, entry: Sequence[BufferView]) -> "Future[int]":
         """Submit one entry, given in pieces that are copied before this returns; never waits.
 
-        The future gives the entry's id once it is durable. It fails with LedgerFencedError, TooFewBookiesError or
-        LedgerUnavailableError.
+        The future gives the entry's id once it is durable. It fails with LedgerFencedError, TooFewBookiesError,
+        LedgerUnavailableError, or AppendTooLargeError, after which the ledger takes other entries as before.
         """
 
     async def close(self) -> None:
@@ -94,8 +94,8 @@ class LedgerReader(Protocol):
     async def read(self, first: int, last: int) -> list[memoryview]:
         """The entries first to last, both included. The caller bounds how many bytes those are.
 
-        Raises LogCorruptedError if no bookie has an entry that passes its digest, LedgerNotFoundError if the ledger was
-        deleted meanwhile, LedgerUnavailableError.
+        Raises LogCorruptedError if no bookie has an entry that passes its digest, LedgerUnavailableError. Of a ledger
+        that was deleted meanwhile it gives the entries, or raises LedgerNotFoundError: bookies forget it later.
         """
 
     async def close(self) -> None: ...
@@ -115,6 +115,12 @@ class LedgerClient(Protocol):
 
         Of a closed ledger it is a plain open. Raises LedgerNotFoundError, TooFewBookiesError, LedgerUnavailableError,
         LogCorruptedError for a digest of another kind or another password.
+        """
+
+    async def open_unfenced(self, ledger_id: LedgerId) -> LedgerReader:
+        """Open it to look, and leave its writer alone: of one that is written it ends where its writer has confirmed.
+
+        For tools: what was acknowledged last may be missing. Raises as open_fenced().
         """
 
     async def delete(self, ledger_id: LedgerId) -> None:

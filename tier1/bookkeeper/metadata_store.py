@@ -38,6 +38,9 @@ class MetadataStore(Protocol):
     async def compare_and_set(self, path: str, value: bytes, *, version: int) -> int:
         """The new version. Raises MetadataChangedError, MetadataUnavailableError."""
 
+    async def delete(self, path: str, *, version: int) -> None:
+        """Raises MetadataChangedError as compare_and_set(), MetadataUnavailableError."""
+
     async def children(self, path: str) -> list[str]:
         """Names below the path, sorted; none if it does not exist. Raises MetadataUnavailableError."""
 

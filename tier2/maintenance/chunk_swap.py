@@ -40,6 +40,7 @@ from segmentstore.contracts.identifiers import BufferView, SegmentId
 from segmentstore.contracts.storage import ProposedImage, SwapProposal
 from tier2.container_objects import ObjectIdentity, ObjectKind, ObjectReference
 from tier2.format.chunk_format import EventInformation, joined_times, lowest_time_of
+from tier2.layout_entry import LayoutEntry
 from tier2.manifest.commit import ManifestUpdate
 from tier2.manifest.garbage import freed_objects
 from tier2.manifest.view import ManifestView
@@ -49,7 +50,6 @@ from tier2.read.chunk_images import Block, decoded_blocks, read_images
 from tier2.read.components import Components
 from tier2.read.published_segments import PublishedSegments
 from tier2.sst.keyspace import (
-    LayoutEntry,
     end_offset_of,
     layout_key,
     layout_range,

@@ -6,8 +6,7 @@
 - Neighbours only, in offset order, and never more than `compaction_chunk_bytes` together.
 - While a segment grows, a joined chunk is several times as long as its longest part, so that a byte is copied a few
   times in all and not with every publication. A cold segment is joined as far as that is worth a copy.
-- What the indexes know of events is kept: the blocks that are read become the runs that are encoded, each with
-  what the segment, not the image, says of it; a chunk never mixes blocks of known and unknown structure.
+- What the indexes know of events is kept (tier2/maintenance/chunk_rewriting.py).
 - A published event keeps its time: blocks are joined only if their lowest times are equal. So a chunk of many small
   publications keeps a block for each, and has a bounded number of them, since readers fetch its index as a whole.
 - A step is bounded by bytes and segments, and the next one waits until the bytes of this one fit into the rate.
@@ -21,11 +20,10 @@
 
 import logging
 from asyncio import get_running_loop, sleep
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
 from segmentstore.contracts.identifiers import SegmentId
 from tier2.background_pace import BackgroundPace
@@ -34,8 +32,9 @@ from tier2.format.chunk_format import (
     BLOCK_CHECKSUM_BYTES,
     BLOCK_ENTRY_BYTES,
     Compression,
-    lowest_time_of,
 )
+from tier2.layout_entry import LayoutEntry
+from tier2.maintenance.chunk_rewriting import join_blocks
 from tier2.maintenance.chunk_swap import Replacement, swap_entries
 from tier2.maintenance.compaction_candidates import Candidate, CompactionCandidates
 from tier2.publish.chunk_upload import NewChunk, PlacedChunk
@@ -46,7 +45,6 @@ from tier2.read.layout_walk import LayoutWalk
 from tier2.read.published_segments import PublishedSegments
 from tier2.settings import StorageSettings
 from tier2.sst.keyspace import (
-    LayoutEntry,
     decode_record,
     end_offset_of,
     layout_range,
@@ -62,8 +60,6 @@ _AHEAD_SECONDS = 1.0
 _SURVEY_PAGE_ENTRIES = 2_048
 _SURVEY_PAGES_PER_STEP = 8
 _SURVEY_ENTRIES_PER_TURN = 64
-JOINED_TIMES_MAX = 16_384
-"""Different times in a row of one joined chunk: their blocks have an index of 0.9 MB."""
 _FULL_CHUNK_BLOCKS = 2_048
 """A chunk of so many blocks is not joined again: with others like it the chunks would hardly become fewer."""
 _BLOCK_BYTES_MIN = BLOCK_ENTRY_BYTES + BLOCK_CHECKSUM_BYTES + 1
@@ -402,29 +398,3 @@ def _stretches_between(
         else:
             stretches[-1].append(entry)
     return [stretch for stretch in stretches if stretch]
-
-
-def join_blocks(
-    offset: int, blocks: Iterable[Block], *, chunk_bytes_max: int, compression: Compression
-) -> list[NewChunk]:
-    """Chunks of neighbouring blocks from `offset` on, each with the checksum of what was read. O(bytes)."""
-    chunks: list[NewChunk] = []
-    times = 0
-    for content, events in blocks:
-        chunk = chunks[-1] if chunks else None
-        if chunk is not None:
-            times += lowest_time_of(chunk.events[-1]) != lowest_time_of(events)
-        if (
-            chunk is None
-            or chunk.length + len(content) > chunk_bytes_max
-            or times >= JOINED_TIMES_MAX
-            or (chunk.events[-1] is None) != (events is None)
-        ):
-            chunk, times = NewChunk(offset, compression=compression, crc32=0), 0
-            chunks.append(chunk)
-        chunk.runs.append(content)
-        chunk.events.append(events)
-        chunk.length += len(content)
-        chunk.crc32 = crc32_of(content, chunk.crc32 or 0)
-        offset += len(content)
-    return chunks

@@ -36,6 +36,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import SegmentId
 from tier2.container_objects import ObjectIdentity, ObjectKind, ObjectReference
+from tier2.layout_entry import LayoutEntry
 from tier2.manifest.commit import ManifestUpdate
 from tier2.manifest.garbage import is_named
 from tier2.manifest.view import ManifestView
@@ -45,7 +46,6 @@ from tier2.read.chunk_images import read_images
 from tier2.read.components import Components
 from tier2.read.published_segments import PublishedSegments
 from tier2.sst.keyspace import (
-    LayoutEntry,
     garbage_key,
     layout_key,
     reference_key,

@@ -30,18 +30,17 @@ from tier2.container_objects import ObjectIdentity, ObjectKind
 from tier2.format.block import decode_block
 from tier2.format.chunk_decoder import ByteRange, parse_tail, tail_range
 from tier2.format.chunk_format import BLOCK_BYTES_TARGET, BlockEntry
+from tier2.layout_entry import LayoutEntry
 from tier2.maintenance.chunk_swap import Replacement, swap_entries
 from tier2.manifest.snapshots import Snapshot
 from tier2.manifest.view import ManifestView
 from tier2.publish.chunk_upload import NewChunk, PlacedChunk
 from tier2.publish.owned_manifest import OwnedManifest
-from tier2.read.chunk_images import identity_of, is_unreadable, read_proved, verify_image
+from tier2.read.chunk_images import is_unreadable, read_proved, verify_image
 from tier2.read.components import Components
 from tier2.read.layout_walk import LayoutContinuity, LayoutWalk, WalkedEntry
 from tier2.read.published_segments import PublishedSegments
 from tier2.sst.keyspace import (
-    LayoutEntry,
-    block_events,
     decode_record,
     end_offset_of,
     layout_key,
@@ -416,7 +415,7 @@ def _rebuilt_chunk(entry: LayoutEntry, image: bytes, content: bytes) -> NewChunk
                 f"a sound block holds other bytes than the cache offset={entry.start_offset + at}"
             )
         chunk.runs.append(expected)
-        chunk.events.append(block_events(entry, block))
+        chunk.events.append(entry.block_events(block))
         at += block.uncompressed_length
     return chunk
 
@@ -428,7 +427,7 @@ def _blocks_of_damaged(entry: LayoutEntry, image: bytes) -> Sequence[BlockEntry]
     wanted = tail_range(entry.size)
     for _ in range(2):
         try:
-            found = parse_tail(image[wanted.start :], identity=identity_of(entry))
+            found = parse_tail(image[wanted.start :], identity=entry.chunk_identity)
         except CorruptedDataError:
             return None
         if not isinstance(found, ByteRange):

@@ -29,11 +29,11 @@ from tier2.container_objects import (
     ObjectNames,
     ObjectReference,
 )
+from tier2.layout_entry import LayoutEntry
 from tier2.manifest.snapshots import Snapshot, is_in_a_snapshot
 from tier2.manifest.view import ManifestView
 from tier2.sst.keyspace import (
     GARBAGE,
-    LayoutEntry,
     garbage_key,
     garbage_of,
     range_of,

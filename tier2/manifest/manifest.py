@@ -74,6 +74,11 @@ class Manifest:
     """How many versions before this one, itself included, were more than a claim."""
     runs: tuple[Sst, ...] = ()
 
+    @property
+    def identity(self) -> tuple[bytes, int, int, bytes]:
+        """No other version of any container of any store has the same, nor another attempt at this version."""
+        return self.store_id, self.container_id, self.version, self.nonce
+
     def successor(
         self,
         *,

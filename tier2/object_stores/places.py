@@ -85,6 +85,11 @@ def is_remote(place: str) -> bool:
     return place.startswith("s3://")
 
 
+def holds_volumes(place: str, files: FileSystem) -> bool:
+    """Whether the objects are in volumes, which one process at a time may write."""
+    return not is_remote(place) and is_engine_directory(object_directory(place), files)
+
+
 def object_directory(place: str) -> str:
     """The directory that holds the objects of a data directory, of itself, or of a file:// URL of either."""
     parts = urlsplit(place)

@@ -42,6 +42,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import NO_SEGMENT, NO_SEQUENCE_NUMBER, ContainerId, Epoch
 from segmentstore.contracts.storage import SegmentRecord
 from tier2.container_objects import ObjectIdentity, ObjectKind
+from tier2.layout_entry import LayoutEntry
 from tier2.manifest.manifest import Manifest, decode_manifest
 from tier2.manifest.snapshots import Snapshot
 from tier2.manifest.view import ManifestView
@@ -50,7 +51,6 @@ from tier2.read.layout_walk import LayoutWalk
 from tier2.sst.keyspace import (
     GARBAGE,
     PIN,
-    LayoutEntry,
     decode_record,
     garbage_of,
     range_of,

@@ -24,18 +24,18 @@ from typing import TypeAlias
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from segmentstore.contracts.storage import SegmentRecord
 from tier2.container_objects import ObjectIdentity, ObjectKind
-from tier2.format.chunk_decoder import verify_chunk
+from tier2.layout_entry import LayoutEntry
 from tier2.manifest.garbage import is_known, is_named
 from tier2.manifest.snapshots import Snapshot, read_snapshots
 from tier2.manifest.view import ManifestView, with_view
-from tier2.read.chunk_images import identity_of, is_unreadable, read_proved
+from tier2.offline.image_proof import ImageProver, SegmentImage
+from tier2.read.chunk_images import read_proved
 from tier2.read.layout_walk import LayoutContinuity
 from tier2.sst.keyspace import (
     CATALOG,
     GARBAGE,
     REFERENCE,
     SEGMENT,
-    LayoutEntry,
     catalog_key,
     decode_attribute,
     decode_id,
@@ -313,39 +313,23 @@ class _Verification:
         self, record: SegmentRecord, entry: LayoutEntry, reference: bytes
     ) -> None:
         place = f"name={record.name!r} id={record.segment_id} offset={entry.start_offset}"
-        source = f"{entry.identity}+{entry.position}"
-        components = self._reader.components
         self._report.chunks += 1
         if not self._objects:
             return
-        damages: list[str] = []
-
-        def prove(image: bytes) -> None:
-            damages[:] = _damages_of_image(entry, image, source)
-            if damages:
-                raise CorruptedDataError(damages[0])
-
-        try:
-            if not self._deep:
-                await self._verify_size(entry, place)
-                return
-            await read_proved(
-                (ObjectKind.CHUNKS, entry.identity), entry.position, entry.size, prove, components
-            )
-        except CorruptedDataError:
-            for damage in damages:
+        image = SegmentImage(record.segment_id, entry)
+        if self._deep:
+            prover = ImageProver(self._reader.components, newest=self._newer_view)
+            (proof,) = await prover.prove([image])
+            for damage in proof.damages:
                 self._report.add_damage(f"{damage} {place}")
+            self._course.advance(entry.size)
+            return
+        try:
+            await self._verify_size(entry, place)
         except ObjectNotFoundError:
             newer = await self._newer_view()
             if await newer.get(reference) is not None:
-                self._report.add_damage(f"chunk is missing {place} source={source}")
-            return
-        except StorageError as error:
-            if not is_unreadable(error):
-                raise
-            self._report.add_damage(f"chunk cannot be read {place} source={source}: {error}")
-            return
-        self._course.advance(entry.size)
+                self._report.add_damage(f"chunk is missing {place} source={entry.identity}")
 
     async def _newer_view(self) -> ManifestView:
         """What counts by now."""
@@ -390,16 +374,6 @@ class _Verification:
             backup = _BackupVerification(pin, self._reader, self._course, deep=self._deep)
             for damage in await backup.damages():
                 self._report.add_damage(f"backup {pin.name!r}: {damage}")
-
-
-def _damages_of_image(entry: LayoutEntry, image: bytes, source: str) -> list[str]:
-    report = verify_chunk(image, identity=identity_of(entry), source=source)
-    damages = list(report.damages)
-    if report.index is not None and (
-        report.index.end_offset - report.index.start_offset != entry.length
-    ):
-        damages.append("chunk has another length than recorded")
-    return damages
 
 
 class _BackupVerification(_Verification):

@@ -34,8 +34,8 @@ from tier2.container_objects import (
 from tier2.format.block import decode_block
 from tier2.format.chunk_encoder import EncodedChunk, encode_chunk
 from tier2.format.chunk_format import Compression, EventInformation
+from tier2.layout_entry import EntryEvents, LayoutEntry
 from tier2.settings import StorageSettings
-from tier2.sst.keyspace import EntryEvents, LayoutEntry
 from tier2.sst.sst_format import SstPart, SstPartImage
 
 _JOINED_IMAGE_BYTES_MAX = 1 << 16
@@ -233,7 +233,7 @@ class Uploader:
     ) -> list[BufferView]:
         return await asyncio.get_running_loop().run_in_executor(
             self._executor,
-            _encode_pack,
+            encode_pack,
             identity,
             chunks,
             position,
@@ -270,7 +270,7 @@ class Uploader:
         return identity
 
 
-def _encode_pack(
+def encode_pack(
     identity: ObjectIdentity,
     chunks: Sequence[NewChunk],
     position: int,

@@ -26,10 +26,10 @@ from segmentstore.contracts.storage import (
     SegmentRecord,
 )
 from tier2.container_objects import ObjectIdentity
+from tier2.layout_entry import LayoutEntry
 from tier2.manifest.manifest import Manifest
 from tier2.publish.chunk_upload import NewChunk, PlacedChunk, cut_into_chunks
 from tier2.sst.keyspace import (
-    LayoutEntry,
     attribute_key,
     catalog_key,
     decode_record,

@@ -12,6 +12,7 @@ from asyncio import sleep
 
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import DataPiece, Publication, SegmentPublication
+from tier2.layout_entry import LayoutEntry
 from tier2.manifest.commit import ManifestUpdate
 from tier2.manifest.garbage import freed_objects
 from tier2.manifest.view import ManifestView
@@ -28,7 +29,6 @@ from tier2.publish.plan import (
 from tier2.read.components import Components
 from tier2.read.published_segments import PublishedSegments
 from tier2.sst.keyspace import (
-    LayoutEntry,
     catalog_key,
     decode_id,
     end_offset_of,

@@ -6,23 +6,24 @@
 """
 
 import errno
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
 from segmentstore.contracts.errors import CorruptedDataError, StorageError
 from segmentstore.contracts.identifiers import BufferView
-from tier2.container_objects import ObjectKind, ObjectReference
+from tier2.container_objects import ObjectIdentity, ObjectKind, ObjectReference
 from tier2.format.block import decode_block
-from tier2.format.chunk_decoder import ChunkIdentity, verify_chunk
+from tier2.format.chunk_decoder import verify_chunk
 from tier2.format.chunk_format import ChunkIndex, EventInformation
+from tier2.layout_entry import LayoutEntry
 from tier2.read.components import Components
-from tier2.sst.keyspace import LayoutEntry, block_events
 
 _GAP_BYTES_MAX = 128 << 10
 _READ_BYTES_MAX = 4 << 20
 
 _Proved = TypeVar("_Proved")
+_Named = TypeVar("_Named")
 
 Image = tuple[LayoutEntry, bytes, ChunkIndex]
 """An entry, its image, and the image's index."""
@@ -37,22 +38,45 @@ async def read_images(
 
     Raises CorruptedDataError, ObjectNotFoundError, StorageError.
     """
-    ordered = sorted(entries, key=lambda entry: (entry.identity, entry.position))
-    at = 0
-    while at < len(ordered):
-        first = ordered[at]
-        end = at + 1
-        while end < len(ordered) and _fits_in_one_request(first, ordered[end - 1], ordered[end]):
-            end += 1
-        group = ordered[at:end]
+    for group in neighbour_groups(entries, lambda entry: entry):
+        start = group[0].position
         yield await read_proved(
-            (ObjectKind.CHUNKS, first.identity),
-            first.position,
-            _image_end(group[-1]) - first.position,
+            (ObjectKind.CHUNKS, group[0].identity),
+            start,
+            image_end(group[-1]) - start,
             partial(_cut_and_verify, group),
             components,
         )
-        at = end
+
+
+def neighbour_groups(
+    images: Iterable[_Named], entry_of: Callable[[_Named], LayoutEntry]
+) -> list[list[_Named]]:
+    """Images, each named by a layout entry, in groups that lie side by side in an object: a request brings a group.
+
+    O(n log n).
+    """
+    groups: list[list[_Named]] = []
+    first: LayoutEntry | None = None
+    end = 0
+    for image in sorted(images, key=lambda one: _place_in_store(entry_of(one))):
+        entry = entry_of(image)
+        if (
+            first is not None
+            and entry.identity == first.identity
+            and entry.position - end <= _GAP_BYTES_MAX
+            and image_end(entry) - first.position <= _READ_BYTES_MAX
+        ):
+            groups[-1].append(image)
+        else:
+            groups.append([image])
+            first = entry
+        end = image_end(entry)
+    return groups
+
+
+def _place_in_store(entry: LayoutEntry) -> tuple[ObjectIdentity, int]:
+    return entry.identity, entry.position
 
 
 async def read_proved(
@@ -77,15 +101,8 @@ async def read_proved(
         return await attempt()
 
 
-def _fits_in_one_request(first: LayoutEntry, last: LayoutEntry, entry: LayoutEntry) -> bool:
-    return (
-        entry.identity == first.identity
-        and entry.position - _image_end(last) <= _GAP_BYTES_MAX
-        and _image_end(entry) - first.position <= _READ_BYTES_MAX
-    )
-
-
-def _image_end(entry: LayoutEntry) -> int:
+def image_end(entry: LayoutEntry) -> int:
+    """The position behind it in its object."""
     return entry.position + entry.size
 
 
@@ -93,7 +110,7 @@ def _cut_and_verify(group: Sequence[LayoutEntry], content: bytes) -> list[Image]
     start = group[0].position
     images: list[Image] = []
     for entry in group:
-        image = content[entry.position - start : _image_end(entry) - start]
+        image = content[entry.position - start : image_end(entry) - start]
         report = verify_image(entry, image)
         images.append((entry, image, report))
     return images
@@ -102,7 +119,7 @@ def _cut_and_verify(group: Sequence[LayoutEntry], content: bytes) -> list[Image]
 def verify_image(entry: LayoutEntry, image: bytes) -> ChunkIndex:
     """The index of a sound image. Raises CorruptedDataError if it is damaged or not the one that the entry means."""
     source = f"{entry.identity}+{entry.position}"
-    report = verify_chunk(image, identity=identity_of(entry), source=source)
+    report = verify_chunk(image, identity=entry.chunk_identity, source=source)
     if report.damages or report.index is None:
         raise CorruptedDataError(report.damages[0])
     length = report.index.end_offset - report.index.start_offset
@@ -114,13 +131,6 @@ def verify_image(entry: LayoutEntry, image: bytes) -> ChunkIndex:
     return report.index
 
 
-def identity_of(entry: LayoutEntry) -> ChunkIdentity:
-    """What the entry records of its image."""
-    return ChunkIdentity(
-        size=entry.size, file_crc32=entry.file_crc32, start_offset=entry.chunk_offset
-    )
-
-
 def decoded_blocks(entry: LayoutEntry, image: bytes, index: ChunkIndex) -> list[Block]:
     """The blocks of a verified image. O(bytes). Raises CorruptedDataError."""
     view = memoryview(image)
@@ -129,7 +139,7 @@ def decoded_blocks(entry: LayoutEntry, image: bytes, index: ChunkIndex) -> list[
             decode_block(
                 block, view[block.position : block.end_position], source=str(entry.identity)
             ),
-            block_events(entry, block),
+            entry.block_events(block),
         )
         for block in index.entries
     ]

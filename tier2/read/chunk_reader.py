@@ -23,7 +23,7 @@ from tier2.format.chunk_decoder import (
     tail_range,
 )
 from tier2.format.chunk_format import BLOCK_ENTRY_BYTES, ChunkIndex
-from tier2.sst.keyspace import LayoutEntry
+from tier2.layout_entry import LayoutEntry
 
 _LOG = logging.getLogger(__name__)
 _INLINE_BYTES_MAX = 1 << 16

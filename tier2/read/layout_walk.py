@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import SegmentRecord
+from tier2.layout_entry import LayoutEntry
 from tier2.manifest.view import ManifestView
 from tier2.sst.keyspace import (
     SEGMENT,
-    LayoutEntry,
     end_offset_of,
     is_layout_key,
     is_record_key,

@@ -6,9 +6,7 @@
 - Layout entries are found by their end: the first key above (id, offset) is the chunk that holds `offset`.
 - References are derived, not counted: an object is alive while a key with its identity is.
 - A filter answers for the *group* of a key, so that one look says whether an SST knows anything of a segment or object.
-- The id of a record and the end of a layout entry are in their keys. After a segment was merged into another, the
-  image's own first offset is still that in the source, and so are its event numbers: the layout entry alone says where
-  the bytes are in the segment.
+- The id of a record and the end of a layout entry are in their keys.
 
 Keys. All numbers are big-endian, so that the order of bytes is the order of numbers.
 
@@ -27,18 +25,13 @@ Values. All numbers are big-endian.
                     u64 start offset, u64 length, i64 last modified (Unix ms), u64 sequence number,
                     u16 core attribute count, name (UTF-8), then per core attribute: u8 key length, key, value
     attribute value u8 kind: 0, then i64; or 1, then u16 length and the bytes
-    layout entry    identity (20), u64 start offset in the segment, u64 position and u64 size of the image in the
-                    object, u32 file CRC32 of the image, u64 the image's own first offset; for moved bytes then
-                    u8 events (0 as the image says, 1 the entry begins on one, 2 those of the image do not count),
-                    u64 what to add to the image's event numbers. Both are left out where they are zero
+    layout entry    see tier2/layout_entry.py
     garbage record  u64 manifest version that recorded it
     snapshot record see tier2/manifest/snapshots.py
 """
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import IntEnum
 
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import (
@@ -49,7 +42,6 @@ from segmentstore.contracts.identifiers import (
 )
 from segmentstore.contracts.storage import SegmentRecord
 from tier2.container_objects import IDENTITY_BYTES, ObjectIdentity, ObjectKind
-from tier2.format.chunk_format import BlockEntry, EventInformation
 
 CATALOG = b"c"
 GARBAGE = b"g"
@@ -70,9 +62,6 @@ _RECORD_KEY_BYTES = _SEGMENT_KEY.size
 _RECORD_VERSION = 1
 _RECORD_SEALED, _RECORD_HAS_NO_EXTENDED_ATTRIBUTE = 1, 2
 _RECORD_LAYOUT = struct.Struct(">BBHQQqQH")
-
-_LAYOUT_ENTRY = struct.Struct(f">{IDENTITY_BYTES}sQQQIQ")
-_LAYOUT_ENTRY_EVENTS = struct.Struct(">BQ")
 
 _NUMBER_ATTRIBUTE = struct.Struct(">Bq")
 _BYTES_ATTRIBUTE = struct.Struct(">BH")
@@ -326,105 +315,6 @@ def _decode_attribute_at(content: bytes, position: int) -> tuple[AttributeValue,
     if end > len(content):
         raise CorruptedDataError(f"attribute value is cut off end={end} bytes={len(content)}")
     return content[position + _BYTES_ATTRIBUTE.size : end], end
-
-
-class EntryEvents(IntEnum):
-    """What a layout entry says of the events in its image. Persistent: never renumber."""
-
-    AS_IN_IMAGE = 0
-    BEGINS_ON_ONE = 1
-    """The entry begins with an event, whatever the image knows of its first block."""
-    NOT_COUNTED = 2
-    """The segment does not count the image's events: their numbers mean nothing here."""
-
-
-_ENTRY_EVENTS_KNOWN = frozenset(int(events) for events in EntryEvents)
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutEntry:
-    """Where the bytes [start_offset, end_offset) of a segment lie."""
-
-    start_offset: int
-    end_offset: int
-    identity: ObjectIdentity
-    position: int
-    size: int
-    file_crc32: int
-    chunk_offset: int
-    events: EntryEvents = EntryEvents.AS_IN_IMAGE
-    event_shift: int = 0
-    """What to add to the image's event numbers to have the segment's."""
-
-    @property
-    def length(self) -> int:
-        return self.end_offset - self.start_offset
-
-    def encode(self) -> bytes:
-        place = _LAYOUT_ENTRY.pack(
-            self.identity.encode(),
-            self.start_offset,
-            self.position,
-            self.size,
-            self.file_crc32,
-            self.chunk_offset,
-        )
-        if not self.events and not self.event_shift:
-            return place
-        return place + _LAYOUT_ENTRY_EVENTS.pack(self.events, self.event_shift)
-
-    @staticmethod
-    def decode(end_offset: int, value: bytes) -> "LayoutEntry":
-        """Raises CorruptedDataError."""
-        if len(value) not in (_LAYOUT_ENTRY.size, _LAYOUT_ENTRY.size + _LAYOUT_ENTRY_EVENTS.size):
-            raise CorruptedDataError(f"layout entry has a wrong size bytes={len(value)}")
-        identity, start, position, size, crc, chunk_offset = _LAYOUT_ENTRY.unpack_from(value)
-        if start >= end_offset:
-            raise CorruptedDataError(f"layout entry is empty start={start} end={end_offset}")
-        events, shift = 0, 0
-        if len(value) > _LAYOUT_ENTRY.size:
-            events, shift = _LAYOUT_ENTRY_EVENTS.unpack_from(value, _LAYOUT_ENTRY.size)
-            if events not in _ENTRY_EVENTS_KNOWN:
-                raise CorruptedDataError(f"layout entry of an unknown kind events={events}")
-        return LayoutEntry(
-            start,
-            end_offset,
-            ObjectIdentity.decode(identity),
-            position,
-            size,
-            crc,
-            chunk_offset,
-            EntryEvents(events),
-            shift,
-        )
-
-
-def block_events(entry: LayoutEntry, block: BlockEntry) -> EventInformation | None:
-    """What is known of the events of one block, in the words of the segment that has it now; None if nothing is.
-
-    - Numbers are the segment's, whatever segment the bytes were written to.
-    - What the layout entry says of its first event decides over the image: a merge knows more than the source did.
-
-    O(1).
-    """
-    if entry.events is EntryEvents.NOT_COUNTED:
-        return None
-    known = block.events
-    if entry.events is EntryEvents.BEGINS_ON_ONE and block.first_offset == entry.chunk_offset:
-        return EventInformation(
-            first_event_position=0,
-            first_event_number=entry.event_shift,
-            lowest_time_ms=known.lowest_time_ms if known else 0,
-            highest_time_ms=known.highest_time_ms if known else 0,
-        )
-    if known is None or known.first_event_position is None:
-        return known
-    return EventInformation(
-        first_event_position=known.first_event_position,
-        first_event_number=known.first_event_number + entry.event_shift,
-        lowest_time_ms=known.lowest_time_ms,
-        highest_time_ms=known.highest_time_ms,
-    )
 
 
 def encode_garbage(root_version: int) -> bytes:

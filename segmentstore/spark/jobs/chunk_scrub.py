@@ -1,7 +1,7 @@
-"""The work of one task of the `verify` job: reads chunk images out of their objects and proves every byte of them.
+"""The work of one task of the `verify` job: has Tier 2 prove chunk images, and walks through their events.
 
-`scrub_images` compares checksums and lengths; `FramingWalk` also shows that the bytes of a segment are the events that
-its indexes say they are:
+Tier 2 (tier2/offline/image_proof.py) compares checksums and lengths; `FramingWalk` also shows that the bytes of a
+segment are the events that its indexes say they are:
 
     event   int32 0, int32 length, so many bytes; an event may begin in one block and end many blocks later
 
@@ -9,11 +9,8 @@ A walk goes through the blocks of one chunk, from event to event, and compares w
 index says: where its first event begins, and its number. What a chunk alone cannot tell is left in its `ChunkFraming`,
 and `joint_damages` compares neighbours when all chunks of a segment are known.
 
-- Images that lie side by side in an object come in one request; memory is one request and one decoded block.
 - Damage is an answer and not an error: a task goes on to its end and says everything that it found.
-- An image that seems damaged is read once more, alone: a bit may have flipped on the way here.
-- A missing object is damage only if the manifest, read again, still names it; otherwise it `moved`, and the driver
-  that planned the task looks where its bytes are now.
+- Of an image that `moved` the driver that planned the task looks where its bytes are now.
 - In a block of which it is not recorded where events lie nothing is concluded; the walk goes on at the next block that
   knows.
 - An event header that is cut by the end of a chunk ends the walk: the next chunk's own index takes over.
@@ -21,25 +18,17 @@ and `joint_damages` compares neighbours when all chunks of a segment are known.
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import pairwise
 
 from segmentstore.codec.event_frame import EVENT_HEADER_BYTES, NoEventError, skip_events
-from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
-from segmentstore.contracts.identifiers import BufferView, ContainerId, SegmentId
-from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.contracts.identifiers import BufferView, SegmentId
 from segmentstore.spark.python_worker import LoopRunner
-from segmentstore.spark.tier2_access import Tier2Location, open_for_reading
-from tier2.container_objects import ObjectKind, ObjectNames
-from tier2.format.chunk_decoder import verify_chunk
-from tier2.format.chunk_format import BlockEntry, EventInformation
-from tier2.read.chunk_images import identity_of
-from tier2.settings import StorageSettings
-from tier2.sst.keyspace import LayoutEntry, block_events, reference_key
-from tier2.store_reader import ContainerReader
-
-_READ_BYTES_MAX = 8 << 20
-_GAP_BYTES_MAX = 128 << 10
+from segmentstore.spark.tier2_access import Tier2Location, container_reader, open_for_reading
+from tier2.format.chunk_format import EventInformation
+from tier2.layout_entry import LayoutEntry
+from tier2.offline.image_proof import ExamineBlock, ImageProof, SegmentImage, prove_images
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +77,15 @@ class ScrubbedImage:
     framing: ChunkFraming | None
     """None if the image could not be read to its end."""
     moved: bool = False
-    uncompressed_bytes: int = 0
 
 
 def scrub_images(
-    place: Tier2Location, images: Sequence[ScrubImage], *, framing: bool
+    place: Tier2Location, framing: bool, images: Sequence[ScrubImage]
 ) -> list[ScrubbedImage]:
-    """All of them, in the order in which they lie in their objects. Raises StorageError."""
+    """All of them, container by container, as they lie in their objects. `framing`: walk through the events as well.
+
+    Raises StorageError.
+    """
     with LoopRunner() as runner:
         return runner.run(_scrub_images(place, images, framing=framing, executor=runner.executor))
 
@@ -102,124 +93,38 @@ def scrub_images(
 async def _scrub_images(
     place: Tier2Location, images: Sequence[ScrubImage], *, framing: bool, executor: Executor
 ) -> list[ScrubbedImage]:
+    by_container: dict[int, dict[SegmentImage, ScrubImage]] = {}
+    for image in images:
+        stored = SegmentImage(SegmentId(image.segment_id), image.entry)
+        by_container.setdefault(image.container_id, {})[stored] = image
     found: list[ScrubbedImage] = []
     async with open_for_reading(place, executor) as store:
-        for group in _neighbour_groups(images):
-            found += await _scrub_group(store, group, framing=framing, executor=executor)
+        for container_id, named in sorted(by_container.items()):
+            reader = container_reader(store, container_id, executor)
+            walks: dict[SegmentImage, FramingWalk] = {}
+
+            def begin(
+                image: SegmentImage, walks: dict[SegmentImage, FramingWalk] = walks
+            ) -> ExamineBlock:
+                walks[image] = FramingWalk(image.entry.start_offset)
+                return walks[image].block
+
+            proving = prove_images(list(named), reader, begin=begin if framing else None)
+            async with aclosing(proving) as proofs:
+                async for proof in proofs:
+                    walk = walks.pop(proof.image, None)
+                    found.append(_scrubbed(named[proof.image], proof, walk))
     return found
 
 
-def _neighbour_groups(images: Sequence[ScrubImage]) -> list[list[ScrubImage]]:
-    """Neighbours in one object that one request brings."""
-    groups: list[list[ScrubImage]] = []
-    for image in sorted(images, key=_place_in_object):
-        entry, group = image.entry, groups[-1] if groups else None
-        if group is not None:
-            first, last = group[0].entry, group[-1].entry
-            behind = last.position + last.size
-            if (
-                (group[0].container_id, first.identity) == (image.container_id, entry.identity)
-                and behind <= entry.position <= behind + _GAP_BYTES_MAX
-                and entry.position + entry.size - first.position <= _READ_BYTES_MAX
-            ):
-                group.append(image)
-                continue
-        groups.append([image])
-    return groups
-
-
-def _place_in_object(image: ScrubImage) -> tuple[object, ...]:
-    return image.container_id, image.entry.identity, image.entry.position
-
-
-async def _scrub_group(
-    store: ObjectStore,
-    group: Sequence[ScrubImage],
-    *,
-    framing: bool,
-    executor: Executor,
-    is_repeated: bool = False,
-) -> list[ScrubbedImage]:
-    found: list[ScrubbedImage] = []
-    first = group[0]
-    start = first.entry.position
-    end = group[-1].entry.position + group[-1].entry.size
-    try:
-        content = memoryview(await store.get_range(_object_key(first), start, end - start))
-    except ObjectNotFoundError:
-        return [await _scrub_missing(image, store, executor) for image in group]
-    except CorruptedDataError as error:
-        # Volumes know by themselves that their bytes are damaged: one by one they may give the other images.
-        if len(group) == 1:
-            sentence = f"{error} segment={first.segment_name!r} offset={first.entry.start_offset}"
-            return [ScrubbedImage(first, (sentence,), None)]
-        for image in group:
-            found += await _scrub_group(store, [image], framing=framing, executor=executor)
-        return found
-    for image in group:
-        image_bytes = content[image.entry.position - start :][: image.entry.size]
-        scrubbed = scrub_image(image, image_bytes, framing=framing)
-        if scrubbed.damages and not is_repeated:
-            found += await _scrub_group(
-                store, [image], framing=framing, executor=executor, is_repeated=True
-            )
-        else:
-            found.append(scrubbed)
-    return found
-
-
-def scrub_image(image: ScrubImage, content: BufferView, *, framing: bool) -> ScrubbedImage:
-    """Prove one image, given its bytes. O(bytes)."""
-    entry = image.entry
-    walk = FramingWalk(entry.start_offset)
-
-    def examine(block: BlockEntry, decoded: BufferView) -> str:
-        return walk.block(decoded, block_events(entry, block))
-
-    report = verify_chunk(
-        content,
-        identity=identity_of(entry),
-        source=_object_key(image) + f"+{entry.position}",
-        examine=examine if framing else None,
-    )
-    place = f"segment={image.segment_name!r} offset={entry.start_offset}"
-    damages = [f"{damage} {place}" for damage in report.damages]
-    length = 0 if report.index is None else report.index.end_offset - report.index.start_offset
-    if report.index is not None and length != entry.length:
-        damages.append(f"chunk has another length than recorded {place} found={length}")
+def _scrubbed(image: ScrubImage, proof: ImageProof, walk: "FramingWalk | None") -> ScrubbedImage:
+    place = f"segment={image.segment_name!r} offset={image.entry.start_offset}"
     return ScrubbedImage(
         image=image,
-        damages=tuple(damages),
-        framing=walk.result() if framing and not damages else None,
-        uncompressed_bytes=length,
+        damages=tuple(f"{damage} {place}" for damage in proof.damages),
+        framing=walk.result() if walk is not None and not proof.damages else None,
+        moved=proof.is_moved,
     )
-
-
-async def _scrub_missing(
-    image: ScrubImage, store: ObjectStore, executor: Executor
-) -> ScrubbedImage:
-    """The manifest decides whether the object is lost or only somewhere else by now."""
-    reader = ContainerReader(
-        object_store=store,
-        container_id=ContainerId(image.container_id),
-        settings=StorageSettings(),
-        executor=executor,
-    )
-    view = await reader.refresh()
-    entry = image.entry
-    reference = reference_key(entry.identity, SegmentId(image.segment_id), entry.end_offset)
-    if await view.get(reference) is None:
-        return ScrubbedImage(image, (), None, moved=True)
-    sentence = (
-        f"chunk is missing object={_object_key(image)} segment={image.segment_name!r}"
-        f" offset={entry.start_offset} length={entry.length}"
-    )
-    return ScrubbedImage(image, (sentence,), None)
-
-
-def _object_key(image: ScrubImage) -> str:
-    names = ObjectNames(ContainerId(image.container_id))
-    return names.key(ObjectKind.CHUNKS, image.entry.identity)
 
 
 class FramingWalk:

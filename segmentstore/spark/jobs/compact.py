@@ -7,13 +7,11 @@
 - A refusal costs the upload and nothing else: the segment changed meanwhile, or the plan was made from a manifest that
   was not the newest any more (volumes are seen a little late). Such segments are planned again, a few times.
 - Windows below `window_bytes_min` stay: small segments share objects, and one of each for them would be dearer.
-- A task (`rewrite_window`) joins neighbouring chunks of one segment. The bytes are the same and so is what is known of
-  events: blocks are joined, never cut. Every image that is read is proved first, every one that is written is
-  decoded once more; a damaged image is evidence and is never copied.
+- A task (`rewrite_window`) has Tier 2 join neighbouring chunks of one segment (tier2/maintenance/chunk_rewriting.py).
 - A task that runs twice writes the same bytes under the same key: nothing in them depends on when or where it ran.
 - A task publishes nothing: the owner looks at what was uploaded and decides.
 
-Tasks import this module, so it imports neither aiohttp nor tier1. This is why the protocol `SwapOwner` is here, and not
+Tasks import this module, so it does not import aiohttp. This is why the protocol `SwapOwners` is here, and not
 beside its two implementations in swap_owners.py.
 """
 
@@ -27,29 +25,22 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from segmentstore.codec.crc32 import crc32_of
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, SwapRefusedError
 from segmentstore.contracts.identifiers import BufferView, ContainerId, SegmentId
-from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.contracts.storage import ProposedImage, SwapProposal
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.spark.jobs.job_execution import TaskRunner, waves
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.tier2_access import (
     Tier2Location,
+    container_reader,
     is_volumes,
     open_containers,
     open_for_reading,
     open_for_uploads,
 )
-from tier2.container_objects import ObjectKind, ObjectNames
-from tier2.format.block import decode_block
-from tier2.format.chunk_encoder import EncodedChunk, encode_chunk
-from tier2.format.chunk_format import HEADER_BYTES, Compression, parse_header
-from tier2.maintenance.compaction import join_blocks
-from tier2.publish.chunk_upload import NewChunk
-from tier2.read.chunk_images import Block, decoded_blocks, verify_image
-from tier2.sst.keyspace import LayoutEntry
+from tier2.layout_entry import LayoutEntry
+from tier2.maintenance.chunk_rewriting import proposed_images, rewrite_chunks
 from tier2.store_reader import SegmentLayout
 
 REFUSALS_MAX = 1_000
@@ -164,7 +155,7 @@ class RewrittenWindow:
     """A sentence, if the window could not be rewritten."""
 
 
-class SwapOwner(Protocol):
+class SwapOwners(Protocol):
     """What the job asks of owners. Everything blocks."""
 
     def reserve(self, container_id: int, count: int) -> list[str]:
@@ -188,7 +179,7 @@ class CompactJob:
         *,
         place: Tier2Location,
         tasks: TaskRunner,
-        owner: SwapOwner | None,
+        owner: SwapOwners | None,
         settings: CompactSettings,
         progress: Progress = lambda _done, _total: None,
     ) -> None:
@@ -226,7 +217,7 @@ class CompactJob:
         return self._summary
 
     @property
-    def _owner(self) -> SwapOwner:
+    def _owner(self) -> SwapOwners:
         assert self._named_owner is not None, "only a dry run has no owner"
         return self._named_owner
 
@@ -366,18 +357,7 @@ def windows_of(layout: SegmentLayout, settings: CompactSettings) -> list[Window]
 
 
 def _swap_proposal(window: Window, result: RewrittenWindow) -> SwapProposal:
-    names = ObjectNames(ContainerId(window.container_id))
-    old = [
-        ProposedImage(
-            entry.start_offset,
-            entry.end_offset,
-            names.key(ObjectKind.CHUNKS, entry.identity),
-            entry.position,
-            entry.size,
-            entry.file_crc32,
-        )
-        for entry in window.entries
-    ]
+    old = proposed_images(ContainerId(window.container_id), window.entries)
     return SwapProposal(SegmentId(window.segment_id), old, list(result.new))
 
 
@@ -390,111 +370,25 @@ def rewrite_window(place: Tier2Location, task: RewriteTask) -> RewrittenWindow:
 async def _rewrite(place: Tier2Location, task: RewriteTask, executor: Executor) -> RewrittenWindow:
     try:
         async with open_for_reading(place, executor) as store:
-            try:
-                read = await _read_window(store, task)
-            except CorruptedDataError:
-                # A bit may have flipped on the way here.
-                read = await _read_window(store, task)
+            rewritten = await rewrite_chunks(
+                container_reader(store, task.container_id, executor),
+                task.entries,
+                object_key=task.object_key,
+                chunk_bytes_max=task.chunk_bytes_max,
+                created_ms=task.created_ms,
+            )
     except ObjectNotFoundError:
         return RewrittenWindow(task, why_not="its chunks are somewhere else by now")
     except CorruptedDataError as error:
         return RewrittenWindow(task, why_not=f"not copied, it is damaged: {error}")
-    if read is None:
+    if rewritten is None:
         return RewrittenWindow(task)
-    chunks, in_zstd = read
-    if in_zstd and len(chunks) >= len(task.entries):
-        return RewrittenWindow(task)
-    buffers, new = encoded_object(task, chunks)
-    window = RewrittenWindow(task, tuple(new), sum(image.size for image in new))
+    window = RewrittenWindow(task, tuple(rewritten.images), rewritten.size)
     if task.staging_directory:
-        return _stage_object(window, buffers)
+        return _stage_object(window, rewritten.buffers)
     async with open_for_uploads(place, executor) as store:
-        await store.put(task.object_key, buffers)
+        await store.put(task.object_key, rewritten.buffers)
     return window
-
-
-async def _is_zstd(store: ObjectStore, task: RewriteTask, entry: LayoutEntry) -> bool:
-    """By its header alone: whether a chunk that no neighbour joins is worth a look at all."""
-    head = await store.get_range(_object_key(task, entry), entry.position, HEADER_BYTES)
-    return parse_header(head, source=str(entry.identity)).compression is Compression.ZSTD
-
-
-async def _read_window(store: ObjectStore, task: RewriteTask) -> tuple[list[NewChunk], bool] | None:
-    """As joined(); None if the header of the only chunk says that there is nothing to do."""
-    if len(task.entries) == 1 and await _is_zstd(store, task, task.entries[0]):
-        return None
-    images = [
-        await store.get_range(_object_key(task, entry), entry.position, entry.size)
-        for entry in task.entries
-    ]
-    return joined(task, images)
-
-
-def joined(task: RewriteTask, images: Sequence[bytes]) -> tuple[list[NewChunk], bool]:
-    """The chunks that the images of the window become, and whether all of them are in zstd already.
-
-    O(bytes). Raises CorruptedDataError.
-    """
-    blocks: list[Block] = []
-    in_zstd = True
-    for entry, image in zip(task.entries, images, strict=True):
-        index = verify_image(entry, image)
-        header = parse_header(image, source=str(entry.identity))
-        in_zstd = in_zstd and header.compression is Compression.ZSTD
-        blocks += decoded_blocks(entry, image, index)
-    chunks = join_blocks(
-        task.entries[0].start_offset,
-        blocks,
-        chunk_bytes_max=max(task.chunk_bytes_max, task.entries[0].length),
-        compression=Compression.ZSTD,
-    )
-    return chunks, in_zstd
-
-
-def encoded_object(
-    task: RewriteTask, chunks: Sequence[NewChunk]
-) -> tuple[list[BufferView], list[ProposedImage]]:
-    """The bytes of the object that holds the chunks, and where each lies in it. Raises CorruptedDataError."""
-    buffers: list[BufferView] = []
-    images: list[ProposedImage] = []
-    position = 0
-    for chunk in chunks:
-        encoded = encode_chunk(
-            start_offset=chunk.offset,
-            runs=chunk.runs,
-            compression=Compression.ZSTD,
-            created_ms=task.created_ms,
-            events=chunk.events if any(chunk.events) else None,
-            joins_times=False,
-        )
-        image = b"".join(encoded.buffers)
-        _require_same_bytes(chunk, encoded, image)
-        images.append(
-            ProposedImage(
-                chunk.offset,
-                encoded.end_offset,
-                task.object_key,
-                position,
-                encoded.size,
-                encoded.file_crc32,
-            )
-        )
-        buffers.append(image)
-        position += encoded.size
-    return buffers, images
-
-
-def _require_same_bytes(chunk: NewChunk, encoded: EncodedChunk, image: bytes) -> None:
-    """The last look before the only other copy may go."""
-    view = memoryview(image)
-    crc32 = 0
-    for block in encoded.index.entries:
-        content = decode_block(block, view[block.position : block.end_position])
-        crc32 = crc32_of(content, crc32)
-    if crc32 != chunk.crc32:
-        raise CorruptedDataError(
-            f"a chunk changed while it was encoded offset={chunk.offset} length={chunk.length}"
-        )
 
 
 def _stage_object(window: RewrittenWindow, buffers: Sequence[BufferView]) -> RewrittenWindow:
@@ -502,8 +396,3 @@ def _stage_object(window: RewrittenWindow, buffers: Sequence[BufferView]) -> Rew
     with path.open("wb") as file:
         file.writelines(buffers)
     return RewrittenWindow(window.task, window.new, window.stored_bytes, str(path))
-
-
-def _object_key(task: RewriteTask, entry: LayoutEntry) -> str:
-    names = ObjectNames(ContainerId(task.container_id))
-    return names.key(ObjectKind.CHUNKS, entry.identity)

@@ -27,8 +27,8 @@ from segmentstore.spark.jobs.stream_statistics import (
     ChunkSpanStatistics,
     SegmentStatistics,
     StreamStatistics,
-    facts_of,
     join_spans,
+    read_spans,
     stream_of,
 )
 from segmentstore.spark.python_worker import LoopRunner
@@ -173,7 +173,7 @@ class StatsJob:
         total = sum(len(stretch.entries) for stretch in stretches)
         done = 0
         self._progress(0, total)
-        work = partial(_facts_of_some, self._place)
+        work = partial(read_spans, self._place)
         tasks = list(waves(stretches, max(1, len(stretches) // (self._tasks.wave_tasks * 4))))
         for wave in waves(tasks, self._tasks.wave_tasks):
             written: dict[str, object] = {}
@@ -245,9 +245,3 @@ class StatsJob:
 
 def _segment_of(layout: SegmentLayout) -> tuple[int, int]:
     return layout.container_id, int(layout.record.segment_id)
-
-
-def _facts_of_some(
-    place: Tier2Location, stretches: Sequence[ChunkSpan]
-) -> list[ChunkSpanStatistics]:
-    return [facts_of(place, stretch) for stretch in stretches]

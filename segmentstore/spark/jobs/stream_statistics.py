@@ -1,6 +1,6 @@
 """What the `stats` job knows: chunk indexes -> facts of spans of chunks -> facts of segments -> streams.
 
-    task      `facts_of`: what the chunk indexes of a span of one segment say. No block is read.
+    task      `read_spans`: what the chunk indexes of spans of segments say. No block is read.
     driver    `join_spans`: the facts of a segment from those of its spans; `StreamStatistics`: a stream. Pure.
 
 Of the events only numbers are known: where blocks begin. So the events of the last known block of a span are those up
@@ -15,23 +15,22 @@ twice as long.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from segmentstore.codec.stream_names import parse_segment
 from segmentstore.contracts.errors import InvalidRequestError, ObjectNotFoundError
-from segmentstore.contracts.identifiers import EVENT_COUNT, ContainerId
+from segmentstore.contracts.identifiers import EVENT_COUNT
+from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.spark.python_worker import LoopRunner
-from segmentstore.spark.tier2_access import Tier2Location, open_for_reading
+from segmentstore.spark.tier2_access import Tier2Location, container_reader, open_for_reading
 from tier2.format.chunk_format import ChunkIndex
-from tier2.settings import StorageSettings
-from tier2.sst.keyspace import LayoutEntry, block_events
-from tier2.store_reader import ContainerReader
+from tier2.layout_entry import LayoutEntry
 
 BUCKETS_MAX = 256
 _MINUTE_MS = 60_000
 UNKNOWN_TIME_MS = -1
-INDEX_ONLY = StorageSettings(whole_chunk_read_bytes_max=0)
 OTHER_SEGMENTS = "(other segments)"
 STORE_SEGMENTS = "(the store's own)"
 _SYSTEM_PREFIX = "_system/"
@@ -114,8 +113,6 @@ class ChunkSpanStatistics:
     """Sums over a stretch; sizes in bytes, times in Unix milliseconds."""
 
     times: TimeBuckets = field(default_factory=TimeBuckets)
-    untimed_bytes: int = 0
-    blocks: int = 0
     blocks_by_compression: dict[int, int] = field(default_factory=dict)
     first_number: int | None = None
     """Of the first event whose number is known."""
@@ -131,19 +128,15 @@ class ChunkSpanStatistics:
     def add_index(self, entry: LayoutEntry, index: ChunkIndex) -> None:
         """One chunk, in the words of the segment. O(blocks)."""
         for block in index.entries:
-            self.blocks += 1
             kind = int(block.compression)
             self.blocks_by_compression[kind] = self.blocks_by_compression.get(kind, 0) + 1
-            events = block_events(entry, block)
+            events = entry.block_events(block)
             if events is None:
-                self.untimed_bytes += block.uncompressed_length
                 continue
             low, high = events.lowest_time_ms, events.highest_time_ms
             if high:
                 self._note_times(low, high)
                 self.times.add(low, block.uncompressed_length, 0)
-            else:
-                self.untimed_bytes += block.uncompressed_length
             if events.first_event_position is not None:
                 self.count_up_to(events.first_event_number)
                 self.last_number = events.first_event_number
@@ -166,8 +159,6 @@ class ChunkSpanStatistics:
     def as_json(self) -> dict[str, object]:
         return {
             "times": self.times.as_json(),
-            "untimed_bytes": self.untimed_bytes,
-            "blocks": self.blocks,
             "blocks_by_compression": list(self.blocks_by_compression.items()),
             "numbers": [self.first_number, self.last_number, self.last_time_ms],
             "bounds": [self.lowest_time_ms, self.highest_time_ms],
@@ -177,38 +168,35 @@ class ChunkSpanStatistics:
     def of_json(cls, value: Mapping[str, object]) -> "ChunkSpanStatistics":
         times, kinds = value["times"], value["blocks_by_compression"]
         numbers, bounds = value["numbers"], value["bounds"]
-        untimed, blocks = value["untimed_bytes"], value["blocks"]
         assert isinstance(times, dict), f"times are an object found={times!r}"
         assert isinstance(kinds, list), f"kinds are a list found={kinds!r}"
         assert isinstance(numbers, list), f"numbers are a list found={numbers!r}"
         assert isinstance(bounds, list), f"bounds are a list found={bounds!r}"
-        assert isinstance(untimed, int), f"bytes are a number found={untimed!r}"
-        assert isinstance(blocks, int), f"blocks are a number found={blocks!r}"
-        return cls(TimeBuckets.of_json(times), untimed, blocks, dict(kinds), *numbers, *bounds)
+        return cls(TimeBuckets.of_json(times), dict(kinds), *numbers, *bounds)
 
 
-def facts_of(place: Tier2Location, stretch: ChunkSpan) -> ChunkSpanStatistics:
+def read_spans(place: Tier2Location, spans: Sequence[ChunkSpan]) -> list[ChunkSpanStatistics]:
     """One request for each chunk. Raises StorageError, CorruptedDataError."""
     with LoopRunner() as runner:
 
-        async def read() -> ChunkSpanStatistics:
-            facts = ChunkSpanStatistics()
+        async def read() -> list[ChunkSpanStatistics]:
             async with open_for_reading(place, runner.executor) as store:
-                reader = ContainerReader(
-                    object_store=store,
-                    container_id=ContainerId(stretch.container_id),
-                    settings=INDEX_ONLY,
-                    executor=runner.executor,
-                )
-                try:
-                    for entry in stretch.entries:
-                        index = await reader.components.chunk_reader.index(entry)
-                        facts.add_index(entry, index)
-                except ObjectNotFoundError:
-                    return ChunkSpanStatistics(moved=True)
-            return facts
+                return [await _read_span(store, span, runner.executor) for span in spans]
 
         return runner.run(read())
+
+
+async def _read_span(
+    store: ObjectStore, span: ChunkSpan, executor: Executor
+) -> ChunkSpanStatistics:
+    reader = container_reader(store, span.container_id, executor, indexes_only=True)
+    statistics = ChunkSpanStatistics()
+    try:
+        for entry in span.entries:
+            statistics.add_index(entry, await reader.chunk_index(entry))
+    except ObjectNotFoundError:
+        return ChunkSpanStatistics(moved=True)
+    return statistics
 
 
 def join_spans(
@@ -220,8 +208,6 @@ def join_spans(
         if facts.first_number is not None:
             whole.count_up_to(facts.first_number)
         whole.times.merge(facts.times)
-        whole.untimed_bytes += facts.untimed_bytes
-        whole.blocks += facts.blocks
         for kind, count in facts.blocks_by_compression.items():
             before = whole.blocks_by_compression.get(kind, 0)
             whole.blocks_by_compression[kind] = before + count

@@ -1,40 +1,31 @@
 """The owner of a container as the `compact` job meets it: over HTTP if the service runs, in this process if not.
 
-- Only the owner changes a manifest. With the service off it has no owner, so the job claims an epoch first, by opening
-  the container's log as the service would: the log is held meanwhile, and whatever is in it waits for the next
-  start.
+- Only the owner changes a manifest. With the service off it has no owner, so the job claims an epoch first; how, only
+  its caller knows (segmentstore/host/offline_owner.py): nothing here knows a log.
 - Neither decides anything about a swap: a refusal comes with the owner's reason.
 """
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict
-from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import aiohttp
 
 from segmentstore.contracts.errors import (
     InvalidRequestError,
-    LogInUseError,
     StorageError,
     StorageUnavailableError,
     SwapRefusedError,
 )
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
-from segmentstore.contracts.storage import SwapProposal
-from segmentstore.runtime.clock import SystemWallClock
-from segmentstore.runtime.entropy import system_random
-from segmentstore.runtime.files import SystemFileSystem
-from segmentstore.spark.jobs.compact import SwapOwner
+from segmentstore.contracts.storage import SwapOwner, SwapProposal
+from segmentstore.spark.jobs.compact import SwapOwners
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.tier2_access import Tier2Location, open_for_owner
-from tier1.file_log.log import FileDurableDataLog
-from tier2.settings import StorageSettings
-from tier2.store_reader import ContainerReader
-from tier2.tiered_storage import TieredStorage
 
 _ATTEMPTS_MAX = 120
 _PAUSE_SECONDS = 0.5
@@ -43,19 +34,32 @@ _ANSWER_SECONDS = 600.0
 _CONFLICT, _BUSY = 409, 503
 
 
+class OfflineOwners(Protocol):
+    """Owners in this process, each with an epoch of its own."""
+
+    async def owner_of(self, container_id: ContainerId) -> SwapOwner:
+        """Raises InvalidRequestError if it cannot be claimed, StorageError."""
+        ...
+
+    async def close(self) -> None:
+        """Idempotent."""
+        ...
+
+
+OpenOwners: TypeAlias = Callable[[ObjectStore, Executor], OfflineOwners]
+"""Of the containers in an object store that is open for their owner."""
+
+
 @contextmanager
 def open_owner(
-    place: Tier2Location, *, server: str = "", data_directory: Path | None = None
-) -> Iterator[SwapOwner | None]:
-    """The service at `server`; else this process, which claims the next epoch of the store in `data_directory`.
-
-    None without both.
-    """
+    place: Tier2Location, *, server: str = "", open_owners: OpenOwners | None = None
+) -> Iterator[SwapOwners | None]:
+    """The service at `server`; else this process, which claims containers through `open_owners`. None without both."""
     with LoopRunner() as runner:
         if server:
             yield ServiceOwner(server, runner)
-        elif data_directory is not None:
-            owner = ClaimingOwner(place=place, data_directory=data_directory, runner=runner)
+        elif open_owners is not None:
+            owner = ClaimingOwner(place=place, open_owners=open_owners, runner=runner)
             try:
                 yield owner
             finally:
@@ -134,16 +138,16 @@ class ServiceOwner:
 
 
 class ClaimingOwner:
-    """The owner while the service is off: claims a container's next epoch when it is first asked about it."""
+    """The owners while the service is off: claims a container's next epoch when it is first asked about it."""
 
-    def __init__(self, *, place: Tier2Location, data_directory: Path, runner: LoopRunner) -> None:
-        """`data_directory`: with the logs of the store, so that the epochs are those of its owner."""
+    def __init__(
+        self, *, place: Tier2Location, open_owners: OpenOwners, runner: LoopRunner
+    ) -> None:
         self._place = place
-        self._data_directory = data_directory.absolute()
+        self._open_owners = open_owners
         self._runner = runner
         self._stack = AsyncExitStack()
-        self._store: ObjectStore | None = None
-        self._owners: dict[int, TieredStorage] = {}
+        self._owners: OfflineOwners | None = None
 
     def reserve(self, container_id: int, count: int) -> list[str]:
         return self._owner(container_id).reserve_object_keys(count)
@@ -159,56 +163,18 @@ class ClaimingOwner:
 
     def close(self) -> None:
         """Let go of logs and volumes; what was published stays. Idempotent."""
-        self._owners.clear()
+        self._owners = None
         self._runner.run(self._stack.aclose())
 
-    def _owner(self, container_id: int) -> TieredStorage:
-        if container_id not in self._owners:
-            self._owners[container_id] = self._runner.run(self._claim(ContainerId(container_id)))
-        return self._owners[container_id]
+    def _owner(self, container_id: int) -> SwapOwner:
+        return self._runner.run(self._owner_of(ContainerId(container_id)))
 
-    async def _claim(self, container_id: ContainerId) -> TieredStorage:
-        if self._store is None:
-            self._store = await self._stack.enter_async_context(self._open_store())
-        path = self._data_directory / "tier1" / f"container-{container_id:04d}"
-        if not (path / "identity").exists():
-            raise InvalidRequestError(
-                f"the log of the container is not there, so its next epoch is not known path={path}; "
-                "name the data directory of the store with --data"
-            )
-        reader = ContainerReader(
-            object_store=self._store,
-            container_id=container_id,
-            settings=StorageSettings(),
-            executor=self._runner.executor,
-        )
-        await reader.refresh()
-        log = FileDurableDataLog(
-            str(path),
-            files=SystemFileSystem(),
-            executor=self._runner.executor,
-            random=system_random(),
-            owner=f"compaction process_id={os.getpid()}",
-        )
-        try:
-            epoch = await log.initialize()
-        except LogInUseError as error:
-            raise InvalidRequestError(
-                f"the store runs: name it with --server, so that it can check what is proposed: {error}"
-            ) from error
-        self._stack.push_async_callback(log.close)
-        storage = TieredStorage(
-            object_store=self._store,
-            store_id=reader.manifest.store_id,
-            container_id=container_id,
-            container_count=reader.manifest.container_count,
-            settings=StorageSettings(),
-            wall_clock=SystemWallClock(),
-            random=system_random(),
-            executor=self._runner.executor,
-        )
-        await storage.claim(epoch=epoch, log_id=log.log_id, follows=log.follows)
-        return storage
+    async def _owner_of(self, container_id: ContainerId) -> SwapOwner:
+        if self._owners is None:
+            store = await self._stack.enter_async_context(self._open_store())
+            self._owners = self._open_owners(store, self._runner.executor)
+            self._stack.push_async_callback(self._owners.close)
+        return await self._owners.owner_of(container_id)
 
     @asynccontextmanager
     async def _open_store(self) -> AsyncIterator[ObjectStore]:

@@ -39,8 +39,8 @@ from segmentstore.spark.tier2_access import (
     open_containers,
     open_for_reading,
 )
+from tier2.layout_entry import LayoutEntry
 from tier2.offline.verify import VerifyReport, verify_container
-from tier2.sst.keyspace import LayoutEntry
 from tier2.store_reader import ContainerReader
 
 Progress = Callable[[int, int], None]
@@ -202,7 +202,7 @@ class VerifyJob:
     def _scrub(self, images: Sequence[ScrubImage]) -> list[ScrubImage]:
         """Those that were somewhere else by then."""
         moved: list[ScrubImage] = []
-        work = partial(_scrub_task, self._place, self._settings.framing)
+        work = partial(scrub_images, self._place, self._settings.framing)
         groups = tasks_of(images, self._settings.task_bytes)
         total = sum(image.entry.size for image in images)
         done = 0
@@ -326,14 +326,6 @@ def _since_last_end(entries: Sequence[Entry]) -> Sequence[Entry]:
     """Of the run that was cut off; none if the last one came to its end."""
     ends = [number for number, entry in enumerate(entries) if "ended" in entry]
     return entries[ends[-1] + 1 :] if ends else entries
-
-
-def _scrub_task(
-    place: Tier2Location,
-    framing: bool,
-    images: Sequence[ScrubImage],
-) -> list[ScrubbedImage]:
-    return scrub_images(place, images, framing=framing)
 
 
 def _as_entry(one: ScrubbedImage) -> Entry:

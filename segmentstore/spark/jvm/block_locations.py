@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from segmentstore.contracts.errors import SegmentTruncatedError
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
@@ -42,7 +42,6 @@ from segmentstore.spark.tier2_access import (
     OPEN_PAUSE_SECONDS,
     Tier2Reader,
 )
-from tier2.manifest.manifest import Manifest
 from tier2.store_reader import ContainerReader
 
 _LOG = logging.getLogger(__name__)
@@ -69,25 +68,29 @@ class Found:
     """No event of the range is wanted that begins there or behind."""
 
 
+ManifestIdentity: TypeAlias = tuple[bytes, int, int, bytes]
+"""As ContainerReader.manifest_identity."""
+
+
 class ResolvedBlockCache:
     """What RangeResolver found."""
 
     def __init__(self, *, blocks_max: int = BLOCKS_MAX) -> None:
         self._blocks_max = blocks_max
-        self._found: OrderedDict[tuple[object, ...], Found] = OrderedDict()
+        self._found: OrderedDict[tuple[ManifestIdentity, SegmentRange], Found] = OrderedDict()
         self._count = 0
 
-    def get(self, manifest: Manifest, part: SegmentRange) -> Found | None:
+    def get(self, manifest: ManifestIdentity, part: SegmentRange) -> Found | None:
         """What was found for the range below this manifest. O(1)."""
-        key = _cache_key(manifest, part)
+        key = manifest, part
         found = self._found.get(key)
         if found is not None:
             self._found.move_to_end(key)
         return found
 
-    def keep(self, manifest: Manifest, part: SegmentRange, found: Found) -> None:
+    def keep(self, manifest: ManifestIdentity, part: SegmentRange, found: Found) -> None:
         """`found` is all that is below this manifest."""
-        key = _cache_key(manifest, part)
+        key = manifest, part
         if key in self._found or len(found.blocks) > self._blocks_max:
             return
         self._found[key] = found
@@ -95,10 +98,6 @@ class ResolvedBlockCache:
         while self._count > self._blocks_max:
             _, gone = self._found.popitem(last=False)
             self._count -= len(gone.blocks)
-
-
-def _cache_key(manifest: Manifest, part: SegmentRange) -> tuple[object, ...]:
-    return manifest.store_id, manifest.container_id, manifest.version, manifest.nonce, part
 
 
 class RangeResolver:
@@ -166,7 +165,7 @@ class RangeResolver:
         container = await view.container(view.container_id(part.segment_name))
         if container is None:
             return nothing
-        manifest = container.manifest
+        manifest = container.manifest_identity
         kept = self._placed.get(manifest, part)
         if kept is not None:
             return kept
@@ -195,7 +194,7 @@ class RangeResolver:
                 found[0] = replace(found[0], event_number=number)
             # What was lost is told each time, and the manifest may have moved on meanwhile.
             whole = Found(blocks=found, published_end=record.length, start=start, end=end)
-            if start == part.start and container.manifest == manifest:
+            if start == part.start and container.manifest_identity == manifest:
                 self._placed.keep(manifest, part, whole)
             return whole
         except SegmentTruncatedError as error:

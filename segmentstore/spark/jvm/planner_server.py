@@ -59,9 +59,8 @@ from segmentstore.spark.scan.scan_planner import bounds_of, plan_scan
 from segmentstore.spark.schema import spark_schema
 from segmentstore.spark.service_connection import connect_service
 from segmentstore.spark.streams.stream_source import StreamSource, open_stream_source, place_of
-from segmentstore.spark.tier2_access import locate_objects
+from segmentstore.spark.tier2_access import is_bucket, locate_objects
 from tier2.object_stores.object_locations import ObjectLocation
-from tier2.object_stores.places import is_remote
 
 IDLE_SECONDS_MAX: Final = 600.0
 PLACED_OBJECTS_MAX: Final = 1000
@@ -151,7 +150,7 @@ async def _place(
         placed=placed,
     )
     place = place_of(options)
-    remote = place is not None and is_remote(place.place)
+    remote = place is not None and is_bucket(place)
     objects_max = PLACED_REMOTE_OBJECTS_MAX if remote else PLACED_OBJECTS_MAX
     whole: list[SegmentRange] = []
     objects: set[str] = set()

@@ -5,11 +5,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from segmentstore.host.offline_owner import OfflineOwner
 from segmentstore.spark.jobs.compact import CompactJob, CompactSettings, CompactSummary, Progress
 from segmentstore.spark.jobs.export import ExportJob, ExportSettings, ExportSummary
 from segmentstore.spark.jobs.file_import import ImportJob, ImportSettings, ImportSummary
@@ -120,8 +122,8 @@ def compacted(
     spark: SparkSession, live: JobStore, *, online: bool, progress: Progress = goes_on
 ) -> CompactSummary:
     server = live.address if online else ""
-    data = None if online else live.data_directory
-    with open_owner(live.place, server=server, data_directory=data) as owner:
+    owners = None if online else partial(OfflineOwner, data_directory=live.data_directory)
+    with open_owner(live.place, server=server, open_owners=owners) as owner:
         return CompactJob(
             place=live.place,
             tasks=SparkTaskRunner(spark),

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.host.offline_owner import OfflineOwner
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
 from segmentstore.spark.jobs.compact import CompactJob, CompactSettings, CompactSummary
@@ -64,7 +66,9 @@ def data(store: GeneratedStore, tmp_path: Path) -> Path:
 def owner(store: GeneratedStore, data: Path) -> Iterator[ClaimingOwner]:
     with LoopRunner() as runner:
         claiming = ClaimingOwner(
-            place=Tier2Location(place=store.place), data_directory=data, runner=runner
+            place=Tier2Location(place=store.place),
+            open_owners=partial(OfflineOwner, data_directory=data),
+            runner=runner,
         )
         yield claiming
         claiming.close()
@@ -191,7 +195,9 @@ def test_h7_without_the_logs_of_the_store_nothing_is_claimed(
 ) -> None:
     with LoopRunner() as runner:
         owner = ClaimingOwner(
-            place=Tier2Location(place=store.place), data_directory=tmp_path / "none", runner=runner
+            place=Tier2Location(place=store.place),
+            open_owners=partial(OfflineOwner, data_directory=tmp_path / "none"),
+            runner=runner,
         )
         with pytest.raises(InvalidRequestError, match="--data"):
             compacted(store, owner)

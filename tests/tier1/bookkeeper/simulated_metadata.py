@@ -47,6 +47,18 @@ class MemoryMetadataStore:
         self.values[path] = VersionedValue(value, version + 1)
         return version + 1
 
+    async def delete(self, path: str, *, version: int) -> None:
+        if self.network is None:
+            self._delete(path, version)
+        else:
+            await self.network.request(lambda: self._delete(path, version), _unavailable)
+
+    def _delete(self, path: str, version: int) -> None:
+        found = self.values.get(path)
+        if found is None or found.version != version:
+            raise MetadataChangedError(f"the value has changed path={path!r} version={version}")
+        del self.values[path]
+
     async def children(self, path: str) -> list[str]:
         prefix = f"{path.rstrip('/')}/"
         names = {

@@ -87,6 +87,11 @@ class _StepMetadata:
             MetadataUnavailableError("lost"),
         )
 
+    async def delete(self, path: str, *, version: int) -> None:
+        await self._steps.take(
+            lambda: self._real.delete(path, version=version), MetadataUnavailableError("lost")
+        )
+
     async def children(self, path: str) -> list[str]:
         return await self._real.children(path)
 
@@ -131,6 +136,9 @@ class _StepLedgers:
         return await self._steps.take(
             lambda: self._real.open_fenced(ledger_id), LedgerUnavailableError("lost")
         )
+
+    async def open_unfenced(self, ledger_id: LedgerId) -> LedgerReader:
+        return await self._real.open_unfenced(ledger_id)
 
     async def delete(self, ledger_id: LedgerId) -> None:
         await self._steps.take(lambda: self._real.delete(ledger_id), LedgerUnavailableError("lost"))

@@ -21,7 +21,7 @@ from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tests.tier2.storage.small_rounds import keys_of
 from tests.tier2.storage.test_blocks_of_events import blocks_of, event, known
 from tier2.format.chunk_format import Compression
-from tier2.maintenance import compaction
+from tier2.maintenance import chunk_rewriting, compaction
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.offline.verify import verify_container
 from tier2.store_reader import ContainerReader
@@ -336,7 +336,7 @@ async def test_h76_joined_blocks_know_what_their_parts_knew(
 async def test_a_chunk_with_a_block_for_each_of_many_times_is_bounded_and_not_joined_again(
     store: FaultyStore, backing: ObjectStoreBacking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "JOINED_TIMES_MAX", 16)
+    monkeypatch.setattr(chunk_rewriting, "JOINED_TIMES_MAX", 16)
     monkeypatch.setattr(compaction, "_FULL_CHUNK_BLOCKS", 8)
     owner = await ObjectStoreBacking(store, COLD).claimed(1)
     content = b""

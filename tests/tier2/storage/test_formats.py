@@ -17,9 +17,9 @@ from segmentstore.contracts.identifiers import (
 )
 from segmentstore.contracts.storage import SegmentRecord
 from tier2.container_objects import ObjectIdentity, ObjectKind, ObjectNames
+from tier2.layout_entry import LayoutEntry
 from tier2.manifest.manifest import Manifest, decode_manifest
 from tier2.sst.keyspace import (
-    LayoutEntry,
     attribute_key,
     catalog_key,
     decode_attribute,

@@ -18,10 +18,10 @@ from tests.tier2.storage.small_rounds import keys_of
 from tests.tier2.storage.test_blocks_of_events import blocks_of, event, known
 from tests.tier2.storage.test_compaction import rounds, settle, trickle, verified
 from tier2.format.chunk_format import ChunkIndex
+from tier2.layout_entry import LayoutEntry
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.offline.verify import VerifyReport, verify_container
 from tier2.read.chunk_images import verify_image
-from tier2.sst.keyspace import LayoutEntry
 from tier2.store_reader import ContainerReader
 from tier2.tiered_storage import TieredStorage
 
@@ -205,6 +205,21 @@ async def test_a_quick_look_finds_what_is_missing_and_a_deep_one_what_is_damaged
     lost = await look(store, deep=False)
     assert lost.damage_count == 1
     assert "chunk is missing" in lost.damages[0]
+
+
+async def test_bytes_that_the_store_itself_calls_damaged_are_damage_and_the_rest_is_proved(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    def refuse(_: bytes) -> bytes:
+        raise CorruptedDataError("the store compared a checksum of its own")
+
+    owner = await backing.claimed(1)
+    await trickle(owner, 4)
+    keys = await chunk_keys(store)
+    store.damage = {keys[1]: refuse}
+    found = await look(store, deep=True)
+    assert (found.damage_count, found.chunks) == (1, 4)
+    assert "a checksum of its own" in found.damages[0]
 
 
 def test_h36_publications_wait_a_second_or_so_for_a_scrub_of_many_tiny_chunks() -> None:

@@ -20,9 +20,13 @@ from tests.tier2.storage.test_compaction import rounds, settle, trickle, verifie
 from tier2.container_objects import ObjectKind, ObjectNames
 from tier2.format.chunk_encoder import encode_chunk
 from tier2.format.chunk_format import Compression, EventInformation
+from tier2.layout_entry import LayoutEntry
 from tier2.object_stores.filesystem import FilesystemObjectStore
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.sst.keyspace import LayoutEntry, end_offset_of, layout_range
+from tier2.sst.keyspace import (
+    end_offset_of,
+    layout_range,
+)
 from tier2.tiered_storage import TieredStorage
 
 QUIET = replace(SMALL, compaction_bytes_per_second=0)

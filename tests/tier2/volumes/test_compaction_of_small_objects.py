@@ -119,7 +119,8 @@ async def test_a_small_object_behind_a_version_with_an_id_is_kept_and_one_that_w
         await require(again)
 
 
-def test_what_changes_while_it_is_copied_stays_as_it_was_answered() -> None:
+@pytest.mark.parametrize("seed", range(6))
+def test_what_changes_while_it_is_copied_stays_as_it_was_answered(seed: int) -> None:
     async def change(engine: VolumeEngine, number: int) -> None:
         key = b"key/%04d" % number
         match number // 3 % 5:
@@ -179,8 +180,7 @@ def test_what_changes_while_it_is_copied_stays_as_it_was_answered() -> None:
         await again.engine.check()
         await again.close()
 
-    for seed in range(6):
-        run_simulation(seed, main)
+    run_simulation(seed, main)
 
 
 async def test_long_objects_between_small_ones_are_copied_as_well(tmp_path: Path) -> None:

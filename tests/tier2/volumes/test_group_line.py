@@ -239,7 +239,8 @@ async def test_callers_of_the_engine_are_told_too(tmp_path: Path) -> None:
         await opened.close()
 
 
-def test_closing_waits_for_what_is_being_hashed() -> None:
+@pytest.mark.parametrize("seed", range(10))
+def test_closing_waits_for_what_is_being_hashed(seed: int) -> None:
     async def main(loop: SimLoop) -> None:
         disk, index = SimulatedDisk(), MemoryIndex()
         opened = await open_small(
@@ -262,8 +263,7 @@ def test_closing_waits_for_what_is_being_hashed() -> None:
         await again.engine.check()
         await again.close()
 
-    for seed in range(10):
-        run_simulation(seed, main)
+    run_simulation(seed, main)
 
 
 async def test_sixteen_callers_of_100_kb_find_what_they_have_put(tmp_path: Path) -> None:

@@ -141,7 +141,8 @@ async def test_what_can_never_be_stored_is_refused_in_words(engine: VolumeEngine
     assert list(await engine.list(b"", limit=10)) == []
 
 
-def test_readers_never_miss_a_version_while_others_come_and_go() -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_readers_never_miss_a_version_while_others_come_and_go(seed: int) -> None:
     async def main(loop: SimLoop) -> None:
         disk, index = SimulatedDisk(), MemoryIndex()
         opened = await open_small(
@@ -176,8 +177,7 @@ def test_readers_never_miss_a_version_while_others_come_and_go() -> None:
         await engine.check()
         await opened.close()
 
-    for seed in range(3):
-        run_simulation(seed, main)
+    run_simulation(seed, main)
 
 
 def test_the_database_has_what_was_committed_although_the_line_is_never_empty() -> None:
