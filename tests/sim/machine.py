@@ -10,6 +10,7 @@ from random import Random
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import CacheStorage
 from containers.segment_container import StreamSegmentContainer
+from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import ObjectNotFoundError, StorageUnavailableError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
@@ -88,16 +89,7 @@ class NodeMachine:
     def build(self, node: Node, container_id: int) -> StreamSegmentContainer:
         swarm = self._swarm.node
         process = self.process(node)
-        log = FileDurableDataLog(
-            f"/data/log/{container_id:04}",
-            files=process.mount,
-            executor=process.log_threads,
-            random=process.random,
-            settings=log_settings(swarm),
-            owner=node.name,
-            pace=process.pace,
-            rules=self._rules,
-        )
+        log = self.new_log(node, process, container_id)
         storage = TieredStorage(
             object_store=process.objects,
             store_id=_STORE_ID,
@@ -117,6 +109,19 @@ class NodeMachine:
             random=process.random,
             executor=process.storage_threads,
             settings=container_settings(swarm),
+        )
+
+    def new_log(self, node: Node, process: Process, container_id: int) -> DurableDataLog:
+        """A log object of that process, not initialised."""
+        return FileDurableDataLog(
+            f"/data/log/{container_id:04}",
+            files=process.mount,
+            executor=process.log_threads,
+            random=process.random,
+            settings=log_settings(self._swarm.node),
+            owner=node.name,
+            pace=process.pace,
+            rules=self._rules,
         )
 
     def process(self, node: Node) -> Process:

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 
+from tests.sim.bookkeeper_machine import BookKeeperMachine
 from tests.sim.loop import SimLoop
 from tests.sim.machine import NodeMachine
 from tests.sim.reference_machine import ReferenceMachine
@@ -28,7 +29,15 @@ def _node(loop: SimLoop, swarm: Swarm) -> NodeMachine:
     return NodeMachine(loop, swarm)
 
 
-MACHINES: dict[str, MakeMachine] = {"node": _node, "reference": _reference}
+def _bookkeeper(loop: SimLoop, swarm: Swarm) -> BookKeeperMachine:
+    return BookKeeperMachine(loop, swarm)
+
+
+MACHINES: dict[str, MakeMachine] = {
+    "node": _node,
+    "bookkeeper": _bookkeeper,
+    "reference": _reference,
+}
 """What a world can be made of, by name."""
 
 DEFAULT_MACHINE = "node"

@@ -121,7 +121,7 @@ class LedgerAppends:
         self._takes_appends = True
         self._held_since: float | None = None
         self._held_for = ""
-        self._ledger_failure: BaseException | None = None
+        self._ledger_failure: DurableDataLogError | None = None
         self._is_replaced_in_vain = False
         """The newest ledger has a failed one before it, and nothing was acknowledged since."""
         self._wake = asyncio.Event()
@@ -154,7 +154,7 @@ class LedgerAppends:
             ledger=self._ledger,
             has_few_bookies=self._has_few_bookies,
             waiting_seconds=0.0 if since is None else self._loop.time() - since,
-            waiting_for=self._retries.last_failure or self._held_for,
+            waiting_for="" if since is None else self._retries.last_failure or self._held_for,
         )
 
     @property
@@ -218,9 +218,12 @@ class LedgerAppends:
                 sent.add_done_callback(self._run_acknowledge)
                 break
             error = _failure_of(sent)
-            if error is not None:
+            if isinstance(error, LEDGER_FAILURES):
                 self._on_ledger_failed(error)
                 break
+            if error is not None:
+                self.fail(error)
+                return
             entry = sent.result()
             assert entry == self._acknowledged + 1, (
                 f"entry {entry} is acknowledged behind {self._acknowledged}"
@@ -232,15 +235,18 @@ class LedgerAppends:
         if newest is not None:
             seconds = self._loop.time() - newest.sent_at
             self.sync_seconds += _RECENT_SHARE * (seconds - self.sync_seconds)
-            self._is_replaced_in_vain = False
-            self._retries.reset()
+            self._note_progress()
+
+    def _note_progress(self) -> None:
+        self._is_replaced_in_vain = False
+        self._retries.reset()
 
     def _complete(self, accepted: _Append) -> None:
         self.outstanding_entries -= 1
         self.outstanding_bytes -= accepted.length
         complete_unless_done(accepted.future, accepted.address)
 
-    def _on_ledger_failed(self, error: BaseException) -> None:
+    def _on_ledger_failed(self, error: DurableDataLogError) -> None:
         """It takes nothing more; what of it is durable, _replace() finds out."""
         self._ledger_failure = error
         self._hold(error)
@@ -356,7 +362,7 @@ class LedgerAppends:
     async def _replace(self, next_writer: LedgerWriter | None) -> None:
         """The ledger failed: what of it is durable is acknowledged, the rest goes to the next."""
         failure = self._ledger_failure
-        if self._is_replaced_in_vain and isinstance(failure, DurableDataLogError):
+        if self._is_replaced_in_vain and failure is not None:
             await self._retries.pause(failure)
         self._is_replaced_in_vain = True
         last_entry, length = await self._find_end()
@@ -378,7 +384,7 @@ class LedgerAppends:
         in_flight, self._in_flight = self._in_flight, deque()
         while in_flight and entry_of(in_flight[0].address)[1] <= last_entry:
             self._complete(in_flight.popleft())
-            self._is_replaced_in_vain = False
+            self._note_progress()
         self._waiting.extendleft(reversed(in_flight))
         self._ledger_failure = None
         failed_writer = self._writer

@@ -4,11 +4,12 @@ A bug is other rules for the log, or one method replaced while the patch lasts.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from segmentstore.contracts.identifiers import LogAddress
+from tests.tier1.bookkeeper.random_life import LifeSettings
 from tests.tier1.bookkeeper.simulated_ledgers import SimulatedLedgerClient
 from tier1.bookkeeper.ledger_appends import LedgerAppends
 from tier1.bookkeeper.ledgers import LedgerClient, LedgerId, LedgerReader
@@ -84,7 +85,7 @@ def _record_before_closing(patch: pytest.MonkeyPatch) -> None:
         )
         await self._maker.let_go(former_writer)
         self._acknowledge()
-        if any((self._ledger_failure, self._in_flight)):
+        if self._in_flight:
             await self._replace(next_writer)
             return
         self._use(next_writer, ledger)
@@ -93,12 +94,28 @@ def _record_before_closing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LedgerAppends, "_roll_over", roll_over)
 
 
+def owners_that_die_between_ledgers(life: LifeSettings) -> LifeSettings:
+    """Every few entries fill a ledger, syncs take long, and the power fails for owners and bookies at once."""
+    return replace(
+        life,
+        log=replace(life.log, ledger_bytes_max=2000, retry_seconds_max=100.0),
+        owners=15,
+        rounds=25,
+        entry_bytes_max=2000,
+        message_seconds=0.0005,
+        sync_seconds=0.2,
+        trouble_seconds_mean=1000.0,
+        blackout=0.8,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PlantedBug:
-    """What is broken."""
+    """What is broken. `world` changes a seed's world to show it."""
 
     rules: LedgerRules | None = None
     patch: Callable[[pytest.MonkeyPatch], None] | None = None
+    world: Callable[[LifeSettings], LifeSettings] | None = None
 
 
 BUGS: dict[str, PlantedBug] = {
@@ -106,7 +123,7 @@ BUGS: dict[str, PlantedBug] = {
     "the epoch of a new owner is not written down": PlantedBug(rules=KeepsTheEpochToItself()),
     "two ledgers take entries": PlantedBug(patch=_write_to_two_ledgers),
     "the record names the next ledger before the former is closed": PlantedBug(
-        patch=_record_before_closing
+        patch=_record_before_closing, world=owners_that_die_between_ledgers
     ),
     "a truncation deletes the newest ledger": PlantedBug(rules=DeletesTheNewestLedger()),
 }

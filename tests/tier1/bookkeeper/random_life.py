@@ -1,15 +1,16 @@
 """One log with many owners on a cluster in which everything breaks: a world of a seed, and the model that judges it.
 
-Owners open the log, read it, append, roll over, truncate. They are killed, stand still while others take the log
-over, wake up and go on. Bookies die, come back, hang, are full; one may be lost for ever. ZooKeeper is gone for a
-while, loses requests and answers, and does late what it was asked. Then everything is well again, and the last owner
-must find what was promised, go on, and get rid of everything that is not needed.
+Owners open the log, read it, append, roll over, truncate. They are killed, alone or with all bookies; they stand still
+while others take the log over, wake up and go on. Bookies die, come back, hang, are full; one may be lost for ever.
+ZooKeeper is gone for a while, loses requests and answers, and does late what it was asked. Then everything is well
+again, and the last owner must find what was promised, go on, and get rid of everything that is not needed.
 
 From the command line: `python -m tests.tier1.bookkeeper.random_life --seed N [--count M]`.
 """
 
 import asyncio
 import sys
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from random import Random
@@ -49,6 +50,8 @@ class LifeSettings:
     lost_answer: float
     late: float
     loses_a_bookie: bool
+    blackout: float
+    """Probability that an owner ends with all bookies at once."""
 
 
 def draw_life(random: Random) -> LifeSettings:
@@ -82,6 +85,7 @@ def draw_life(random: Random) -> LifeSettings:
         lost_answer=random.choice((0.0, 0.0, 0.1)),
         late=random.choice((0.0, 0.0, 0.05)),
         loses_a_bookie=random.random() < 0.5,
+        blackout=random.choice((0.0, 0.1, 0.3)),
     )
 
 
@@ -118,7 +122,7 @@ class Life:
                 trouble.result()
         trouble.cancel()
         self._settle()
-        await asyncio.sleep(self._network.late_seconds_max + 1)
+        await asyncio.sleep(2 * self._network.late_seconds_max)
         self._loop.crash(self._nodes[-1])
         await self._last_owner()
         return self.acknowledged
@@ -127,19 +131,23 @@ class Life:
 
     async def _boot(self, number: int) -> None:
         """A new process opens the log; what becomes of the one before it, chance decides."""
+        random = self._random
         if self._nodes:
             before = self._nodes[-1]
-            fate = self._random.random()
-            if fate < 0.4:
+            fate = random.random()
+            if random.random() < self._settings.blackout:
+                self._loop.crash(before)
+                for bookie in self.bookies.bookies:
+                    self.bookies.kill(bookie.number)
+                    self._loop.call_later(random.random(), self.bookies.restart, bookie.number)
+            elif fate < 0.4:
                 self._loop.crash(before)
             elif fate < 0.7:
                 self._loop.pause(before)
-                self._loop.call_later(
-                    self._random.expovariate(1), lambda: self._loop.resume(before)
-                )
+                self._loop.call_later(random.expovariate(1), lambda: self._loop.resume(before))
         self._nodes.append(self._loop.start(f"owner{number}", self._own(f"owner{number}")))
-        mean = self._random.choice((0.05, 0.5, 3.0))
-        await asyncio.sleep(self._random.expovariate(1 / mean))
+        mean = random.choice((0.05, 0.5, 3.0))
+        await asyncio.sleep(random.expovariate(1 / mean))
 
     def _new_log(self, name: str) -> BookKeeperDurableDataLog:
         return BookKeeperDurableDataLog(
@@ -301,11 +309,18 @@ class Life:
             raise LogBreachError(f"ledgers are kept behind a truncation: {log.record}")
 
 
-def live(seed: int, *, rules: LedgerRules | None = None, verbose: bool = False) -> Run[int]:
+def live(
+    seed: int,
+    *,
+    rules: LedgerRules | None = None,
+    world: Callable[[LifeSettings], LifeSettings] | None = None,
+    verbose: bool = False,
+) -> Run[int]:
     """One seed. Raises LogBreachError for a broken promise."""
 
     async def main(loop: SimLoop) -> int:
-        return await Life(loop, draw_life(loop.random), rules).run()
+        settings = draw_life(loop.random)
+        return await Life(loop, world(settings) if world else settings, rules).run()
 
     return run_simulation(seed, main, verbose=verbose)
 

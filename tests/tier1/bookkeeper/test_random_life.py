@@ -39,10 +39,16 @@ def _seeds(bug: str) -> Iterator[int]:
 
 def _breaks(seed: int, bug: PlantedBug) -> bool:
     try:
-        live(seed, rules=bug.rules)
+        live(seed, rules=bug.rules, world=bug.world)
     except (AssertionError, DurableDataLogError, SimulationError):
         return True
     return False
+
+
+def test_without_its_bug_a_world_of_its_own_finds_nothing() -> None:
+    for world in [bug.world for bug in BUGS.values() if bug.world]:
+        for seed in range(1, 6):
+            live(seed, world=world)
 
 
 @pytest.mark.parametrize(("name", "bug"), BUGS.items(), ids=BUGS.keys())

@@ -1,0 +1,312 @@
+"""Bookies and ZooKeeper come and go, and the log goes on, waits or ends as its settings say; in virtual time."""
+
+import asyncio
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from segmentstore.contracts.errors import DurableDataLogError, ErrorKind, LogNotPrimaryError
+from segmentstore.contracts.identifiers import LogAddress
+from tests.contracts.durable_data_log_suite import entries
+from tests.tier1.bookkeeper.simulated_network import Network
+from tests.tier1.bookkeeper.worlds import SMALL, BookKeeperLogWorld
+from tier1.bookkeeper.ledgers import Quorum, TooFewBookiesError
+from tier1.bookkeeper.log import BookKeeperDurableDataLog
+from tier1.bookkeeper.log_record import entry_of
+from tier1.bookkeeper.metadata_store import MetadataUnavailableError
+
+MINUTE = 60.0
+
+
+@pytest.fixture
+def world() -> BookKeeperLogWorld:
+    return BookKeeperLogWorld(
+        settings=replace(SMALL, look_again_seconds=1.0),
+        network=Network(Random(3), message_seconds=0.001, timeout_seconds=2.0),
+        sync_seconds=0.001,
+    )
+
+
+async def own(world: BookKeeperLogWorld) -> BookKeeperDurableDataLog:
+    log = world.log()
+    await log.initialize()
+    return log
+
+
+def sequence(address: LogAddress) -> int:
+    return entry_of(address)[0]
+
+
+async def append_for(log: BookKeeperDurableDataLog, seconds: float) -> list[float]:
+    """How long each append took."""
+    loop = asyncio.get_running_loop()
+    took = []
+    end = loop.time() + seconds
+    while loop.time() < end:
+        began = loop.time()
+        await log.append([bytes(1000)])
+        took.append(loop.time() - began)
+        await asyncio.sleep(0.1)
+    return took
+
+
+# --- bookies -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(4))
+async def test_the_death_of_one_bookie_of_four_delays_no_append(
+    world: BookKeeperLogWorld, number: int
+) -> None:
+    log = await own(world)
+    await log.append([b"x"])
+    world.bookies.kill(number)
+    assert max(await append_for(log, 3.0)) < 0.5
+    world.bookies.restart(number)
+    await log.close()
+
+
+@pytest.mark.parametrize("number", range(3))
+async def test_a_bookie_that_hangs_delays_no_append(world: BookKeeperLogWorld, number: int) -> None:
+    log = await own(world)
+    await log.append([b"x"])
+    world.bookies.hang(number, 10.0)
+    assert max(await append_for(log, 12.0)) < 0.5
+    await log.close()
+
+
+async def test_too_few_bookies_make_appends_wait_until_there_are_enough(
+    world: BookKeeperLogWorld,
+) -> None:
+    log = await own(world)
+    kept = [(await log.append([b"before"]), b"before")]
+    for number in (0, 1, 2):
+        world.bookies.kill(number)
+    futures = [log.append([bytes([number])]) for number in range(30)]
+    await asyncio.sleep(10.0)
+    assert not any(future.done() for future in futures)
+    state = log.writer_state()
+    assert state is not None
+    assert 9.0 < state.waiting_seconds < 11.0
+    assert state.waiting_for
+    for number in (0, 1, 2):
+        world.bookies.restart(number)
+    addresses = await asyncio.gather(*futures)
+    kept += [(address, bytes([number])) for number, address in enumerate(addresses)]
+    state = log.writer_state()
+    assert state is not None
+    assert (state.waiting_seconds, state.waiting_for) == (0.0, "")
+    await log.close()
+    successor = await own(world)
+    assert await entries(successor) == kept
+    await successor.close()
+
+
+async def test_l3_after_retry_seconds_max_the_log_fails_and_stays_failed(
+    world: BookKeeperLogWorld,
+) -> None:
+    log = await own(world)
+    await log.append([b"x"])
+    for number in range(4):
+        world.bookies.kill(number)
+    began = asyncio.get_running_loop().time()
+    first = log.append([b"y"])
+    with pytest.raises(DurableDataLogError) as caught:
+        await first
+    assert caught.value.kind is ErrorKind.UNAVAILABLE
+    took = asyncio.get_running_loop().time() - began
+    assert world.settings.retry_seconds_max <= took < world.settings.retry_seconds_max + 10
+    for number in range(4):
+        world.bookies.restart(number)
+    with pytest.raises(DurableDataLogError):
+        await log.append([b"z"])
+    with pytest.raises(DurableDataLogError):
+        await log.truncate(LogAddress(1 << 32))
+    await log.close()
+    successor = await own(world)
+    await successor.append([b"w"])
+    await successor.close()
+
+
+async def test_an_opening_waits_for_bookies_and_says_what_is_missing(
+    world: BookKeeperLogWorld,
+) -> None:
+    for number in range(2):
+        world.bookies.kill(number)
+    waiting = asyncio.ensure_future(own(world))
+    await asyncio.sleep(5.0)
+    assert not waiting.done()
+    world.bookies.restart(0)
+    await (await waiting).close()
+    world.bookies.kill(0)
+    with pytest.raises(TooFewBookiesError, match="bookies=2 needed=3"):
+        await own(world)
+
+
+async def test_with_few_bookies_the_log_goes_on_with_fewer_and_returns_when_there_are_enough(
+    world: BookKeeperLogWorld,
+) -> None:
+    world.settings = replace(world.settings, quorum_with_few_bookies=Quorum(2, 2, 2))
+    for number in range(2):
+        world.bookies.kill(number)
+    log = await own(world)
+    state = log.writer_state()
+    assert state is not None
+    assert state.has_few_bookies
+    assert state.ledger.quorum == Quorum(2, 2, 2)
+    await append_for(log, 3.0)
+    world.bookies.restart(0)
+    assert max(await append_for(log, 3.0)) < 0.5
+    state = log.writer_state()
+    assert state is not None
+    assert not state.has_few_bookies
+    assert state.ledger.quorum == Quorum(3, 3, 2)
+    await log.close()
+
+
+async def test_h51_a_ledger_that_fails_is_replaced_and_no_entry_is_lost_repeated_or_out_of_order(
+    world: BookKeeperLogWorld,
+) -> None:
+    log = await own(world)
+    kept: list[tuple[LogAddress, bytes]] = []
+    for round_number in range(20):
+        payloads = [bytes([round_number, number]) for number in range(20)]
+        futures = [log.append([payload]) for payload in payloads]
+        await asyncio.sleep(0.0005 * round_number)
+        for number in (0, 1, 2):
+            world.bookies.kill(number)
+        await asyncio.sleep(0.05)
+        for number in (0, 1, 2):
+            world.bookies.restart(number)
+        kept += zip(await asyncio.gather(*futures), payloads, strict=True)
+        log.check()
+    assert sequence(kept[-1][0]) >= 10
+    await log.close()
+    successor = await own(world)
+    assert await entries(successor) == kept
+    await successor.close()
+
+
+# --- ZooKeeper -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [3.0, MINUTE])
+async def test_a_log_goes_on_without_zookeeper_and_makes_up_for_it_afterwards(
+    world: BookKeeperLogWorld, seconds: float
+) -> None:
+    log = await own(world)
+    addresses = [await log.append([bytes(60_000)]), await log.append([b"in the second ledger"])]
+    world.network.metadata_down = True
+    await log.truncate(addresses[0])
+    assert log.record.truncated_up_to == 0
+    assert max(await append_for(log, seconds)) < 0.5
+    assert log.record.last_sequence <= 2, "no ledger is made without ZooKeeper"
+    world.network.metadata_down = False
+    await append_for(log, 5.0)
+    assert log.record.truncated_up_to == addresses[0]
+    assert log.record.last_sequence >= 2
+    await log.close()
+
+
+async def test_zookeeper_that_goes_in_the_middle_of_a_rollover_makes_appends_wait(
+    world: BookKeeperLogWorld,
+) -> None:
+    log = await own(world)
+    honest = log._maker.enter
+
+    async def enter(*arguments: object, **options: object) -> object:
+        world.network.metadata_down = True
+        asyncio.get_running_loop().call_later(
+            10.0, lambda: setattr(world.network, "metadata_down", False)
+        )
+        log._maker.enter = honest  # type: ignore[method-assign]
+        return await honest(*arguments, **options)  # type: ignore[arg-type]
+
+    log._maker.enter = enter  # type: ignore[assignment,method-assign]
+    kept = []
+    for number in range(5):
+        payload = bytes([number]) * 30_000
+        kept.append((await log.append([payload]), payload))
+    assert asyncio.get_running_loop().time() > 10.0
+    await log.close()
+    successor = await own(world)
+    assert await entries(successor) == kept
+    await successor.close()
+
+
+async def test_an_opening_without_zookeeper_ends_in_time_and_in_words(
+    world: BookKeeperLogWorld,
+) -> None:
+    world.network.metadata_down = True
+    with pytest.raises(MetadataUnavailableError, match="does not answer"):
+        await own(world)
+
+
+async def test_a_fenced_owner_that_cannot_read_the_record_stops_at_once(
+    world: BookKeeperLogWorld,
+) -> None:
+    old = await own(world)
+    await old.append([b"x"])
+    new = await own(world)
+    world.network.metadata_down = True
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(LogNotPrimaryError):
+        await old.append([b"too late"])
+    assert asyncio.get_running_loop().time() - began < 2 * world.network.timeout_seconds
+    world.network.metadata_down = False
+    await old.close()
+    await new.close()
+
+
+async def test_a_ledger_that_a_tool_has_fenced_is_replaced_and_the_log_goes_on(
+    world: BookKeeperLogWorld,
+) -> None:
+    log = await own(world)
+    kept = [(await log.append([b"x"]), b"x")]
+    await world.bookies.client().open_fenced(log.record.ledgers[-1].ledger_id)
+    kept.append((await log.append([b"y"]), b"y"))
+    assert sequence(kept[1][0]) == 2
+    await log.close()
+    successor = await own(world)
+    assert await entries(successor) == kept
+    await successor.close()
+
+
+# --- ledgers -------------------------------------------------------------------------------------
+
+
+async def test_an_old_ledger_is_followed_by_another_unless_it_is_empty(
+    world: BookKeeperLogWorld,
+) -> None:
+    log = await own(world)
+    await asyncio.sleep(10 * world.settings.ledger_age_seconds_max)
+    assert log.record.last_sequence == 1
+    await log.append([b"x"])
+    await asyncio.sleep(2 * world.settings.look_again_seconds)
+    assert log.record.last_sequence == 2
+    await log.close()
+
+
+async def test_truncated_ledgers_are_deleted_and_forgotten(world: BookKeeperLogWorld) -> None:
+    log = await own(world)
+    addresses = [await log.append([bytes(40_000)]) for _ in range(12)]
+    assert len(log.record.ledgers) >= 4
+    assert log.statistics().stored_bytes == 12 * 40_000
+    await log.truncate(addresses[-2])
+    await asyncio.sleep(1.0)
+    await log.truncate(addresses[-1])
+    await asyncio.sleep(2 * world.settings.look_again_seconds)
+    assert len(world.bookies.ledgers) <= 2
+    assert log.statistics().stored_bytes <= 2 * 40_000
+    await log.close()
+
+
+async def test_restarts_without_entries_leave_no_ledgers(world: BookKeeperLogWorld) -> None:
+    for _ in range(20):
+        log = await own(world)
+        await world.kill(log)
+    log = await own(world)
+    await asyncio.sleep(2 * world.settings.look_again_seconds)
+    assert len(log.record.ledgers) == 1
+    assert len(world.bookies.ledgers) == 1
+    await log.close()
