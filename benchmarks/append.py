@@ -14,7 +14,7 @@ import asyncio
 import os
 import struct
 import time
-from collections import deque
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from crc32c import crc32c
 from benchmarks.workbench import (
     Row,
     Tiers,
+    answers_in_order,
     median,
     print_rows,
     row,
@@ -43,18 +44,16 @@ TURNS = 5
 
 async def append_rate(handles: list[SegmentHandle], data: bytes, count: int) -> float:
     """Appends per second, round robin over the segments, a bounded number in flight."""
-    begin = time.perf_counter()
-    waiting: deque[asyncio.Future[int]] = deque()
-    turn = 0
     width = len(handles)
-    for _ in range(count // BATCH):
-        futures = [handles[(turn + step) % width].append(data) for step in range(BATCH)]
-        turn += BATCH
-        waiting.append(futures[-1])
-        if len(waiting) >= BATCHES_IN_FLIGHT:
-            await waiting.popleft()
-    while waiting:
-        await waiting.popleft()
+
+    def last_of_batch(turn: int) -> asyncio.Future[int]:
+        return [handles[(turn + step) % width].append(data) for step in range(BATCH)][-1]
+
+    begin = time.perf_counter()
+    batches = (last_of_batch(turn) for turn in range(0, count // BATCH * BATCH, BATCH))
+    async with aclosing(answers_in_order(batches, BATCHES_IN_FLIGHT)) as answers:
+        async for _ in answers:
+            pass
     return count / (time.perf_counter() - begin)
 
 
@@ -156,13 +155,10 @@ IN_FLIGHT = 32
 async def large_rate(handles: list[SegmentHandle], count: int) -> float:
     """Bytes per second of 64 KB appends, round robin, 32 in flight."""
     begin = time.perf_counter()
-    waiting: deque[asyncio.Future[int]] = deque()
-    for number in range(count):
-        waiting.append(handles[number % len(handles)].append(LARGE))
-        if len(waiting) >= IN_FLIGHT:
-            await waiting.popleft()
-    while waiting:
-        await waiting.popleft()
+    appends = (handles[number % len(handles)].append(LARGE) for number in range(count))
+    async with aclosing(answers_in_order(appends, IN_FLIGHT)) as answers:
+        async for _ in answers:
+            pass
     return count * len(LARGE) / (time.perf_counter() - begin)
 
 

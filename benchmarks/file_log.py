@@ -10,13 +10,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 from random import Random
 
-from benchmarks.workbench import Row, median, print_rows, row
+from benchmarks.workbench import Row, answers_in_order, median, print_rows, row
 from segmentstore.contracts.identifiers import BufferView, LogAddress
 from segmentstore.runtime.files import SystemFile, SystemFileSystem
 from tier1.file_log.frames import MAGIC
@@ -70,21 +70,16 @@ async def append_rate(
 ) -> float:
     """Entries per second, the log truncated on the way as a container does it."""
     begin = time.perf_counter()
-    waiting: deque[asyncio.Future[LogAddress]] = deque()
+    address = LogAddress(0)
     done = 0
     truncated_at = 0
-    for _ in range(count):
-        waiting.append(log.append([payload]))
-        if len(waiting) < in_flight:
-            continue
-        address = await waiting.popleft()
-        done += len(payload)
-        if done - truncated_at >= TRUNCATE_EVERY_BYTES:
-            truncated_at = done
-            await log.truncate(address)
-    address = LogAddress(0)
-    while waiting:
-        address = await waiting.popleft()
+    appends = (log.append([payload]) for _ in range(count))
+    async with aclosing(answers_in_order(appends, in_flight)) as answers:
+        async for address in answers:
+            done += len(payload)
+            if done - truncated_at >= TRUNCATE_EVERY_BYTES:
+                truncated_at = done
+                await log.truncate(address)
     seconds = time.perf_counter() - begin
     await log.truncate(address)
     return count / seconds

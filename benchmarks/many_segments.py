@@ -17,6 +17,7 @@ from benchmarks.workbench import (
     resident_bytes,
     row,
     running,
+    seconds_of_calls,
     tiers,
     without_flush,
 )
@@ -32,21 +33,16 @@ async def create_all(count: int) -> list[Row]:
     async with tiers(log_on_disk=True, objects_on_disk=True) as on:
         peak_active = 0
         async with running(on, cache_bytes=CACHE_BYTES, touch=False) as container:
-            begin = time.perf_counter()
 
-            async def create(first: int) -> None:
+            async def create(number: int) -> None:
                 nonlocal peak_active
-                for number in range(first, count, CREATORS):
-                    name = f"many/{number:06}"
-                    await container.create(name)
-                    async with container.open_segment(name) as segment:
-                        await segment.append(b"%06d" % number)
-                    peak_active = max(peak_active, container.health().active_segments)
+                name = f"many/{number:06}"
+                await container.create(name)
+                async with container.open_segment(name) as segment:
+                    await segment.append(b"%06d" % number)
+                peak_active = max(peak_active, container.health().active_segments)
 
-            async with asyncio.TaskGroup() as tasks:
-                for first in range(CREATORS):
-                    tasks.create_task(create(first))
-            seconds = time.perf_counter() - begin
+            seconds = await seconds_of_calls(count, CREATORS, create)
             await container.flush()
             for number in range(0, count, count // 100):
                 async with container.open_segment(f"many/{number:06}") as segment:
@@ -76,15 +72,12 @@ async def one_byte_each(count: int) -> list[Row]:
         running(on, cache_bytes=CACHE_BYTES, touch=False, settings=settings) as container,
     ):
 
-        async def create(first: int) -> None:
-            for number in range(first, count, CREATORS):
-                await container.create(f"tiny/{number:06}")
-                async with container.open_segment(f"tiny/{number:06}") as segment:
-                    await segment.append(b"x")
+        async def create(number: int) -> None:
+            await container.create(f"tiny/{number:06}")
+            async with container.open_segment(f"tiny/{number:06}") as segment:
+                await segment.append(b"x")
 
-        async with asyncio.TaskGroup() as tasks:
-            for first in range(CREATORS):
-                tasks.create_task(create(first))
+        await seconds_of_calls(count, CREATORS, create)
         occupied = container.health().unflushed_bytes
         async with container.open_segment("tiny/000000") as segment:
             assert await segment.append(b"y") == 2

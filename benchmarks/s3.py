@@ -30,7 +30,7 @@ from aiobotocore.config import AioConfig
 
 from benchmarks.tier2 import open_storage, publish_rate
 from benchmarks.tier2_care import BilledObjectStore
-from benchmarks.workbench import Row, median, print_rows, row
+from benchmarks.workbench import Row, median, print_rows, row, seconds_of_calls
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.process import freeze_long_lived_objects, loop_factory, tune_for_serving
 from tests.tier2.object_stores.s3.conftest import free_port
@@ -157,17 +157,7 @@ ENDPOINT_SIZES = (("1 KB", 1 << 10, 480), ("100 KB", 100 << 10, 240), ("8 MB", 8
 
 async def rate(operations: int, operation: Callable[[int], Awaitable[None]]) -> float:
     """Operations per second with CONCURRENT in flight."""
-    numbers = iter(range(operations))
-
-    async def worker() -> None:
-        for number in numbers:
-            await operation(number)
-
-    started = time.perf_counter()
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(CONCURRENT):
-            tasks.create_task(worker())
-    return operations / (time.perf_counter() - started)
+    return operations / await seconds_of_calls(operations, CONCURRENT, operation)
 
 
 async def put_and_get_rates(
@@ -274,19 +264,13 @@ async def drain(
 
 async def bare(one: Server, content: memoryview, sizes: Sequence[int], at_once: int) -> float:
     """Bytes per second of the client library alone."""
-    numbers = iter(range(len(sizes)))
 
-    async def worker() -> None:
-        for number in numbers:
-            # A copy, as a program that uploads would have: the library takes no views.
-            body = bytes(content[: sizes[number]])
-            await one.client.put_object(Bucket=BUCKET, Key=f"bare/{number}", Body=body)
+    async def put(number: int) -> None:
+        # A copy, as a program that uploads would have: the library takes no views.
+        body = bytes(content[: sizes[number]])
+        await one.client.put_object(Bucket=BUCKET, Key=f"bare/{number}", Body=body)
 
-    begin = time.perf_counter()
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(at_once):
-            tasks.create_task(worker())
-    return sum(sizes) / (time.perf_counter() - begin)
+    return sum(sizes) / await seconds_of_calls(len(sizes), at_once, put)
 
 
 async def compare_drain(one: Server, executor: ThreadPoolExecutor) -> list[Row]:

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
-from benchmarks.workbench import Row, median, print_rows, row
+from benchmarks.workbench import Row, median, print_rows, row, seconds_of_calls
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
@@ -55,16 +55,7 @@ async def opened(directory: Path, executor: ThreadPoolExecutor) -> OpenEngine:
 
 async def by_callers(count: int, call: Callable[[int], Awaitable[object]]) -> float:
     """Calls per second of CALLERS callers side by side."""
-
-    async def caller(first: int) -> None:
-        for number in range(first, count, CALLERS):
-            await call(number)
-
-    begin = time.perf_counter()
-    async with asyncio.TaskGroup() as tasks:
-        for first in range(CALLERS):
-            tasks.create_task(caller(first))
-    return count / (time.perf_counter() - begin)
+    return count / await seconds_of_calls(count, CALLERS, call)
 
 
 def contents(size: int, count: int) -> list[list[BufferView]]:
@@ -223,14 +214,9 @@ async def filled_to_be_rebuilt(
     """A store of objects of 1 KB, put in the order of `keys`; the bytes of its volumes."""
     store = await opened(directory, executor)
     puts = contents(1000, len(keys))
-
-    async def put_some(first: int) -> None:
-        for number in range(first, len(keys), REBUILT_CALLERS):
-            await store.engine.put(keys[number], puts[number])
-
-    async with asyncio.TaskGroup() as tasks:
-        for first in range(REBUILT_CALLERS):
-            tasks.create_task(put_some(first))
+    await seconds_of_calls(
+        len(keys), REBUILT_CALLERS, lambda number: store.engine.put(keys[number], puts[number])
+    )
     await store.close()
     # The first rebuild of a process gets its memory from the system.
     await rebuilt(directory, executor)
@@ -308,17 +294,11 @@ async def run_billion(count: int = 1_000_000) -> list[Row]:
             store = await opened(base / "engine", executor)
             filler = os.urandom(84)
 
-            async def put_some(first: int) -> None:
-                for number in range(first, count, 256):
-                    await store.engine.put(
-                        b"bucket/%09d" % number, [number.to_bytes(16, "big"), filler]
-                    )
+            async def put(number: int) -> None:
+                content = [number.to_bytes(16, "big"), filler]
+                await store.engine.put(b"bucket/%09d" % number, content)
 
-            begin = time.perf_counter()
-            async with asyncio.TaskGroup() as tasks:
-                for first in range(256):
-                    tasks.create_task(put_some(first))
-            rate = count / (time.perf_counter() - begin)
+            rate = count / await seconds_of_calls(count, 256, put)
             random, waits = Random(1), []
             for _ in range(20_000):
                 begin = time.perf_counter()

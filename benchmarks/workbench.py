@@ -5,13 +5,15 @@ import os
 import shutil
 import statistics
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import BLOCK_BYTES_MAX, CacheStorage
@@ -33,6 +35,7 @@ from tier2.settings import StorageSettings
 from tier2.tiered_storage import TieredStorage
 
 STORE_ID = b"benchmark-store!"
+T = TypeVar("T")
 
 
 class Row(TypedDict):
@@ -68,6 +71,36 @@ def resident_bytes() -> int:
 
 def median(values: Sequence[float]) -> float:
     return statistics.median(values)
+
+
+async def seconds_of_calls(
+    count: int, at_once: int, call: Callable[[int], Awaitable[object]]
+) -> float:
+    """What `count` calls take together: so many callers take the next number each, and call with it."""
+    numbers = iter(range(count))
+
+    async def caller() -> None:
+        for number in numbers:
+            await call(number)
+
+    begin = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(at_once):
+            tasks.create_task(caller())
+    return time.perf_counter() - begin
+
+
+async def answers_in_order(
+    submitted: Iterable[asyncio.Future[T]], in_flight: int
+) -> AsyncGenerator[T, None]:
+    """What is submitted one after the other by going on with `submitted`, so many of them open at a time."""
+    waiting: deque[asyncio.Future[T]] = deque()
+    for future in submitted:
+        waiting.append(future)
+        if len(waiting) >= in_flight:
+            yield await waiting.popleft()
+    while waiting:
+        yield await waiting.popleft()
 
 
 class CountingFiles(SystemFileSystem):

@@ -28,7 +28,7 @@ from tier2.manifest.manifest import Manifest, decode_manifest
 from tier2.manifest.view import ManifestView
 from tier2.read.components import Components
 from tier2.read.layout_walk import LayoutWalk
-from tier2.read.published_segments import ManifestReading
+from tier2.read.published_segments import PublishedSegments
 from tier2.settings import StorageSettings
 from tier2.sst.keyspace import (
     decode_record,
@@ -47,7 +47,7 @@ class SegmentLayout:
     """Neighbours, from the one that holds the start offset to the one that ends at the published length."""
 
 
-class ContainerReader(ManifestReading):
+class ContainerReader(PublishedSegments):
     """ReadOnlyStorage over one container's manifest as it was when it was opened, or at the last missing object."""
 
     def __init__(
@@ -104,7 +104,7 @@ class ContainerReader(ManifestReading):
                 f"root is that of another container other={manifest.container_id} container={self.container_id}"
             )
         if self._view is None or manifest.version != self._view.manifest.version:
-            self._segments.forget_everything()
+            self.forget_everything()
             self._view = self._components.view(manifest)
         return self._view
 

@@ -35,7 +35,7 @@ from tier2.manifest.view import ManifestView
 from tier2.publish.owned_manifest import OwnedManifest, drop_snapshot, take_snapshot
 from tier2.publish.publish import publish
 from tier2.read.components import Components
-from tier2.read.published_segments import ManifestReading
+from tier2.read.published_segments import PublishedSegments
 from tier2.settings import StorageSettings
 
 
@@ -49,7 +49,7 @@ class _Claim:
     scrubber: Scrubber
 
 
-class TieredStorage(ManifestReading):
+class TieredStorage(PublishedSegments):
     """The owner's Storage. `store_id`: sixteen bytes that name the whole store, the same for all its containers."""
 
     def __init__(
@@ -127,7 +127,7 @@ class TieredStorage(ManifestReading):
         candidates = CompactionCandidates(self._settings)
         owned = OwnedManifest(
             components=self._components,
-            segments=self._segments,
+            segments=self,
             claim=claim,
             wall_clock=self._wall_clock,
             random=self._random,
@@ -138,15 +138,13 @@ class TieredStorage(ManifestReading):
             compactor=Compactor(
                 owned=owned,
                 candidates=candidates,
-                segments=self._segments,
+                segments=self,
                 components=self._components,
             ),
-            external_swaps=ExternalSwaps(
-                owned=owned, segments=self._segments, components=self._components
-            ),
+            external_swaps=ExternalSwaps(owned=owned, segments=self, components=self._components),
             scrubber=Scrubber(
                 owned=owned,
-                segments=self._segments,
+                segments=self,
                 components=self._components,
                 wall_clock=self._wall_clock,
             ),
@@ -173,7 +171,7 @@ class TieredStorage(ManifestReading):
             await publish(
                 publication,
                 owned=owned,
-                segments=self._segments,
+                segments=self,
                 components=self._components,
             )
 
@@ -186,7 +184,7 @@ class TieredStorage(ManifestReading):
             owned = claim.owned
             return (
                 await merge_ssts(owned=owned, components=components)
-                or await repack_one(owned=owned, segments=self._segments, components=components)
+                or await repack_one(owned=owned, segments=self, components=components)
                 or await claim.compactor.step()
             )
 
@@ -238,7 +236,7 @@ class TieredStorage(ManifestReading):
     def check(self) -> None:
         """Prove the manifest's and the caches' invariants. O(what is cached)."""
         self._components.check()
-        self._segments.check()
+        super().check()
         if self._claim is not None:
             owned = self._claim.owned
             owned.manifest.check()

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.__main__ import HISTORY, commit
 from benchmarks.peers.cases import chosen
 from benchmarks.peers.report import compare, draw, history_rows, table
-from benchmarks.peers.runs import SYSTEMS, run_rounds
+from benchmarks.peers.runs import ON_REQUEST, SYSTEMS, run_rounds
 
 CHART = HISTORY.with_name("peers.svg")
 
@@ -25,7 +25,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one short round; nothing is recorded")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="parts of case names")
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument(
+        "--systems", nargs="+", choices=[*SYSTEMS, *ON_REQUEST], default=list(SYSTEMS)
+    )
     parser.add_argument("--directory", type=Path, help="where the servers keep their data")
     arguments = parser.parse_args()
     rounds = 1 if arguments.quick else arguments.rounds

@@ -9,6 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 OURS, PRAVEGA, KAFKA = "segmentstore", "pravega", "kafka"
+OURS_BOOKKEEPER, PRAVEGA_BOOKKEEPER = "segmentstore-bookkeeper", "pravega-bookkeeper"
+"""Three copies of the log, on bookies of each system's own."""
+PRAVEGA_SAME_BOOKIES = "pravega-same-bookies"
+"""Pravega on such bookies as ours has: what of a ratio is the stores', and what the bookies'."""
+ON_BOOKIES = (OURS_BOOKKEEPER, PRAVEGA_BOOKKEEPER, PRAVEGA_SAME_BOOKIES)
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,10 @@ class Target:
 
     case: str
     figure: str
-    wanted: float
+    wanted: float | None
+    """None: only shown beside the other."""
     unit: str
+    ours: str = OURS
     peer: str = PRAVEGA
     large: bool = True
     """More is better."""
@@ -41,14 +48,24 @@ class Target:
 
     @property
     def name(self) -> str:
+        if self.ours != OURS:
+            return f"{self.case}: {self.figure}, {self.ours} vs {self.peer}"
         suffix = "" if self.peer == PRAVEGA else f" vs {self.peer}"
         if self.peer == PRAVEGA and self.peer_case is not None:
             suffix = f" vs its {self.peer_case}"
         return f"{self.case}: {self.figure}{suffix}"
 
     def is_met(self, ratio: float) -> bool:
+        if self.wanted is None:
+            return True
         return ratio >= self.wanted if self.large else ratio <= self.wanted
 
+
+WRITES = ("write 100 B", "write 1 KB", "write 10 KB")
+"""What systems on bookies of their own are asked."""
+
+WRITES_ON_BOOKIES: Mapping[str, int] = {"megabytes": 1500}
+"""Every byte is written seven times: in three journals, in three ledgers, in Tier 2."""
 
 # The megabytes of a write bound the disk that a round takes; they are more than Pravega writes in the time.
 CASES: Sequence[Case] = (
@@ -114,6 +131,8 @@ SERVER = "server"
 """The case name under which a round keeps what concerns the server as a whole."""
 
 CPU_PER_GB, CPU_PER_MILLION = "server_cpu_seconds_per_gb", "server_cpu_seconds_per_million_events"
+CPU_PER_MILLION_WITH_BOOKIES = "server_and_bookies_cpu_seconds_per_million_events"
+RESIDENT, RESIDENT_WITH_BOOKIES = "resident_megabytes", "resident_megabytes_with_bookies"
 _CPU_CASES = (
     "write 100 B",
     "write 1 KB",
@@ -121,6 +140,40 @@ _CPU_CASES = (
     "write 100 B, 4 segments",
     "write 1 KB, 4 segments",
 )
+
+
+def _on_bookies(
+    peer: str,
+    *,
+    throughput: float | None = None,
+    p99: float | None = None,
+    costs: float | None = None,
+) -> list[Target]:
+    """Of our store with its log on three bookies beside a Pravega with three."""
+    return [
+        *(
+            Target(case, "events_per_second", throughput, "1/s", OURS_BOOKKEEPER, peer)
+            for case in WRITES
+        ),
+        *(Target(case, "p99_ms", p99, "ms", OURS_BOOKKEEPER, peer, large=False) for case in WRITES),
+        *_costs(peer, wanted=costs),
+    ]
+
+
+def _costs(peer: str, *, wanted: float | None = None) -> list[Target]:
+    """Processor and memory of the same store; beside our own log in files they are what a JVM in the process costs."""
+    return [
+        *(
+            Target(case, figure, wanted, "s/M", OURS_BOOKKEEPER, peer, large=False)
+            for figure in (CPU_PER_MILLION, CPU_PER_MILLION_WITH_BOOKIES)
+            for case in WRITES
+        ),
+        *(
+            Target(SERVER, figure, wanted, "MB", OURS_BOOKKEEPER, peer, large=False)
+            for figure in (RESIDENT, RESIDENT_WITH_BOOKIES)
+        ),
+    ]
+
 
 TARGETS: Sequence[Target] = (
     Target("write 100 B", "events_per_second", 1.5, "1/s"),
@@ -154,17 +207,23 @@ TARGETS: Sequence[Target] = (
     Target("transactions", "commit_p50_ms", 0.2, "ms", large=False),
     Target("1,000 writers", "events_per_second", 1.0, "1/s"),
     Target("1,000 writers", "p99_ms", 1.0, "ms", large=False),
-    Target(SERVER, "resident_megabytes", 0.5, "MB", large=False),
+    Target(SERVER, RESIDENT, 0.5, "MB", large=False),
     Target(SERVER, "seconds_to_ready", 0.3, "s", large=False),
     Target("write 1 KB", "megabytes_per_second", 3.0, "MB/s", peer=KAFKA),
     Target(
         "wheel, file log", "p50_ms", 1.0, "ms", peer=OURS, large=False, peer_case="wheel, bound"
     ),
+    *_on_bookies(PRAVEGA_BOOKKEEPER, throughput=1.2, p99=0.7, costs=1.0),
+    *_on_bookies(PRAVEGA_SAME_BOOKIES),
+    *_costs(OURS),
 )
 
 
 def chosen(names: Sequence[str]) -> list[Case]:
-    """Those whose names contain one of these, each after what it needs; all if none is named."""
-    wanted = {case.name for case in CASES if not names or any(name in case.name for name in names)}
+    """Those so named, or whose names contain one of these, each after what it needs; all if none is named."""
+    known = {case.name for case in CASES}
+    wanted = known & set(names) if names else known
+    parts = set(names) - known
+    wanted |= {case.name for case in CASES if any(part in case.name for part in parts)}
     wanted |= {case.needs for case in CASES if case.name in wanted and case.needs}
     return [case for case in CASES if case.name in wanted]

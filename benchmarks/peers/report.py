@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from benchmarks.peers.cases import OURS, TARGETS, Target
+from benchmarks.peers.cases import TARGETS, Target
 from benchmarks.peers.runs import Results
 
 
@@ -38,7 +38,7 @@ def compare(results: Results) -> list[Comparison]:
     """Of every target that has figures on both sides."""
     found: list[Comparison] = []
     for target in TARGETS:
-        ours = results.get((OURS, target.case, target.figure))
+        ours = results.get((target.ours, target.case, target.figure))
         theirs = results.get((target.peer, target.peer_case or target.case, target.figure))
         if not ours or not theirs:
             continue
@@ -55,18 +55,22 @@ def compare(results: Results) -> list[Comparison]:
 
 
 def table(comparisons: Sequence[Comparison]) -> str:
+    wide = max((len(one.target.name) for one in comparisons), default=0)
     lines = [
-        f"{'what':<58} {'ours':>11} {'theirs':>11} {'unit':<5} {'ratio':>7} {'wanted':>8}  spread"
+        f"{'what':<{wide}} {'ours':>11} {'theirs':>11} {'unit':<5} {'ratio':>7} {'wanted':>8}  spread"
     ]
     for one in comparisons:
         sign = ">=" if one.target.large else "<="
+        goal = one.target.wanted
+        wanted = f"{sign}{goal:>5.2g}x" if goal is not None else " " * 8
         verdict = "" if one.is_met else "  MISSED"
         lines.append(
-            f"{one.target.name:<58} {one.ours:>11.4g} {one.theirs:>11.4g} {one.target.unit:<5} "
-            f"{one.ratio:>6.2f}x {sign}{one.target.wanted:>5.2g}x  {one.spread:>5.2f}{verdict}"
+            f"{one.target.name:<{wide}} {one.ours:>11.4g} {one.theirs:>11.4g} {one.target.unit:<5} "
+            f"{one.ratio:>6.2f}x {wanted}  {one.spread:>5.2f}{verdict}"
         )
-    met = sum(one.is_met for one in comparisons)
-    lines.append(f"{met} of {len(comparisons)} met; medians of {rounds_of(comparisons)} rounds")
+    wanted_ones = [one for one in comparisons if one.target.wanted is not None]
+    met = sum(one.is_met for one in wanted_ones)
+    lines.append(f"{met} of {len(wanted_ones)} met; medians of {rounds_of(comparisons)} rounds")
     return "\n".join(lines)
 
 
@@ -139,8 +143,8 @@ def draw(comparisons: Sequence[Comparison], *, caption: str) -> str:
 def _bar(one: Comparison, top: float) -> list[str]:
     times = advantage(one)
     start, end = sorted((position(1), position(times)))
-    wanted = one.target.wanted if one.target.large else 1 / one.target.wanted
-    mark = position(wanted)
+    goal = one.target.wanted or 1.0
+    mark = position(goal if one.target.large else 1 / goal)
     text = top + _LINE * 0.7
     return [
         f'<text x="{_LABELS - 8}" y="{text:.1f}" text-anchor="end">{escape(one.target.name)}</text>',

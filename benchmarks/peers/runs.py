@@ -22,21 +22,32 @@ from benchmarks.peers.cases import (
     COLD_CASE,
     CPU_PER_GB,
     CPU_PER_MILLION,
+    CPU_PER_MILLION_WITH_BOOKIES,
     KAFKA,
+    ON_BOOKIES,
     OURS,
+    OURS_BOOKKEEPER,
     PRAVEGA,
+    PRAVEGA_BOOKKEEPER,
+    PRAVEGA_SAME_BOOKIES,
+    RESIDENT,
+    RESIDENT_WITH_BOOKIES,
     SERVER,
+    WRITES,
+    WRITES_ON_BOOKIES,
     Case,
 )
 from benchmarks.peers.systems import (
     KafkaBroker,
     OurServer,
     Server,
-    cpu_seconds,
+    Usage,
     java_command,
     resident_bytes,
     start,
+    usage,
 )
+from segmentstore.contracts.errors import SegmentStoreError
 from tests.integration.pravega_clients.toolchain import wheel_python
 
 Figures = dict[str, float]
@@ -49,7 +60,11 @@ class CaseFailedError(Exception):
 
 def run_case(case: Case, server: Server, *, quick: bool) -> Figures:
     """Raises CaseFailedError."""
-    options: Mapping[str, int | str] = {**case.options, **(case.quick if quick else {})}
+    options: Mapping[str, int | str] = {
+        **case.options,
+        **(WRITES_ON_BOOKIES if server.name in ON_BOOKIES else {}),
+        **(case.quick if quick else {}),
+    }
     command = [
         *java_command("-Xms256m", f"-Xmx{case.client_heap}"),
         "peers.Bench",
@@ -63,7 +78,7 @@ def run_case(case: Case, server: Server, *, quick: bool) -> Figures:
     alarm = Timer(_SECONDS_MAX, process.kill)
     alarm.start()
     figures: Figures = {}
-    cpu = {"begin": 0.0, "end": 0.0}
+    usages: dict[str, Usage] = {}
     try:
         assert process.stdout is not None, "stdout is a pipe"
         for text in process.stdout:
@@ -71,7 +86,7 @@ def run_case(case: Case, server: Server, *, quick: bool) -> Figures:
                 continue
             line = json.loads(text)
             if "phase" in line:
-                cpu[line["phase"]] = cpu_seconds(server.process_id)
+                usages[line["phase"]] = usage(server)
             else:
                 figures = line["figures"]
         process.wait()
@@ -83,12 +98,28 @@ def run_case(case: Case, server: Server, *, quick: bool) -> Figures:
         raise CaseFailedError(f"{case.name} on {server.name}: exit code {process.returncode}")
     if figures.get("failed"):
         sys.stderr.write(f"{case.name} on {server.name}: {figures['failed']:.0f} events failed\n")
-    used = cpu["end"] - cpu["begin"]
-    if figures.get("bytes"):
-        figures[CPU_PER_GB] = used / (figures["bytes"] / 1e9)
-    if figures.get("events"):
-        figures[CPU_PER_MILLION] = used / (figures["events"] / 1e6)
+    if len(usages) == 2:
+        figures |= _used(usages["end"] - usages["begin"], figures)
     return figures
+
+
+def _used(used: Usage, figures: Figures) -> Figures:
+    """For each gigabyte and million events; and what our own log was given."""
+    found: Figures = {}
+    if figures.get("bytes"):
+        found[CPU_PER_GB] = used.cpu_seconds / (figures["bytes"] / 1e9)
+    if figures.get("events"):
+        millions = figures["events"] / 1e6
+        found[CPU_PER_MILLION] = used.cpu_seconds / millions
+        found[CPU_PER_MILLION_WITH_BOOKIES] = (
+            used.cpu_seconds + used.cpu_seconds_of_bookies
+        ) / millions
+    if used.frames:
+        found["log_entries_per_second"] = used.frames / used.seconds
+        found["log_bytes_per_entry"] = used.frame_bytes / used.frames
+    found["server_cores"] = used.cpu_seconds / used.seconds
+    found["bookies_cores"] = used.cpu_seconds_of_bookies / used.seconds
+    return found
 
 
 WHEEL_SCRIPT = Path(__file__).parent / "wheel_latency.py"
@@ -178,8 +209,11 @@ def raw_sync_ms(directory: Path, *, pause_seconds: float, processor: int | None 
 KAFKA_CASE = "write 1 KB"
 KAFKA_SIZE, KAFKA_WARM, KAFKA_COUNT = 1000, 100_000, 500_000
 
-SYSTEMS = (PRAVEGA, OURS, KAFKA)
+SYSTEMS = (PRAVEGA, OURS, KAFKA, PRAVEGA_BOOKKEEPER, OURS_BOOKKEEPER)
 """In the order of a round."""
+
+ON_REQUEST = (PRAVEGA_SAME_BOOKIES,)
+"""Measured when they are named."""
 
 Results = dict[tuple[str, str, str], list[float]]
 """(system, case, figure) -> one value of each round."""
@@ -199,7 +233,13 @@ def run_rounds(
                     outcome = kafka_round(place, quick=quick)
                 else:
                     outcome = pravega_round(system, cases, place, quick=quick)
-            except (CaseFailedError, OSError, subprocess.SubprocessError, TimeoutError) as error:
+            except (
+                CaseFailedError,
+                SegmentStoreError,
+                OSError,
+                subprocess.SubprocessError,
+                TimeoutError,
+            ) as error:
                 say(f"  {system} failed: {error!r}")
                 continue
             finally:
@@ -219,9 +259,18 @@ def pravega_round(
     outcome: dict[str, Figures] = {SERVER: {"seconds_to_ready": seconds_to_ready}}
     try:
         for case in cases:
+            if system in ON_BOOKIES and case.name not in WRITES:
+                continue
             measure(case, server, outcome, quick=quick)
-        outcome[SERVER]["resident_megabytes"] = resident_bytes(server.process_id) / 1e6
-        if isinstance(server, OurServer) and any(case.name == "catch-up 1 KB" for case in cases):
+        own = resident_bytes(server.process_id) / 1e6
+        of_bookies = sum(map(resident_bytes, server.bookie_process_ids)) / 1e6
+        outcome[SERVER] |= {RESIDENT: own, RESIDENT_WITH_BOOKIES: own + of_bookies}
+        say(f"  {SERVER}: {RESIDENT}={own:.0f}, {RESIDENT_WITH_BOOKIES}={own + of_bookies:.0f}")
+        if (
+            isinstance(server, OurServer)
+            and system == OURS
+            and any(case.name == "catch-up 1 KB" for case in cases)
+        ):
             server.restart()
             measure(COLD_CASE, server, outcome, quick=quick)
     finally:

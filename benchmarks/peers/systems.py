@@ -1,30 +1,42 @@
 """The systems that are compared, started on free ports and an empty directory, and what the kernel says of them.
 
 - This store and Pravega 0.13.0, which speak one protocol. Both sync every acknowledged byte, both write on to files as
-  their Tier 2, both have four containers.
+  their Tier 2, both have four containers. This store's log is in files, Pravega's on one bookie in its own process.
+- The same two with their logs on three bookies that are processes of their own, three copies of an entry, of which two
+  are synced before it is acknowledged.
 - Kafka 4.2.0 on one broker, driven by its own tools. `flush.messages=1` syncs each batch before it is acknowledged,
   which is what this store and Pravega promise.
-- The CPU and memory of a server are those of its process and of that one's children.
+- The CPU and memory of a server are those of its process and of that one's children. Those of bookies in processes of
+  their own, and of their ZooKeeper, are told apart.
 """
 
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 import grpc.aio
 
-from benchmarks.peers.cases import OURS, PRAVEGA
+from benchmarks.peers.cases import (
+    OURS,
+    OURS_BOOKKEEPER,
+    PRAVEGA_BOOKKEEPER,
+    PRAVEGA_SAME_BOOKIES,
+)
 from tests.integration.java_libraries import cache_directory, class_path
 from tests.integration.pravega_clients.controller_calls import ControllerCalls
 from tests.integration.pravega_clients.store_process import StoreProcess, free_ports
 from tests.integration.pravega_clients.toolchain import compiled
+from tier1.bookkeeper.local_ensemble import LEDGERS_PATH, LocalEnsemble
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -69,8 +81,11 @@ def _fields(process_id: int) -> list[str]:
 
 JAVA = Path(__file__).parent / "java"
 CONTAINERS = 4
+BOOKIES = 3
+BOOKIE_HEAP_MEGABYTES = 512
 _READY_SECONDS_MAX = 120.0
 _STOP_SECONDS_MAX = 60.0
+_METRICS_SECONDS_MAX = 20.0
 _OPEN_FOR_NETTY = ("java.nio", "sun.nio.ch", "java.lang", "java.io")
 
 
@@ -85,6 +100,11 @@ class Server(Protocol):
 
     @property
     def process_id(self) -> int: ...
+
+    @property
+    def bookie_process_ids(self) -> Sequence[int]:
+        """Of bookies that are processes of their own, and of their ZooKeeper."""
+
     def stop(self) -> None: ...
 
 
@@ -96,12 +116,97 @@ def java_command(*options: str) -> list[str]:
     return ["java", *options, logging, "-classpath", f"{classes}:{path}"]
 
 
+class Bookies(Protocol):
+    """Three on loopback, with a ZooKeeper, in processes of their own; they begin empty."""
+
+    ledgers_path: str
+
+    @property
+    def zookeeper_port(self) -> int: ...
+
+    @property
+    def process_ids(self) -> Sequence[int]: ...
+    def stop(self) -> None: ...
+
+
+class EnsembleBookies:
+    """Those of `tier1.bookkeeper.local_ensemble`, BookKeeper 4.17.3: a process each.
+
+    They gather writes for as long as Pravega's do, and have more memory than tests give them: with 256 MB of heap a
+    bookie ends when entries of 1 MB come as fast as they can.
+    """
+
+    ledgers_path = LEDGERS_PATH
+
+    def __init__(self, directory: Path) -> None:
+        self._ensemble = LocalEnsemble.opened(directory / "bookies", bookie_count=BOOKIES)
+        self._ensemble.heap_megabytes = BOOKIE_HEAP_MEGABYTES
+        self._ensemble.conf = {"journalMaxGroupWaitMSec": "2"}
+        try:
+            asyncio.run(self._ensemble.up())
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def zookeeper_port(self) -> int:
+        return self._ensemble.zookeeper.port
+
+    @property
+    def process_ids(self) -> Sequence[int]:
+        return [each.pid for each in (self._ensemble.zookeeper, *self._ensemble.bookies)]
+
+    def stop(self) -> None:
+        asyncio.run(self._ensemble.down(number=signal.SIGKILL))
+
+
+class PravegaBookies:
+    """Those that Pravega's own tests start, BookKeeper 4.14.1: all in one process."""
+
+    ledgers_path = "/ledgers-of-the-bookie/ledgers"
+
+    def __init__(self, directory: Path) -> None:
+        directory = directory.resolve() / "bookies"
+        (directory / "tmp").mkdir(parents=True)
+        self.zookeeper_port, *ports = free_ports(1 + BOOKIES)
+        memory = f"{BOOKIES * BOOKIE_HEAP_MEGABYTES}m"
+        command = pravega_command(
+            directory, f"-Xmx{memory}", f"-XX:MaxDirectMemorySize={memory}", main="PravegaBookies"
+        )
+        with (directory / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, str(self.zookeeper_port), *map(str, ports)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=directory,
+                text=True,
+            )
+        assert self._process.stdout is not None, "stdout is a pipe"
+        if not any(line.strip() == "READY" for line in self._process.stdout):
+            raise OSError(f"Pravega's bookies did not start; their log is {directory / 'log'}")
+
+    @property
+    def process_ids(self) -> Sequence[int]:
+        return [self._process.pid]
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait(_STOP_SECONDS_MAX)
+        assert self._process.stdout is not None, "stdout is a pipe"
+        self._process.stdout.close()
+
+
 class OurServer:
-    """This store, with its defaults."""
+    """This store, with its defaults, and its log on bookies if there are some."""
 
-    name = OURS
-
-    def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, directory: Path, options: Sequence[str] = (), *, bookies: Bookies | None = None
+    ) -> None:
+        self.name = OURS if bookies is None else OURS_BOOKKEEPER
+        self._bookies = bookies
+        if bookies is not None:
+            place = f"127.0.0.1:{bookies.zookeeper_port}{bookies.ledgers_path}"
+            options = [*options, f"--tier1=bookkeeper://{place}"]
         self._process = StoreProcess(directory / "data", options, environment=compiled_modules())
         self._process.start()
 
@@ -113,6 +218,23 @@ class OurServer:
     def process_id(self) -> int:
         return self._process.process_id
 
+    @property
+    def bookie_process_ids(self) -> Sequence[int]:
+        return self._bookies.process_ids if self._bookies else ()
+
+    def metrics(self) -> Mapping[str, float]:
+        """Of `/metrics`, summed over containers: what is a plain number."""
+        address = f"http://127.0.0.1:{self._process.http_port}/metrics"
+        with urllib.request.urlopen(address, timeout=_METRICS_SECONDS_MAX) as answer:
+            lines = answer.read().decode().splitlines()
+        totals: dict[str, float] = {}
+        for line in lines:
+            if not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                name = name.partition("{")[0]
+                totals[name] = totals.get(name, 0.0) + float(value)
+        return totals
+
     def restart(self) -> None:
         """An orderly end, and a start that recovers."""
         self._process.terminate()
@@ -121,29 +243,36 @@ class OurServer:
     def stop(self) -> None:
         if self._process.is_running:
             self._process.kill()
+        if self._bookies is not None:
+            self._bookies.stop()
 
 
 class PravegaServer:
-    """Pravega 0.13.0 with one bookie in one JVM; see java/src/peers/PravegaServer.java."""
+    """Pravega 0.13.0 in one JVM, with one bookie, or without where it is given others.
 
-    name = PRAVEGA
+    See java/src/peers/PravegaServer.java.
+    """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, name: str, bookies: Bookies | None = None) -> None:
         directory = directory.resolve()
-        ports = free_ports(4)
-        self.controller = f"127.0.0.1:{ports[0]}"
+        self.name = name
+        self._bookies = bookies
+        controller, store, zookeeper, bookie = free_ports(4)
+        self.controller = f"127.0.0.1:{controller}"
         (directory / "tmp").mkdir(parents=True)
-        command = java_command(
-            "-Xms1g",
-            "-Xmx2g",
-            "-XX:MaxDirectMemorySize=4g",
-            *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPEN_FOR_NETTY),
-            f"-Djava.io.tmpdir={directory / 'tmp'}",
+        command = pravega_command(
+            directory, "-Xms1g", "-Xmx2g", "-XX:MaxDirectMemorySize=4g", main="PravegaServer"
         )
-        command += ["peers.PravegaServer", str(directory / "data"), *map(str, ports)]
+        command.append(str(directory / "data"))
+        if bookies is None:
+            numbers = [controller, store, zookeeper, bookie, CONTAINERS]
+            command += map(str, numbers)
+        else:
+            numbers = [controller, store, bookies.zookeeper_port, 0, CONTAINERS, BOOKIES]
+            command += [*map(str, numbers), bookies.ledgers_path]
         with (directory / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [*command, str(CONTAINERS)],
+                command,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=directory,  # its own log files go wherever it stands
@@ -153,9 +282,66 @@ class PravegaServer:
     def process_id(self) -> int:
         return self._process.pid
 
+    @property
+    def bookie_process_ids(self) -> Sequence[int]:
+        return self._bookies.process_ids if self._bookies else ()
+
     def stop(self) -> None:
         self._process.kill()
         self._process.wait(_STOP_SECONDS_MAX)
+        if self._bookies is not None:
+            self._bookies.stop()
+
+
+def pravega_command(directory: Path, *options: str, main: str) -> list[str]:
+    """A JVM for one of Pravega's servers; its arguments come next."""
+    return [
+        *java_command(
+            *options,
+            *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPEN_FOR_NETTY),
+            f"-Djava.io.tmpdir={directory / 'tmp'}",
+        ),
+        f"peers.{main}",
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Counters of a server since it began, or what they grew by between two moments."""
+
+    seconds: float
+    cpu_seconds: float
+    cpu_seconds_of_bookies: float
+    frames: float = 0.0
+    """Entries of our own log, and their bytes."""
+    frame_bytes: float = 0.0
+
+    def __sub__(self, before: "Usage") -> "Usage":
+        return Usage(
+            self.seconds - before.seconds,
+            self.cpu_seconds - before.cpu_seconds,
+            self.cpu_seconds_of_bookies - before.cpu_seconds_of_bookies,
+            self.frames - before.frames,
+            self.frame_bytes - before.frame_bytes,
+        )
+
+
+def usage(server: Server) -> Usage:
+    """Now."""
+    now = time.perf_counter()
+    own = cpu_seconds(server.process_id)
+    of_bookies = sum(map(cpu_seconds, server.bookie_process_ids))
+    if not isinstance(server, OurServer):
+        return Usage(now, own, of_bookies)
+    metrics = server.metrics()
+    container = "segmentstore_container"
+    return Usage(
+        now,
+        own,
+        of_bookies,
+        metrics.get(f"{container}_frames_total", 0.0),
+        metrics.get(f"{container}_frame_bytes_total", 0.0),
+    )
 
 
 @cache
@@ -177,17 +363,36 @@ def compiled_modules() -> Mapping[str, str]:
 
 
 def start(name: str, directory: Path) -> tuple[Server, float]:
-    """(the server, seconds from its start until it made a first stream)."""
+    """(the server, seconds from its start, behind its bookies, until it made a first stream)."""
     directory.mkdir(parents=True)
     compiled_modules()
+    bookies = _BOOKIES[name](directory) if name in _BOOKIES else None
     started = time.perf_counter()
-    server: Server = OurServer(directory) if name == OURS else PravegaServer(directory)
+    try:
+        server = _started(name, directory, bookies)
+    except BaseException:
+        if bookies is not None:
+            bookies.stop()
+        raise
     try:
         asyncio.run(wait_until_ready(server.controller))
     except BaseException:
         server.stop()
         raise
     return server, time.perf_counter() - started
+
+
+_BOOKIES: Mapping[str, Callable[[Path], Bookies]] = {
+    OURS_BOOKKEEPER: EnsembleBookies,
+    PRAVEGA_BOOKKEEPER: PravegaBookies,
+    PRAVEGA_SAME_BOOKIES: EnsembleBookies,
+}
+
+
+def _started(name: str, directory: Path, bookies: Bookies | None) -> Server:
+    if name in (OURS, OURS_BOOKKEEPER):
+        return OurServer(directory, bookies=bookies)
+    return PravegaServer(directory, name=name, bookies=bookies)
 
 
 async def wait_until_ready(controller: str) -> None:

@@ -43,7 +43,7 @@ from segmentstore.contracts.identifiers import EVENT_COUNT
 from segmentstore.contracts.segments import AttributeUpdate
 
 _COUNT_NEAR_ITS_END = 1 << 62
-"""From here on a count of events is looked at more closely; what is added at once is far below."""
+"""From here on a count of events is looked at more closely; what an append adds is far below."""
 
 
 class OperationMetadataUpdater:
@@ -144,7 +144,10 @@ class OperationMetadataUpdater:
         changes: AttributeChanges = evaluate_updates(target.attributes, target.name, updates)
         events = source.attributes.pending_value(EVENT_COUNT)
         if isinstance(events, int) and all(update.key != EVENT_COUNT for update in updates):
-            changes = count_events(target, changes, max(events, 0))
+            counted = target.attributes.pending_value(EVENT_COUNT)
+            # A source may have any count, unlike an append.
+            total = add_events(target.name, counted, max(events, 0))
+            changes = [*changes, (EVENT_COUNT, total)]
         operation = MergeOperation(target, source)
         self._number(operation)
         operation.offset = target.pending_length
@@ -243,7 +246,7 @@ class OperationMetadataUpdater:
 def count_events(
     segment: SegmentMetadata, changes: AttributeChanges, events: int
 ) -> AttributeChanges:
-    """The changes, and the segment's event count after `events` more. Raises BadAttributeUpdateError."""
+    """The changes, and the segment's event count after an append of `events`. Raises BadAttributeUpdateError."""
     current = segment.attributes.pending_value(EVENT_COUNT)
     for key, value in changes:
         if key == EVENT_COUNT:

@@ -99,7 +99,7 @@ class ControllerComponents:
             difference_seconds_max=settings.retention.clock_difference_seconds_max,
             settle_seconds=settings.retention.clock_settle_seconds,
         )
-        """Its complaint belongs into the health of the node, and a person may settle it."""
+        """A person may settle it. What it complains of is told by retention, where a stream has a policy of age."""
         self._build_watermarks(segments)
         self._build_transactions(segments, tables, wall_clock, random)
         self._build_background_tasks(segments, wall_clock)

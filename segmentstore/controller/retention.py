@@ -30,7 +30,7 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -100,12 +100,19 @@ class Retention:
         self._wall_clock = wall_clock
         self._settings = settings
         self._clock_watch = clock_watch
+        self._has_rules_of_age = False
+        """As the last walk over all streams found it."""
+
+    def complaint(self) -> str:
+        """Why nothing is deleted because of its age; "" if all is well, or if no stream has such a policy."""
+        return self._clock_watch.complaint() if self._has_rules_of_age else ""
 
     async def run(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
         self._clock_watch.doubt("the controller has just started")
         due = loop.time() + self._settings.interval_seconds
+        await self._look_for_rules_of_age()
         while True:
             # Looks often, so that a jump and its way back are not seen as one.
             await asyncio.sleep(min(self._settings.clock_look_seconds, max(0.0, due - loop.time())))
@@ -116,27 +123,41 @@ class Retention:
 
     async def look_at_all(self) -> None:
         """One pass over all streams."""
+        async with aclosing(self._streams_with_limits()) as streams:
+            async for scope, stream, limits in streams:
+                try:
+                    await self.look_at(scope, stream, limits)
+                except SegmentStoreError as error:
+                    _LOG.warning("stream=%s/%s keeps everything for now: %s", scope, stream, error)
+
+    async def _look_for_rules_of_age(self) -> None:
+        async with aclosing(self._streams_with_limits()) as streams:
+            async for _ in streams:
+                self._clock_watch.look()
+
+    async def _streams_with_limits(self) -> AsyncGenerator[tuple[str, str, RetentionLimits], None]:
+        """Scope, stream and limits of every stream that has some. Hold it in `aclosing`."""
+        is_complete = True
+        has_rules_of_age = False
 
         def tell(scope: str, error: SegmentStoreError) -> None:
+            nonlocal is_complete
+            is_complete = False
             _LOG.warning("scope=%s retention is put off: %s", scope, error)
 
         try:
             async with aclosing(all_streams(self._store, on_unreadable=tell)) as streams:
-                async for walked in streams:
-                    limits = limits_of(walked.configuration.retention)
-                    if limits is None or not is_user_name(walked.stream):
+                async for listed in streams:
+                    limits = limits_of(listed.configuration.retention)
+                    if limits is None or not is_user_name(listed.stream):
                         continue
-                    try:
-                        await self.look_at(walked.scope, walked.stream, limits)
-                    except SegmentStoreError as error:
-                        _LOG.warning(
-                            "stream=%s/%s keeps everything for now: %s",
-                            walked.scope,
-                            walked.stream,
-                            error,
-                        )
+                    has_rules_of_age |= limits.type is RetentionType.TIME
+                    yield listed.scope, listed.stream, limits
         except SegmentStoreError as error:
+            is_complete = False
             _LOG.warning("retention is put off: %s", error)
+        # What could not be read may have such a policy, as it may have had before.
+        self._has_rules_of_age = has_rules_of_age or (self._has_rules_of_age and not is_complete)
 
     async def look_at(self, scope: str, stream: str, limits: RetentionLimits) -> None:
         """Take a cut of one stream, and truncate it if it is time."""

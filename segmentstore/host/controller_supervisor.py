@@ -159,7 +159,7 @@ class ControllerSupervisor:
         if not self._controller.is_ready:
             return [f"the controller does not work now: {self._why}"]
         stuck = self._controller.complaints()
-        clock = self._controller.components.clock_watch.complaint()
+        clock = self._controller.components.retention.complaint()
         return [*stuck, clock] if clock else stuck
 
     def metrics(self) -> Mapping[str, float]:

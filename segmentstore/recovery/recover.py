@@ -28,7 +28,6 @@ from segmentstore.recovery.report import (
     contents_unread,
     how_to_start,
     logs_beside,
-    lost_row,
     named,
     repair,
     summary,
@@ -61,6 +60,8 @@ from segmentstore.recovery.unfinished_work import (
 )
 from tier2.object_stores.places import object_directory
 from tier2.store_reader import ContainerReader
+
+_BEGINS_ANEW = "begins anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +261,14 @@ def _add_rows(
 ) -> None:
     by_id = {log.container: log for log in logs}
     # Containers that begin anew have a log as well, unless this is a copy or a preview.
-    result.rows += [container_row(by_id.get(each.reader.container_id), each) for each in surveys]
-    for each in losses.containers:
-        anew = options.copy or each.container_id in options.begin_anew
-        log = by_id.get(each.container_id)
-        result.rows.append(lost_row(each, log, "begins anew" if anew else "refused"))
+    for each in surveys:
+        number = int(each.reader.container_id)
+        result.rows.append(container_row(number, by_id.get(number), each, without_log=_BEGINS_ANEW))
+    for lost in losses.containers:
+        number = lost.container_id
+        anew = options.copy or number in options.begin_anew
+        action = _BEGINS_ANEW if anew else "refused"
+        result.rows.append(container_row(number, by_id.get(number), None, without_log=action))
     result.rows.sort(key=lambda row: int(row["container"] or 0))
 
 

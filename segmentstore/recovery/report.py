@@ -9,7 +9,7 @@ from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.recovery.offline_store import repair_streams
 from segmentstore.recovery.rebuild import DataDirectoryRebuild, RecoveredLog
 from segmentstore.recovery.rebuilt_logs import FileLogsRebuilt
-from segmentstore.recovery.survey import ContainerSurvey, LostContainer, shown_time
+from segmentstore.recovery.survey import ContainerSurvey, Tier2Contents, shown_time
 from tier2.manifest.manifest import Manifest
 
 NAMED_MAX = 20
@@ -42,43 +42,29 @@ class RecoveryResult:
     """The kind of the error that the remarks tell of; None if nothing was refused and nothing failed."""
 
 
-def container_row(log: RecoveredLog | None, survey: ContainerSurvey) -> ResultRow:
-    """Of a container that has a manifest; it has no log if it was left out of a copy."""
-    contents = survey.contents
+def container_row(
+    container_id: int, log: RecoveredLog | None, survey: ContainerSurvey | None, *, without_log: str
+) -> ResultRow:
+    """Of one container. It has no survey without a sound manifest, and no log if none was made.
+
+    `without_log`: what is done with it then.
+    """
+    manifest = None if survey is None else survey.reader.manifest
+    contents = Tier2Contents() if survey is None else survey.contents
     return {
-        "container": survey.reader.container_id,
-        "action": "begins anew" if log is None else log.action,
-        "root_epoch": survey.reader.manifest.epoch,
+        "container": container_id,
+        "action": without_log if log is None or survey is None else log.action,
+        "root_epoch": None if manifest is None else manifest.epoch,
         "epoch": None if log is None else log.epoch,
-        "root_version": survey.reader.manifest.version,
+        "root_version": None if manifest is None else manifest.version,
         "newest": shown_time(contents.newest_ms),
         "newest_ms": contents.newest_ms,
         "segments": contents.segments,
         "segment_bytes": contents.segment_bytes,
-        "lost_bytes": None if survey.unreadable else survey.lost.byte_count,
+        "lost_bytes": None if survey is None or survey.unreadable else survey.lost.byte_count,
         "sealed": contents.sealed,
         "truncated": contents.truncated,
         "has_streams": contents.has_streams,
-        "set_aside": "" if log is None else log.set_aside,
-    }
-
-
-def lost_row(lost: LostContainer, log: RecoveredLog | None, action: str) -> ResultRow:
-    """Of a container that has none."""
-    return {
-        "container": lost.container_id,
-        "action": action,
-        "root_epoch": None,
-        "epoch": None if log is None else log.epoch,
-        "root_version": None,
-        "newest": shown_time(0),
-        "newest_ms": 0,
-        "segments": 0,
-        "segment_bytes": 0,
-        "lost_bytes": None,
-        "sealed": 0,
-        "truncated": 0,
-        "has_streams": False,
         "set_aside": "" if log is None else log.set_aside,
     }
 

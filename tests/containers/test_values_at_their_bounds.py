@@ -222,6 +222,21 @@ async def test_events_beyond_64_bits_are_refused_and_lose_nothing() -> None:
         await container.flush()
 
 
+async def test_a_merge_of_more_events_than_the_target_can_count_is_refused_and_ends_nothing() -> (
+    None
+):
+    async with running(MemoryTiers()) as container:
+        await container.create("a", [AttributeUpdate(EVENT_COUNT, 7)])
+        await container.create("b", [AttributeUpdate(EVENT_COUNT, (1 << 63) - 1)])
+        with pytest.raises(BadAttributeUpdateError, match="64 bits"):
+            await container.merge("a", "b", seal_source=True)
+        assert not (await container.info("b")).sealed
+        await container.create("c")
+        await container.merge("c", "b", seal_source=True)
+        await container.flush()
+        assert (await container.info("c")).core_attributes[EVENT_COUNT] == (1 << 63) - 1
+
+
 @pytest.mark.parametrize(
     "update",
     [

@@ -15,6 +15,7 @@ from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.contracts.segments import AttributeUpdate, Segment, SegmentProperties
 from segmentstore.contracts.tables import (
     Table,
+    TableApi,
     TableDelta,
     TableEntry,
     TableEntryPage,
@@ -23,7 +24,6 @@ from segmentstore.contracts.tables import (
     TableKeyPage,
 )
 from tests.http.memory_segments import MemorySegments
-from tests.reference.memory_tables import MemoryTables
 
 Outcome = TypeVar("Outcome")
 
@@ -134,7 +134,7 @@ class CrashingSegments:
 class CrashingTables:
     """TableApi whose batches and table verbs may be the last thing that the process did."""
 
-    def __init__(self, tables: MemoryTables, plan: CrashPlan) -> None:
+    def __init__(self, tables: TableApi, plan: CrashPlan) -> None:
         self._tables = tables
         self._plan = plan
 

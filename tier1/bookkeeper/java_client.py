@@ -64,14 +64,16 @@ class JavaClientSettings:
     zookeeper_session_seconds: float = 10.0
     bookie_seconds_max: float = 5.0
     """A bookie that has not answered a write or a read for so long is taken for lost."""
+    second_copy_seconds: float = 0.5
+    """A read that one bookie has not answered for so long is sent to the next one as well."""
     append_seconds_max: float = 30.0
     """An append that no ack quorum has answered for so long fails, and its ledger with it."""
     replaces_at_once: bool = False
     """A lost bookie is replaced in its ledgers at once: that needs ZooKeeper, and holds their appends back until then.
     Else only when the others are no ack quorum; until then entries have fewer copies."""
-    entry_bytes_max: int = 2 << 20
+    entry_bytes_max: int = 4 << 20
     """The largest entry that is sent. Bookies take 5 MB if they are not told otherwise."""
-    staging_bytes: int = 4 << 20
+    staging_bytes: int = 8 << 20
     """Memory that this process and its JVM share, for entries on their way; as much again for entries that are read."""
     hand_over_bytes: int = 128 << 10
     """So much is handed over at once; less, at the end of the loop's turn."""
@@ -372,6 +374,12 @@ def _configuration(java: Any, servers: str, ledgers_path: str, settings: JavaCli
     values.setZkTimeout(int(settings.zookeeper_session_seconds * 1000))
     values.setAddEntryTimeout(max(1, round(settings.bookie_seconds_max)))
     values.setReadEntryTimeout(max(1, round(settings.bookie_seconds_max)))
+    second_copy = max(1, round(settings.second_copy_seconds * 1000))
+    values.setFirstSpeculativeReadTimeout(second_copy)
+    values.setSpeculativeReadTimeout(second_copy)
+    values.setMaxSpeculativeReadTimeout(second_copy)
+    values.setFirstSpeculativeReadLACTimeout(second_copy)
+    values.setMaxSpeculativeReadLACTimeout(second_copy)
     values.setAddEntryQuorumTimeout(max(1, round(settings.append_seconds_max)))
     values.setDelayEnsembleChange(not settings.replaces_at_once)
     # What is on its way is bounded by the log. The client would block the loop.

@@ -5,6 +5,7 @@ those of the process are ours. A JVM without memory ends the process: recovery k
 that has lost a thread does not.
 """
 
+import atexit
 import logging
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,8 @@ def start_jvm(settings: JvmSettings) -> Any:
     if jpype.isJVMStarted():
         return jpype
     require_java()
-    # Threads of the client outlive it by seconds; the end of the process must not wait for them.
+    # Threads of the client outlive it by seconds, and for ever if it was not closed: the end of the process does not
+    # wait for them. One thread of JPype would need the interpreter even then, and end it by SIGABRT.
     jpype.config.destroy_jvm = False
     jpype.startJVM(
         f"-Xmx{settings.heap_bytes_max}",
@@ -59,6 +61,7 @@ def start_jvm(settings: JvmSettings) -> Any:
         classpath=class_path(Part.CLIENT),
         convertStrings=False,
     )
+    atexit.register(jpype.JClass("org.jpype.ref.JPypeReferenceQueue").getInstance().stop)
     _LOG.info(
         "started the JVM for BookKeeper heap_bytes_max=%d direct_bytes_max=%d",
         settings.heap_bytes_max,

@@ -139,7 +139,7 @@ class LedgerAppends:
         self._bytes = 0
         self._acknowledged = -1
         """Id of its last acknowledged entry."""
-        self._began_at = self._loop.time()
+        self._old_at = self._loop.time() + self._settings.ledger_age_seconds_max
         self._is_large = False
         self._next_attempt_at = 0.0
 
@@ -308,18 +308,16 @@ class LedgerAppends:
         now = self._loop.time()
         if now < self._next_attempt_at:
             return False
-        is_old = now - self._began_at >= self._settings.ledger_age_seconds_max
-        return self._is_large or (is_old and self._entries > 0) or self._has_few_bookies
+        is_old = now >= self._old_at and self._entries > 0
+        return self._is_large or is_old or self._has_few_bookies
 
     def _looks_again_at(self) -> float:
         if self._is_large or self._has_few_bookies:
             return self._next_attempt_at
-        old_at = self._began_at + self._settings.ledger_age_seconds_max
+        if self._entries:
+            return max(self._old_at, self._next_attempt_at)
         # An old one without entries waits for its first.
-        pause = self._settings.look_again_seconds
-        return max(
-            old_at, self._next_attempt_at, self._loop.time() + (0 if self._entries else pause)
-        )
+        return max(self._old_at, self._loop.time() + self._settings.look_again_seconds)
 
     async def _roll_over(self) -> None:
         """A ledger that is large, old, or of few bookies is followed by another; if that cannot be made, later."""

@@ -1,7 +1,7 @@
 """New ledgers of a log: made, and put into its record, where the former one ends in the same change.
 
-Invariant: a ledger is deleted here only if it is in no record and can get into none: its owner was told by the record
-that the log is another's.
+Invariant: a ledger is deleted here only if it is not in the record and cannot get there: the record has another owner,
+and does not name it. An owner that is told so may have written it down before, and the answer was lost.
 """
 
 import logging
@@ -25,8 +25,13 @@ from tier1.bookkeeper.retries import MAY_PASS
 from tier1.bookkeeper.settings import BookKeeperLogSettings, LedgerRules
 
 _LOG = logging.getLogger(__name__)
-LEDGER_FAILURES = (LedgerFencedError, TooFewBookiesError, LedgerUnavailableError)
-"""What the writer of a ledger raises; open_fenced() tells how much of it is durable then."""
+LEDGER_FAILURES = (
+    LedgerFencedError,
+    LedgerNotFoundError,
+    TooFewBookiesError,
+    LedgerUnavailableError,
+)
+"""What the writer of a ledger raises, whose ledger a later owner may have fenced, and even deleted."""
 
 
 class LedgerMaker:
@@ -126,9 +131,11 @@ class LedgerMaker:
             _LOG.info("a ledger is not closed ledger=%d: %s", writer.ledger_id, error)
 
     async def _delete_unrecorded(self, writer: LedgerWriter) -> None:
-        """Another owner's claim has kept it out of the record: nothing can put it there any more."""
+        """Behind the claim of another owner nothing of ours gets into the record any more; but it may have before."""
         try:
-            await self._ledgers.delete(writer.ledger_id)
+            record = await self._record.read()
+            if all(ledger.ledger_id != writer.ledger_id for ledger in record.ledgers):
+                await self._ledgers.delete(writer.ledger_id)
         except MAY_PASS as error:
             _LOG.info("an empty ledger is left behind ledger=%d: %s", writer.ledger_id, error)
 

@@ -190,17 +190,24 @@ class OwnedRecord:
         async with self._turn:
             await self._read()
 
-    async def _read(self) -> None:
+    async def read(self) -> LogRecord:
+        """As it is, whoever owns it. Raises MetadataUnavailableError, LogCorruptedError."""
+        return (await self._get())[0]
+
+    async def _get(self) -> tuple[LogRecord, int]:
         found = await self._metadata.get(self.path)
         if found is None:
             raise LogCorruptedError(f"the record of the log is gone path={self.path!r}")
-        record = decode_record(found.value, path=self.path)
+        return decode_record(found.value, path=self.path), found.version
+
+    async def _read(self) -> None:
+        record, version = await self._get()
         if (record.epoch, record.nonce) != (self._epoch, self._nonce):
             raise LogNotPrimaryError(
                 f"another process has taken the log over epoch={self._epoch} owner_epoch={record.epoch}"
                 f" owner={record.owner!r} path={self.path!r}"
             )
-        self._record, self._version, self._is_uncertain = record, found.version, False
+        self._record, self._version, self._is_uncertain = record, version, False
 
 
 async def edit_record(

@@ -37,7 +37,6 @@ _Result = TypeVar("_Result")
 
 _NEVER_SECONDS = 1e9
 _LISTING_PAGE_OBJECTS = 1000
-_COMPLAINTS_MAX = 10
 
 OBJECT_PREFIX = "tier2/"
 """What the keys of a segment store begin with inside the engine."""
@@ -172,10 +171,8 @@ class LateVolumes:
         return self._open is not None
 
     def complaints(self) -> Sequence[str]:
-        """What the scrubber found, for `/health`; the log has all of it."""
-        scrubber = None if self._open is None else self._open.engine.scrubber
-        found = [] if scrubber is None else scrubber.findings
-        return [f"the volumes of Tier 2 are damaged: {one}" for one in found[:_COMPLAINTS_MAX]]
+        """What the scrubber found and what has stopped, for `/health`; the log has all of it."""
+        return [] if self._open is None else self._open.engine.complaints()
 
     def metrics(self) -> Mapping[str, float]:
         """Numbers for `/metrics`."""

@@ -31,8 +31,7 @@ from tier2.byte_cache import ByteCache
 from tier2.container_objects import ObjectKind
 from tier2.format.chunk_format import BlockEntry
 from tier2.layout_entry import LayoutEntry
-from tier2.manifest.view import ManifestView, ViewSource, with_view
-from tier2.read.chunk_reader import ChunkReader
+from tier2.manifest.view import ManifestView, with_view
 from tier2.read.components import Components
 from tier2.sst.keyspace import (
     CATALOG,
@@ -58,100 +57,6 @@ _LAYOUT_ENTRY_MEMORY_BYTES = 300
 _RECORD_MEMORY_BYTES = 150
 
 
-class ManifestReading:
-    """The reading half of a storage. The class that derives from it says which view is the newest."""
-
-    def __init__(self, *, components: Components) -> None:
-        self._components = components
-        settings = components.settings
-        self._segments = PublishedSegments(
-            source=self,
-            chunk_reader=components.chunk_reader,
-            record_cache_bytes=settings.record_cache_bytes,
-            layout_cache_bytes=settings.chunk_index_cache_bytes // 2,
-        )
-
-    @property
-    def view(self) -> ManifestView:
-        """What readers look through now."""
-        raise NotImplementedError
-
-    async def refresh(self) -> ManifestView:
-        """The view of the manifest as it is now."""
-        raise NotImplementedError
-
-    async def find(self, name: str) -> SegmentRecord | None:
-        return await self._segments.find(name)
-
-    async def load(self, segment_ids: Sequence[SegmentId]) -> Mapping[SegmentId, SegmentRecord]:
-        return await self._segments.load(segment_ids)
-
-    async def load_attributes(
-        self, segment_id: SegmentId, keys: Sequence[AttributeKey] | None
-    ) -> Mapping[AttributeKey, AttributeValue]:
-        return await self._segments.load_attributes(segment_id, keys)
-
-    async def scan_attributes(
-        self, segment_id: SegmentId, *, start: AttributeKey, end: AttributeKey, count: int
-    ) -> AttributePage:
-        return await self._segments.scan_attributes(segment_id, start=start, end=end, count=count)
-
-    async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
-        return await self._segments.read(segment_id, offset, length)
-
-    def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
-        return self._segments.list_segments(prefix, start_after)
-
-    async def list_blocks(
-        self, segment_id: SegmentId, start: int, end: int
-    ) -> AsyncGenerator[StoredBlock, None]:
-        """The blocks that hold published bytes of [start, end), in order, whole ones at both sides.
-
-        O(log n + listed). Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a
-        segment that is not published or a range past its published length.
-        """
-        offset = start
-
-        async def read(view: ManifestView) -> list[StoredBlock]:
-            entry = await self._segments.published_entry(view, segment_id, offset, end)
-            index = await self._components.chunk_reader.index(entry)
-            key = self._components.names.key(ObjectKind.CHUNKS, entry.identity)
-            blocks = [_stored_block(entry, block, key) for block in index.entries]
-            return [block for block in blocks if block.offset + block.length > offset]
-
-        while offset < end:
-            for block in await with_view(self, read):
-                if block.offset >= end:
-                    return
-                offset = block.offset + block.length
-                yield block
-
-    async def list_chunks(
-        self, segment_id: SegmentId, start: int, end: int
-    ) -> AsyncGenerator[StoredChunk, None]:
-        """The chunks that hold published bytes of [start, end), in order; no chunk is looked at.
-
-        O(log n + listed). Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a
-        segment that is not published or a range past its published length.
-        """
-        offset = start
-
-        async def read(view: ManifestView) -> StoredChunk:
-            entry = await self._segments.published_entry(view, segment_id, offset, end)
-            return StoredChunk(
-                start_offset=entry.start_offset,
-                end_offset=entry.end_offset,
-                object_key=self._components.names.key(ObjectKind.CHUNKS, entry.identity),
-                position=entry.position,
-                size=entry.size,
-            )
-
-        while offset < end:
-            chunk = await with_view(self, read)
-            offset = chunk.end_offset
-            yield chunk
-
-
 @dataclass(frozen=True, slots=True)
 class _LayoutWindow:
     """Neighbouring layout entries of one segment: all of those whose end is above `above`, as far as they go."""
@@ -168,21 +73,25 @@ class _LayoutWindow:
 
 
 class PublishedSegments:
-    """The reading half of a container's Tier 2, for its owner and for every other reader."""
+    """The reading half of a container's Tier 2. The class that derives from it says which view is the newest."""
 
-    def __init__(
-        self,
-        *,
-        source: ViewSource,
-        chunk_reader: ChunkReader,
-        record_cache_bytes: int,
-        layout_cache_bytes: int,
-    ) -> None:
-        self._source = source
-        self._chunk_reader = chunk_reader
-        self._records: ByteCache[SegmentId, bytes] = ByteCache(record_cache_bytes)
-        self._windows: ByteCache[SegmentId, _LayoutWindow] = ByteCache(layout_cache_bytes)
+    def __init__(self, *, components: Components) -> None:
+        settings = components.settings
+        self._components = components
+        self._records: ByteCache[SegmentId, bytes] = ByteCache(settings.record_cache_bytes)
+        self._windows: ByteCache[SegmentId, _LayoutWindow] = ByteCache(
+            settings.chunk_index_cache_bytes // 2
+        )
         self._changing: Mapping[SegmentId, bytes | None] = {}
+
+    @property
+    def view(self) -> ManifestView:
+        """What readers look through now."""
+        raise NotImplementedError
+
+    async def refresh(self) -> ManifestView:
+        """The view of the manifest as it is now."""
+        raise NotImplementedError
 
     async def begin_change(self, records: Mapping[SegmentId, bytes | None]) -> None:
         """A publication is about to change these segments: from now on nothing of them is kept, so that nothing
@@ -215,7 +124,7 @@ class PublishedSegments:
                 await asyncio.sleep(0)
 
     def _may_keep(self, view: ManifestView, segment_id: SegmentId) -> bool:
-        return self._source.view is view and segment_id not in self._changing
+        return self.view is view and segment_id not in self._changing
 
     def forget_everything(self) -> None:
         self._windows.clear()
@@ -234,10 +143,10 @@ class PublishedSegments:
                 )
             return record
 
-        return await with_view(self._source, read)
+        return await with_view(self, read)
 
     async def load(self, segment_ids: Sequence[SegmentId]) -> dict[SegmentId, SegmentRecord]:
-        values = await with_view(self._source, lambda view: self.values(view, segment_ids))
+        values = await with_view(self, lambda view: self.values(view, segment_ids))
         records: dict[SegmentId, SegmentRecord] = {}
         for number, segment_id in enumerate(segment_ids):
             if number % _SEGMENTS_PER_TURN == _SEGMENTS_PER_TURN - 1:
@@ -295,7 +204,7 @@ class PublishedSegments:
                 if value is not None
             }
 
-        return await with_view(self._source, read)
+        return await with_view(self, read)
 
     async def scan_attributes(
         self, segment_id: SegmentId, *, start: AttributeKey, end: AttributeKey, count: int
@@ -319,7 +228,7 @@ class PublishedSegments:
                 None if following is None else attribute_of(following),
             )
 
-        return await with_view(self._source, read)
+        return await with_view(self, read)
 
     async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead:
         async def read(view: ManifestView) -> StorageRead:
@@ -339,7 +248,7 @@ class PublishedSegments:
                     f"layout has a hole segment_id={segment_id} offset={offset}"
                     f" start_offset={record.start_offset} length={record.length}"
                 )
-            found = await self._chunk_reader.read(
+            found = await self._components.chunk_reader.read(
                 entry, offset, min(offset + length, entry.end_offset)
             )
             below_start = record.start_offset - found.offset
@@ -350,7 +259,7 @@ class PublishedSegments:
             )
             return found
 
-        return await with_view(self._source, read)
+        return await with_view(self, read)
 
     async def published_entry(
         self, view: ManifestView, segment_id: SegmentId, offset: int, end: int
@@ -413,6 +322,55 @@ class PublishedSegments:
             for record in records:
                 yield record
 
+    async def list_blocks(
+        self, segment_id: SegmentId, start: int, end: int
+    ) -> AsyncGenerator[StoredBlock, None]:
+        """The blocks that hold published bytes of [start, end), in order, whole ones at both sides.
+
+        O(log n + listed). Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a
+        segment that is not published or a range past its published length.
+        """
+        offset = start
+
+        async def read(view: ManifestView) -> list[StoredBlock]:
+            entry = await self.published_entry(view, segment_id, offset, end)
+            index = await self._components.chunk_reader.index(entry)
+            key = self._components.names.key(ObjectKind.CHUNKS, entry.identity)
+            blocks = [_stored_block(entry, block, key) for block in index.entries]
+            return [block for block in blocks if block.offset + block.length > offset]
+
+        while offset < end:
+            for block in await with_view(self, read):
+                if block.offset >= end:
+                    return
+                offset = block.offset + block.length
+                yield block
+
+    async def list_chunks(
+        self, segment_id: SegmentId, start: int, end: int
+    ) -> AsyncGenerator[StoredChunk, None]:
+        """The chunks that hold published bytes of [start, end), in order; no chunk is looked at.
+
+        O(log n + listed). Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a
+        segment that is not published or a range past its published length.
+        """
+        offset = start
+
+        async def read(view: ManifestView) -> StoredChunk:
+            entry = await self.published_entry(view, segment_id, offset, end)
+            return StoredChunk(
+                start_offset=entry.start_offset,
+                end_offset=entry.end_offset,
+                object_key=self._components.names.key(ObjectKind.CHUNKS, entry.identity),
+                position=entry.position,
+                size=entry.size,
+            )
+
+        while offset < end:
+            chunk = await with_view(self, read)
+            offset = chunk.end_offset
+            yield chunk
+
     async def _page(self, start: bytes, end: bytes) -> tuple[list[SegmentRecord], bytes | None]:
         async def read(view: ManifestView) -> tuple[list[SegmentRecord], bytes | None]:
             page, following = await view.scan(start, end, limit=_LISTING_PAGE_SEGMENTS)
@@ -428,7 +386,7 @@ class PublishedSegments:
                 records.append(decode_record(segment_id, values[segment_id]))
             return records, following
 
-        return await with_view(self._source, read)
+        return await with_view(self, read)
 
     def check(self) -> None:
         self._records.check()

@@ -4,7 +4,8 @@
     -> sync -> drop the cache, read back, verify
     -> through the write queue: relocate what still counts -> index.sync() -> nothing of it is live: remove the file
 
-`CompactionTrigger` says when to look, `CompactionPicker` which volumes are worth it, `Compactor` does the rest.
+`CompactionPicker` says which volumes are worth it, `Compactor` does the rest: some time after a change, soon when the
+disk is full, otherwise never.
 
 Invariants:
 
@@ -89,39 +90,6 @@ class Candidate:
         return self.needed_bytes > 0
 
 
-class CompactionTrigger:
-    """When to look again: some time after a change, soon when the disk is full, otherwise never.
-
-    Set by tasks that change something, awaited by the compactor.
-    """
-
-    def __init__(self) -> None:
-        self._changed = asyncio.Event()
-        self._hurry = asyncio.Event()
-
-    def set(self, urgent: bool) -> None:
-        """Something changed; `urgent`: and the disk is full."""
-        self._changed.set()
-        if urgent:
-            self._hurry.set()
-
-    async def wait(self, seconds: float) -> None:
-        """Until something changes, and then for so long; or for a second when it is urgent."""
-        await self._changed.wait()
-        await self.pause(seconds)
-        self._changed.clear()
-        self._hurry.clear()
-
-    async def pause(self, seconds: float) -> None:
-        """Cut short when it is urgent."""
-        timer = asyncio.get_running_loop().call_later(seconds, self._hurry.set)
-        try:
-            await asyncio.sleep(min(seconds, _URGENT_SECONDS))
-            await self._hurry.wait()
-        finally:
-            timer.cancel()
-
-
 class Compactor:
     """start(), close(); `compact()` whenever a caller wants it."""
 
@@ -136,7 +104,6 @@ class Compactor:
         executor: Executor | None,
         wall_clock: WallClock,
         settings: VolumeSettings,
-        alarm: CompactionTrigger,
     ) -> None:
         self._index = index
         self._volumes = volumes
@@ -146,14 +113,16 @@ class Compactor:
         self._executor = executor
         self._wall_clock = wall_clock
         self._settings = settings
-        self._alarm = alarm
         self._choice = CompactionPicker(index=index, volumes=volumes, settings=settings)
         self._pace = BackgroundPace(
             busy_share_min=settings.compaction_busy_share_min,
             busy_share_max=settings.compaction_busy_share_max,
         )
         self._one_at_a_time = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._stopped_by: Exception | None = None
         self._target: OpenVolume | None = None
         self._published_end = 0
         self._unlimited = False
@@ -162,6 +131,22 @@ class Compactor:
     def start(self) -> None:
         assert self._task is None, "the compactor is started already"
         self._task = asyncio.create_task(self._run_in_background(), name="volumes: compaction")
+
+    def note_change(self, urgent: bool) -> None:
+        """There may be something to compact; `urgent`: and the disk is full."""
+        self._changed.set()
+        if urgent:
+            self._hurry.set()
+
+    @property
+    def complaint(self) -> str:
+        """What stopped compaction in the background, for `/health`; "" if it works."""
+        if self._stopped_by is None:
+            return ""
+        return (
+            "compaction of the volumes has stopped, and what is deleted takes its space until the next start:"
+            f" {self._stopped_by!r}"
+        )
 
     async def close(self) -> None:
         """The step under way ends; what it copied and did not publish is removed after the next start. Idempotent."""
@@ -207,23 +192,44 @@ class Compactor:
             return summary
 
     async def _run_in_background(self) -> None:
+        try:
+            await self._compact_after_changes()
+        except Exception as error:
+            # A bug. Compaction leaves the volumes sound at any moment, so they are written and read as before.
+            self._stopped_by = error
+            _LOGGER.critical("compaction of the volumes stops", exc_info=error)
+
+    async def _compact_after_changes(self) -> None:
         while True:
-            await self._alarm.wait(self._settings.compaction_interval_seconds)
+            await self._wait_for_change()
             try:
                 summary = await self.compact(unlimited=self._commit.full)
             except (OSError, SegmentStoreError) as error:
                 _LOGGER.warning("compaction of the volumes failed, tried again later: %s", error)
-                self._alarm.set(urgent=False)
+                self.note_change(urgent=False)
                 continue
             if summary.removed:
                 # Other volumes may have held on to tombstones because of these.
-                self._alarm.set(urgent=False)
+                self.note_change(urgent=False)
                 _LOGGER.info(
                     "compacted volumes=%d bytes_removed=%d bytes_written=%d",
                     len(summary.removed),
                     summary.bytes_removed,
                     summary.bytes_written,
                 )
+
+    async def _wait_for_change(self) -> None:
+        """Until something changes, and then for the interval; or for a second when it is urgent."""
+        await self._changed.wait()
+        seconds = self._settings.compaction_interval_seconds
+        timer = asyncio.get_running_loop().call_later(seconds, self._hurry.set)
+        try:
+            await asyncio.sleep(min(seconds, _URGENT_SECONDS))
+            await self._hurry.wait()
+        finally:
+            timer.cancel()
+        self._changed.clear()
+        self._hurry.clear()
 
     # --- one volume ------------------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ _Result = TypeVar("_Result")
 
 _SMALL_BYTES_MAX = 8192
 """Smaller contents are hashed faster than a thread is reached."""
+_DAMAGES_TOLD_MAX = 10
 _ALL_VERSIONS = 1 << 31
 _HASH_IN_LINE_BYTES_MAX = 256 << 10
 """Smaller contents are hashed faster than the disk syncs: those behind them in the queue may wait for it."""
@@ -383,6 +384,14 @@ class VolumeEngine:
             return await self._compactor.compact()
         except OSError as error:
             raise StorageError(f"the volumes cannot be compacted: {error}") from error
+
+    def complaints(self) -> Sequence[str]:
+        """What was found damaged, and which background work has stopped: sentences for `/health`."""
+        scrubber, compactor = self.scrubber, self._compactor
+        damages = [] if scrubber is None else scrubber.findings
+        found = [f"the volumes of Tier 2 are damaged: {one}" for one in damages[:_DAMAGES_TOLD_MAX]]
+        stopped = [one.complaint for one in (compactor, scrubber) if one is not None]
+        return [*found, *filter(None, stopped)]
 
     async def verify(self, *, deep: bool) -> VerificationReport:
         """Volumes against the index; `deep` reads every byte. Raises StorageError only if nothing can be said."""

@@ -30,7 +30,7 @@ from segmentstore.contracts.errors import CorruptedDataError, StorageUnavailable
 from segmentstore.runtime.cancellation import finish_despite_cancellation
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.files import File, FileSystem
-from tier2.volumes.compaction import CompactionTrigger, Compactor
+from tier2.volumes.compaction import Compactor
 from tier2.volumes.deduplication import DuplicateCheck
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.engine_failure import EngineFailure
@@ -186,7 +186,7 @@ async def open_engine(
         settings=settings,
         sequence_next=replay.sequence_next,
     )
-    alarm, failure = CompactionTrigger(), EngineFailure()
+    failure = EngineFailure()
     queue = WriteQueue(
         commit=commit,
         check=DuplicateCheck(volumes=volumes).check,
@@ -195,7 +195,8 @@ async def open_engine(
         wall_clock=wall_clock,
         settings=settings,
         failure=failure,
-        changed=alarm.set,
+        # It is made below, from this queue, which is not started before it is there.
+        changed=lambda urgent: compactor.note_change(urgent),
     )
     compactor = Compactor(
         index=index,
@@ -206,7 +207,6 @@ async def open_engine(
         executor=executor,
         wall_clock=wall_clock,
         settings=settings,
-        alarm=alarm,
     )
     scrubber = VolumeScrubber(
         f"{directory}/scrub",
@@ -261,7 +261,7 @@ async def open_engine(
     scrubber.start()
     settling.start()
     # What earlier runs of the process left may be worth a look.
-    alarm.set(urgent=False)
+    compactor.note_change(urgent=False)
     return OpenEngine(engine=engine, uploads=uploads, lock=lock, replay=replay, settling=settling)
 
 

@@ -72,6 +72,7 @@ class VolumeScrubber:
         self._settings = settings
         self._pace = BackgroundPace(busy_share_min=_BUSY_SHARE_MIN, busy_share_max=_BUSY_SHARE_MAX)
         self._task: asyncio.Task[None] | None = None
+        self._stopped_by: Exception | None = None
         self._found: list[str] = []
         """By the pass under way, or the last one."""
         self._found_before: list[str] = []
@@ -90,7 +91,14 @@ class VolumeScrubber:
     def start(self) -> None:
         assert self._task is None, "the scrubber is started already"
         if self._settings.scrub_bytes_per_second:
-            self._task = asyncio.create_task(self._run(), name="volumes: scrub")
+            self._task = asyncio.create_task(self._run_in_background(), name="volumes: scrub")
+
+    @property
+    def complaint(self) -> str:
+        """What stopped the scrubber, for `/health`; "" if it works."""
+        if self._stopped_by is None:
+            return ""
+        return f"the volumes are not scrubbed until the next start: {self._stopped_by!r}"
 
     async def close(self) -> None:
         """The piece under way ends. Idempotent."""
@@ -99,7 +107,15 @@ class VolumeScrubber:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _run(self) -> None:
+    async def _run_in_background(self) -> None:
+        try:
+            await self._scrub_again_and_again()
+        except Exception as error:
+            # A bug. Scrubbing only reads.
+            self._stopped_by = error
+            _LOGGER.critical("scrubbing of the volumes stops", exc_info=error)
+
+    async def _scrub_again_and_again(self) -> None:
         await asyncio.sleep(self._settings.scrub_delay_seconds)
         while True:
             pause = self._settings.scrub_pass_seconds

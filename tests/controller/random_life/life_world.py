@@ -5,7 +5,9 @@ and the controller lives as long as the containers of its tables do.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from asyncio import Future
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from random import Random
@@ -14,6 +16,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from segmentstore.codec.container_hash import container_of
+from segmentstore.codec.controller_records.record_keys import TRANSACTIONS_TABLE
 from segmentstore.contracts.containers import HostAssignment, SegmentContainer
 from segmentstore.contracts.errors import (
     ContainerNotFoundError,
@@ -22,12 +25,14 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
 )
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.tables import Table, TableApi, TableEntry
 from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.retention import RetentionLimits
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_supervisor import ControllerSupervisor
 from segmentstore.host.segment_store import SegmentStore
+from tests.controller.crashing_doors import CrashingTable, CrashingTables, CrashPlan
 from tests.controller.random_life.settings import LifeSettings
 from tests.sim.attempts import ModelBreachError
 from tests.sim.loop import SimLoop
@@ -37,6 +42,7 @@ from tests.sim.world import Host, World
 
 Answer = TypeVar("Answer", bound=Message)
 Result = TypeVar("Result")
+Outcome = TypeVar("Outcome")
 
 REQUEST_ERRORS = (SegmentStoreError, NodeDiedError)
 """What a client has to expect of every request."""
@@ -66,6 +72,43 @@ class WatchedController(Controller):
                 self.looks.remove(look)
 
         retention.look_at = known_look_at  # type: ignore[method-assign]
+
+
+class LatePlan(CrashPlan):
+    """Nothing dies; some answers come late."""
+
+    def __init__(self, settings: LifeSettings, random: Random) -> None:
+        super().__init__()
+        self._settings = settings
+        self._random = random
+
+    async def through(self, call: Callable[[], Awaitable[Outcome]]) -> Outcome:
+        outcome = await call()
+        if self._random.random() < self._settings.late_answer:
+            mean = self._settings.late_answer_seconds_mean
+            await asyncio.sleep(self._random.expovariate(1 / mean))
+        return outcome
+
+
+class LateTables(CrashingTables):
+    """Those of the process. What is removed from the table of transactions is gone before the answer says so."""
+
+    def open_table(self, name: str) -> AbstractAsyncContextManager[Table]:
+        return self._open(name) if name == TRANSACTIONS_TABLE else self._tables.open_table(name)
+
+    @asynccontextmanager
+    async def _open(self, name: str) -> AsyncIterator[Table]:
+        async with self._tables.open_table(name) as table:
+            yield LateTable(table, self._plan)
+
+
+class LateTable(CrashingTable):
+    """Removals go through the plan; changes do not, so that everything else takes no longer than before."""
+
+    def update(
+        self, entries: Sequence[TableEntry], *, offset: int | None = None
+    ) -> "Future[Sequence[int]]":
+        return self._table.update(entries, offset=offset)
 
 
 class WatchedSupervisor(ControllerSupervisor):
@@ -107,7 +150,7 @@ class LifeHost(Host):
         self.segments = SegmentStore(registry=self.registry)
         self.controller = WatchedController(
             segments=self.segments,
-            tables=self.segments,
+            tables=self._tables(world),
             wall_clock=self._machine.wall_clock,
             random=Random(world.random.getrandbits(64)),
             locate=lambda name: Endpoint("127.0.0.1", 12345),
@@ -118,6 +161,13 @@ class LifeHost(Host):
         self._stays_down: dict[int, float] = {}
         """Container -> loop time until which it does not start."""
         self.life = WatchedSupervisor(self)
+
+    def _tables(self, world: "LifeWorld") -> TableApi:
+        if not world.settings.late_answer:
+            return self.segments
+        return LateTables(
+            self.segments, LatePlan(world.settings, Random(world.random.getrandbits(64)))
+        )
 
     def stop_container(self, container_id: int) -> bool:
         """Let one container end as if it were moved, also while it starts; it starts again if it is to run here.

@@ -7,6 +7,10 @@ from dataclasses import replace
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_records.reader_group_records import (
+    ConsumedCutRecord,
+    ReaderGroupRecord,
+)
 from segmentstore.codec.controller_records.stream_records import (
     EpochRecord,
     RetentionPolicy,
@@ -19,7 +23,7 @@ from segmentstore.codec.controller_records.transaction_records import (
     TransactionState,
 )
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.controller import retention
+from segmentstore.controller import retention, subscribers
 from segmentstore.controller.metadata.metadata_table import MetadataTable, NamePage
 from segmentstore.controller.retention import RetentionLimits, limits_of
 from segmentstore.controller.streams.scaling import EpochTransition
@@ -31,7 +35,12 @@ from segmentstore.controller.streams.streams import Streams
 from segmentstore.controller.streams.truncation import Truncation
 from segmentstore.controller.subscribers import Subscribers
 from segmentstore.controller.transactions import staged_commits
+from segmentstore.controller.transactions.completion import TransactionCompleter
 from segmentstore.controller.transactions.merges import Merged, Merges
+from segmentstore.controller.transactions.transaction_states import (
+    StreamTransactions,
+    TransactionStates,
+)
 from segmentstore.controller.transactions.transaction_table import (
     FenceName,
     TransactionChange,
@@ -39,6 +48,7 @@ from segmentstore.controller.transactions.transaction_table import (
     TransactionTable,
 )
 from segmentstore.host.controller_supervisor import ControllerSupervisor
+from tests.controller.random_life.settings import Theme
 
 Fence = tuple[FenceName, CommitFenceRecord | None, CommitFenceRecord]
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -252,6 +262,30 @@ def _live_on_without_the_containers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ControllerSupervisor, "_containers_of_tables", containers_of_tables)
 
 
+def _forget_what_a_commit_has_merged_when_it_is_truncated(patch: pytest.MonkeyPatch) -> None:
+    async def record_merges(
+        self: TransactionCompleter, history: StreamHistory, segment_ids: Sequence[int]
+    ) -> None:
+        return None
+
+    patch.setattr(TransactionCompleter, "record_merges", record_merges)
+
+
+def _count_what_a_group_consumed_before_its_reset(patch: pytest.MonkeyPatch) -> None:
+    def counts_for(consumed: ConsumedCutRecord, record: ReaderGroupRecord) -> bool:
+        return consumed.group_id == record.group_id
+
+    patch.setattr(subscribers, "_counts_for", counts_for)
+
+
+def _drop_what_has_the_name_of_an_ended_stream(patch: pytest.MonkeyPatch) -> None:
+    def drop_if_empty(self: TransactionStates, stream: StreamTransactions) -> None:
+        if stream.is_empty:
+            self._streams.pop((stream.scope, stream.stream), None)
+
+    patch.setattr(TransactionStates, "drop_if_empty", drop_if_empty)
+
+
 BUGS: dict[str, Patch] = {
     "forgets what an application committed": _forget_what_an_application_committed,
     "commits some of the stages": _commit_some_of_the_stages,
@@ -270,6 +304,22 @@ BUGS: dict[str, Patch] = {
     "loses a name between two pages": _lose_a_name_between_two_pages,
     "lives on without its containers": _live_on_without_the_containers,
 }
+
+OF_THEMES: dict[str, tuple[Theme, Patch]] = {
+    "forgets what a commit has merged when it is truncated": (
+        Theme.TRUNCATIONS,
+        _forget_what_a_commit_has_merged_when_it_is_truncated,
+    ),
+    "counts what a group consumed before its reset": (
+        Theme.RESETS,
+        _count_what_a_group_consumed_before_its_reset,
+    ),
+    "drops what has the name of an ended stream": (
+        Theme.RECREATIONS,
+        _drop_what_has_the_name_of_an_ended_stream,
+    ),
+}
+"""Bugs that are looked for in worlds about one thing, because those about everything come to them too seldom."""
 
 OF_POLICIES = frozenset(
     {

@@ -37,8 +37,8 @@ class Reshaper(Actor):
                     raise
                 # Not more patient than a commit is.
                 await asyncio.sleep(0.05)
-        elif self.theatre.settings.theme is Theme.RESETS and self.random.random() < 0.8:
-            # What is scaled all the time is retained whole segments late.
+        elif self.theatre.settings.theme is not None and self.random.random() < 0.8:
+            # What is scaled all the time is retained whole segments late, and takes long to be deleted.
             return
         elif self.random.random() < 0.7 and len(life.ranges) < _SEGMENTS_EVER_MAX:
             await self._scale(life)

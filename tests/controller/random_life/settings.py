@@ -1,6 +1,6 @@
 """What a seed decides about a life: the machine, the controller over it, and who uses it. Values only."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
 
@@ -14,7 +14,7 @@ from segmentstore.controller.settings import (
     TransactionSettings,
     WatermarkSettings,
 )
-from tests.sim.settings import Swarm, draw_swarm
+from tests.sim.settings import QUIET_STORE, Swarm, draw_swarm
 
 LEASE_MS_MAX = 20_000
 """The longest lease that a client of these worlds asks for."""
@@ -27,6 +27,8 @@ class Theme(Enum):
     """Streams are scaled and truncated beside transactions, while single containers stay down for a while."""
     RESETS = "resets"
     """A group consumes, is reset, and streams are retained."""
+    RECREATIONS = "recreations"
+    """Streams are deleted and created again beside transactions, while the table of transactions answers late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,10 @@ class LifeSettings:
     container_down_seconds_mean: float = 0.0
     """How long one of the containers that a commit needs stays down, which is stopped when the commit is asked for; 0
     if none is."""
+    # Not part of what the draws of a theme are seeded with: those of the others are what they were.
+    late_answer: float = field(default=0.0, repr=False)
+    """How often the table of transactions answers a removal late."""
+    late_answer_seconds_mean: float = field(default=0.0, repr=False)
 
 
 def draw_life(random: Random) -> LifeSettings:
@@ -176,6 +182,32 @@ def draw_themed_life(random: Random, theme: Theme) -> LifeSettings:
                 controller=replace(themed.controller, retention=retention),
                 retains=True,
                 transactors_per_stream=1,
+            )
+        case Theme.RECREATIONS:
+            # A sweep that waits for one stream's removals has listed the others long ago when it comes to them.
+            transactions = replace(
+                themed.controller.transactions,
+                completed_seconds=0.02,
+                completed_sweep_seconds=0.1,
+                forget_seconds=0.01,
+                retry_seconds_max=0.1,
+            )
+            return replace(
+                themed,
+                swarm=replace(
+                    swarm,
+                    trouble=replace(
+                        swarm.trouble, seconds=3.0, event_seconds_mean=4.0, store=QUIET_STORE
+                    ),
+                ),
+                controller=replace(themed.controller, transactions=transactions),
+                stream_count=3,
+                writers_per_stream=0,
+                transactors_per_stream=3,
+                life_seconds_mean=0.3,
+                steps_max=300,
+                late_answer=0.2,
+                late_answer_seconds_mean=mine.choice((0.3, 1.0)),
             )
 
 

@@ -173,6 +173,40 @@ def test_h77_a_controller_that_starts_lets_time_settle_before_it_deletes_by_age(
     run_simulation(1, main)
 
 
+@pytest.mark.parametrize(
+    ("policy", "complains"),
+    [
+        (RetentionPolicy(), False),
+        (by_size(1_000), False),
+        (by_time(100), True),
+    ],
+)
+def test_that_deletion_by_age_waits_is_told_only_where_a_stream_has_such_a_policy(
+    policy: RetentionPolicy, complains: bool
+) -> None:
+    async def main(loop: SimLoop) -> None:
+        cluster = RetentionCluster(loop)
+        await cluster.begin_with(policy)
+        retention = cluster.components.retention
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(retention.run())
+            await asyncio.sleep(5)
+            assert ("started" in retention.complaint()) is complains
+            await asyncio.sleep(SETTINGS.clock_settle_seconds)
+            assert retention.complaint() == ""
+            # A stream that comes later counts from the next pass on.
+            await cluster.streams.create(
+                "s", "b", StreamConfigurationRecord(retention=by_time(1_000))
+            )
+            await asyncio.sleep(2 * SETTINGS.interval_seconds)
+            cluster.wall.step(86_400_000)
+            await asyncio.sleep(2)
+            assert "jumped" in retention.complaint()
+            task.cancel()
+
+    run_simulation(1, main)
+
+
 def test_what_a_subscriber_has_not_read_stays_up_to_the_policys_maximum() -> None:
     async def main(loop: SimLoop) -> None:
         cluster = RetentionCluster(loop)

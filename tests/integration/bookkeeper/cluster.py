@@ -1,5 +1,6 @@
 """Clients of a real BookKeeper, as of several processes."""
 
+import signal
 from itertools import count
 
 from tier1.bookkeeper.java_client import JavaClientSettings, JavaLedgerClient
@@ -40,3 +41,12 @@ class Cluster:
     async def close(self) -> None:
         while self._opened:
             await self._opened.pop().close()
+
+    def stop_bookies(self) -> None:
+        """All of them stand still."""
+        for bookie in self.ensemble.bookies:
+            self.ensemble.send(bookie, signal.SIGSTOP)
+
+    def resume_bookies(self) -> None:
+        for bookie in self.ensemble.bookies:
+            self.ensemble.send(bookie, signal.SIGCONT)

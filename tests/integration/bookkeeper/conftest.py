@@ -6,7 +6,6 @@ Test processes that run side by side have one each: tests end bookies and start 
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 
 import pytest
 
@@ -39,5 +38,5 @@ async def cluster(ensemble: LocalEnsemble) -> AsyncIterator[Cluster]:
     await ensemble.up()
     found = Cluster(ensemble)
     yield found
-    with suppress(TimeoutError):
-        await found.close()
+    found.resume_bookies()
+    await found.close()

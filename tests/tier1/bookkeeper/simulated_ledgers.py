@@ -12,7 +12,7 @@ What is like the real ones:
   is written again to an ack quorum; if so many lack it that no ack quorum can have it, the ledger ends before it; with
   less known the opening fails. Of several that open at once the first to write the end down decides.
 - A bookie that dies loses what it has not synced, or not; a hung one does everything later.
-- A deleted ledger is gone for readers; its writer notices nothing.
+- A deleted ledger is gone for readers; its writer notices when it has to change the ensemble.
 
 What is not: auto-recovery, garbage collection, digests (a copy is never damaged).
 """
@@ -40,6 +40,9 @@ from tier1.bookkeeper.ledgers import (
     Quorum,
     TooFewBookiesError,
 )
+
+_Ensembles = list[tuple[int, list[int]]]
+"""From which entry on, and which bookies."""
 
 
 class _Failure(Enum):
@@ -94,18 +97,18 @@ class _Ledger:
 
     ledger_id: LedgerId
     quorum: Quorum
-    ensembles: list[tuple[int, list[int]]]
-    """From which entry on, and which bookies."""
+    ensembles: _Ensembles
     labels: dict[str, bytes]
     state: _LedgerState = _LedgerState.OPEN
     last_entry: int = -1
     length: int = 0
 
-    def ensemble_of(self, entry: int) -> list[int]:
-        return [bookies for first, bookies in self.ensembles if first <= entry][-1]
-
     def write_set(self, entry: int) -> list[int]:
-        return write_set(self.ensemble_of(entry), self.quorum, entry)
+        return write_set(_ensemble_of(self.ensembles, entry), self.quorum, entry)
+
+
+def _ensemble_of(ensembles: _Ensembles, entry: int) -> list[int]:
+    return [bookies for first, bookies in ensembles if first <= entry][-1]
 
 
 def write_set(ensemble: list[int], quorum: Quorum, entry: int) -> list[int]:
@@ -225,13 +228,16 @@ class SimulatedBookies:
             raise LedgerNotFoundError(f"there is no such ledger ledger={ledger_id}")
         return found
 
-    def close_ledger(self, ledger_id: LedgerId, *, last_entry: int, recovers: bool) -> _Ledger:
+    def close_ledger(
+        self, ledger_id: LedgerId, *, last_entry: int, recovered: _Ensembles | None = None
+    ) -> _Ledger:
         """The first to close it decides where it ends; a writer leaves one in recovery to that."""
         ledger = self.find_ledger(ledger_id)
         if ledger.state is _LedgerState.CLOSED or (
-            ledger.state is _LedgerState.IN_RECOVERY and not recovers
+            ledger.state is _LedgerState.IN_RECOVERY and recovered is None
         ):
             return ledger
+        ledger.ensembles = recovered or ledger.ensembles
         ledger.state = _LedgerState.CLOSED
         ledger.last_entry = last_entry
         ledger.length = sum(
@@ -355,9 +361,11 @@ class SimulatedLedgerClient:
         ledger = await self.metadata(lambda: self._begin_recovery(ledger_id))
         assert isinstance(ledger, _Ledger), ledger
         if ledger.state is not _LedgerState.CLOSED:
-            last_entry = await self._recover(ledger)
+            last_entry, ensembles = await self._recover(ledger)
             await self.metadata(
-                lambda: self.cluster.close_ledger(ledger_id, last_entry=last_entry, recovers=True)
+                lambda: self.cluster.close_ledger(
+                    ledger_id, last_entry=last_entry, recovered=ensembles
+                )
             )
         return SimulatedLedgerReader(self, ledger)
 
@@ -367,8 +375,8 @@ class SimulatedLedgerClient:
             ledger.state = _LedgerState.IN_RECOVERY
         return ledger
 
-    async def _recover(self, ledger: _Ledger) -> int:
-        """The last entry that is, or may be, acknowledged; it has an ack quorum of copies then."""
+    async def _recover(self, ledger: _Ledger) -> tuple[int, _Ensembles]:
+        """The last entry that is, or may be, acknowledged; it has an ack quorum of copies then, and there they are."""
         quorum = ledger.quorum
         covering = quorum.write - quorum.ack + 1
         ensemble = ledger.ensembles[-1][1]
@@ -387,12 +395,16 @@ class SimulatedLedgerClient:
                     f"too few bookies answer to fence a ledger ledger={ledger.ledger_id}"
                 )
         last_entry = max(fenced.values())
-        while await self._recover_entry(ledger, last_entry + 1):
+        ensembles = list(ledger.ensembles)
+        while await self._recover_entry(ledger, ensembles, last_entry + 1):
             last_entry += 1
-        return last_entry
+        return last_entry, ensembles
 
-    async def _recover_entry(self, ledger: _Ledger, entry: int) -> bool:
-        """Whether the ledger has it."""
+    async def _recover_entry(self, ledger: _Ledger, ensembles: _Ensembles, entry: int) -> bool:
+        """Whether the ledger has it; where it is written again, others take the place of bookies that are gone.
+
+        It is looked for where its writer sent it: that a spare lacks it says nothing.
+        """
         quorum, ledger_id = ledger.quorum, ledger.ledger_id
         members = ledger.write_set(entry)
         found = await self.ask_all(
@@ -400,6 +412,7 @@ class SimulatedLedgerClient:
         )
         copies = [copy for copy in found if isinstance(copy, _Copy)]
         if copies:
+            members = self._with_spares(ensembles, quorum, entry)
             stored = await self.ask_all(
                 members,
                 lambda bookie: self.cluster.store(
@@ -421,6 +434,21 @@ class SimulatedLedgerClient:
         raise LedgerUnavailableError(
             f"too few bookies answer to find the end of a ledger ledger={ledger_id} entry={entry}"
         )
+
+    def _with_spares(self, ensembles: _Ensembles, quorum: Quorum, entry: int) -> list[int]:
+        """The write set of the entry, in an ensemble without bookies that are gone where there are others."""
+        bookies = self.cluster.bookies
+        ensemble = list(_ensemble_of(ensembles, entry))
+        spares = [
+            each.number for each in bookies if each.takes_writes and each.number not in ensemble
+        ]
+        for place, number in enumerate(ensemble):
+            if not bookies[number].is_alive and spares:
+                ensemble[place] = spares.pop()
+        if ensemble != _ensemble_of(ensembles, entry):
+            ensembles[:] = [each for each in ensembles if each[0] < entry]
+            ensembles.append((entry, ensemble))
+        return write_set(ensemble, quorum, entry)
 
     async def open_unfenced(self, ledger_id: LedgerId) -> LedgerReader:
         """What is there of a ledger that its writer goes on with. Not in the real client: for a planted bug."""
@@ -577,13 +605,12 @@ class SimulatedLedgerWriter:
 
         def change() -> None:
             ledger = cluster.ledgers.get(self.ledger_id)
-            if ledger is not None and ledger.state is not _LedgerState.OPEN:
-                error = LedgerFencedError(f"the ledger is being recovered ledger={self.ledger_id}")
+            if ledger is None or ledger.state is not _LedgerState.OPEN:
+                error = LedgerFencedError(f"another has recovered it ledger={self.ledger_id}")
                 after(cluster.network.travel_seconds(), lambda: self._fail(error), context)
                 return
-            if ledger is not None:
-                ledger.ensembles = [each for each in ledger.ensembles if each[0] < first]
-                ledger.ensembles.append((first, ensemble))
+            ledger.ensembles = [each for each in ledger.ensembles if each[0] < first]
+            ledger.ensembles.append((first, ensemble))
             after(cluster.network.travel_seconds(), lambda: self._changed(ensemble, spare), context)
 
         after(cluster.network.travel_seconds(), change, Context())
@@ -625,7 +652,7 @@ class SimulatedLedgerWriter:
             raise self._failure
         await self._client.metadata(
             lambda: self._client.cluster.close_ledger(
-                self.ledger_id, last_entry=self._last_acknowledged, recovers=False
+                self.ledger_id, last_entry=self._last_acknowledged
             )
         )
         self._is_closed = True

@@ -13,7 +13,7 @@ from tests.tier2.storage.faulty_store import FaultyStore
 from tier2.container_objects import ObjectIdentity
 from tier2.layout_entry import EntryEvents, LayoutEntry
 from tier2.object_stores.memory import MemoryObjectStore
-from tier2.read.published_segments import ManifestReading
+from tier2.read.published_segments import PublishedSegments
 
 INSIDE = RunEvents(None, 5, 6)
 
@@ -38,7 +38,7 @@ def declared(offset: int, *runs: tuple[int, RunEvents | None]) -> DataPiece:
 
 
 async def blocks_of(
-    reader: ManifestReading, segment_id: int, start: int, end: int
+    reader: PublishedSegments, segment_id: int, start: int, end: int
 ) -> list[StoredBlock]:
     async with aclosing(reader.list_blocks(SegmentId(segment_id), start, end)) as blocks:
         return [block async for block in blocks]

@@ -227,7 +227,7 @@ async def test_h8_a_fenced_owner_takes_objects_that_its_successor_deleted_for_no
     for key in sorted(await keys_of(store)):
         if key != ROOT_KEY:
             await store.store.delete(key)
-    zombie._segments.forget_everything()
+    zombie.forget_everything()
     zombie._components.check()
     with pytest.raises(StorageNotPrimaryError):
         await zombie.find("nobody asked for this before")

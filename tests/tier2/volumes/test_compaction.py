@@ -15,10 +15,11 @@ from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.volumes.engines import SMALL, open_small
 from tests.tier2.volumes.memory_index import MemoryIndex
-from tier2.volumes.compaction import CompactionPicker
+from tier2.volumes.compaction import CompactionPicker, Compactor
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.objects import RetentionMode
 from tier2.volumes.opening import OpenEngine
+from tier2.volumes.scrub import VolumeScrubber
 from tier2.volumes.volume_files import ScannedRecord, VolumeFiles, VolumeScan
 from tier2.volumes.volume_format import RecordKind
 
@@ -374,6 +375,36 @@ def test_compaction_in_the_background_rests_in_proportion_to_its_work() -> None:
         assert 30 < await seconds_of(loop, 0.001) < 1000
 
     run_simulation(1, main)
+
+
+@pytest.mark.parametrize("work", ["compaction", "scrub"])
+async def test_background_work_that_stops_by_a_bug_is_logged_and_told_and_the_volumes_work_on(
+    work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise AssertionError("a bug")
+
+    if work == "compaction":
+        monkeypatch.setattr(Compactor, "compact", fail)
+    else:
+        monkeypatch.setattr(VolumeScrubber, "scrub", fail)
+    settings = replace(
+        SMALL,
+        compaction_interval_seconds=0.0,
+        scrub_bytes_per_second=1 << 20,
+        scrub_delay_seconds=0.0,
+    )
+    opened = await open_small(str(tmp_path / "engine"), settings=settings)
+    await fill(opened.engine, 3)
+    async with asyncio.timeout(10):
+        while not opened.engine.complaints():
+            await asyncio.sleep(0.01)
+    [complaint] = opened.engine.complaints()
+    assert work in complaint or "scrubbed" in complaint
+    assert "a bug" in complaint
+    assert any(record.levelname == "CRITICAL" for record in caplog.records)
+    await opened.engine.put(b"after", [b"it"])
+    await opened.close()
 
 
 @pytest.mark.parametrize(("kept_each", "least", "most"), [(10, 0.75, 1.0), (2, 0.3, 0.6)])

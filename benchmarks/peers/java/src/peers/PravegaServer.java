@@ -1,16 +1,19 @@
 package peers;
 
 import io.pravega.local.InProcPravegaCluster;
-import io.pravega.segmentstore.storage.impl.bookkeeper.BookKeeperServiceRunner;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 
 /**
- * A whole Pravega in one process: ZooKeeper, one bookie that syncs its journal, controller and segment store.
+ * A whole Pravega in one process: ZooKeeper, one bookie that syncs its journal, controller and segment store; or the
+ * last two alone, on the ZooKeeper and the bookies of another process.
  *
- * <pre>PravegaServer DIRECTORY CONTROLLER_PORT STORE_PORT ZOOKEEPER_PORT BOOKIE_PORT CONTAINERS</pre>
+ * <pre>PravegaServer DIRECTORY CONTROLLER_PORT STORE_PORT ZOOKEEPER_PORT BOOKIE_PORT CONTAINERS
+ * PravegaServer DIRECTORY CONTROLLER_PORT STORE_PORT ZOOKEEPER_PORT 0 CONTAINERS BOOKIES LEDGERS_PATH</pre>
+ *
+ * An entry goes to every bookie, and is acknowledged when half of them have it, rounded up.
  *
  * The cluster builder knows no durable setting but HDFS. What it is told here is "in memory"; the properties of the
  * process are read after its own choices, so BookKeeper and the file system win.
@@ -28,19 +31,18 @@ public final class PravegaServer {
         int zookeeper = Integer.parseInt(arguments[3]);
         int bookie = Integer.parseInt(arguments[4]);
         int containers = Integer.parseInt(arguments[5]);
-        // The cluster empties /pravega in ZooKeeper when it starts, so the ledgers are kept elsewhere.
-        String ledgers = "/ledgers-of-the-bookie/ledgers";
-        BookKeeperServiceRunner.builder()
-                .startZk(true).zkPort(zookeeper).bookiePorts(List.of(bookie)).ledgersPath(ledgers)
-                .secureBK(false).secureZK(false).tLSKeyStore("").tLSKeyStorePasswordPath("").tlsTrustStore("")
-                .build().startAll();
+        int bookies = bookie == 0 ? Integer.parseInt(arguments[6]) : 1;
+        String ledgers = bookie == 0 ? arguments[7] : PravegaBookies.LEDGERS;
+        if (bookie != 0) {
+            PravegaBookies.start(zookeeper, List.of(bookie));
+        }
         Map.of(
                 "pravegaservice.dataLog.impl.name", "BOOKKEEPER",
                 "bookkeeper.zk.connect.uri", "localhost:" + zookeeper,
                 "bookkeeper.ledger.path", ledgers,
-                "bookkeeper.ensemble.size", "1",
-                "bookkeeper.write.quorum.size", "1",
-                "bookkeeper.ack.quorum.size", "1",
+                "bookkeeper.ensemble.size", Integer.toString(bookies),
+                "bookkeeper.write.quorum.size", Integer.toString(bookies),
+                "bookkeeper.ack.quorum.size", Integer.toString((bookies + 1) / 2),
                 "pravegaservice.storage.impl.name", "FILESYSTEM",
                 "filesystem.root", tier2.toString()).forEach(System::setProperty);
         System.setProperty("pravegaservice.service.listener.host.nameOrIp", "127.0.0.1");
