@@ -36,6 +36,7 @@ from segmentstore.recovery.cluster_logs import (
     set_log_aside,
 )
 from segmentstore.recovery.offline_store import pin_backup
+from segmentstore.recovery.rebuilt_logs import BookKeeperLogsRebuilt
 from segmentstore.recovery.recover import RecoveryOptions, recover_store
 from segmentstore.recovery.restore import restore_backup
 from segmentstore.runtime.files import SystemFileSystem
@@ -43,10 +44,17 @@ from tests.host.cluster_in_memory import PLACE, ClusterInMemory
 from tier1.bookkeeper.log_record import LogRecord
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
 from tier1.bookkeeper.owned_record import edit_record, read_record
+from tier2.manifest.manifest import Manifest
 from tier2.object_stores.filesystem import FilesystemObjectStore
 from tier2.object_stores.lazy_object_store import LazyObjectStore
 
 CONTAINERS = 2
+
+
+class CutOffError(Exception):
+    """The recovery ends here."""
+
+
 NAMES = [f"segment-{number}" for number in range(8)]
 BY_CONTAINER = {int(container_of(name, CONTAINERS)): name for name in NAMES}
 
@@ -422,6 +430,43 @@ async def test_h7_logs_are_made_below_a_root_from_tier_2_alone_and_the_recovery_
         await append(service, b"two")
     async with serving(tmp_path / "new") as service:
         assert await content_of(service, NAMES[0]) == b"one two"
+
+
+@pytest.mark.parametrize("cut_at", ["make", "finish"])
+async def test_h7_a_recovery_below_a_root_that_was_cut_off_is_run_again_and_nothing_starts_before(
+    tmp_path: Path,
+    data: Path,
+    cluster: ClusterInMemory,
+    monkeypatch: pytest.MonkeyPatch,
+    cut_at: str,
+) -> None:
+    async with in_bookkeeper(data) as service:
+        await begin(service)
+        await service.store.flush()
+    cluster.roots.clear()
+    new = tmp_path / "new"
+    whole = BookKeeperLogsRebuilt.make
+
+    async def make_one(logs: BookKeeperLogsRebuilt, manifest: Manifest, *, floor: int) -> int:
+        if manifest.container_id:
+            raise CutOffError
+        return await whole(logs, manifest, floor=floor)
+
+    async def cut(*_: object) -> None:
+        raise CutOffError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BookKeeperLogsRebuilt, cut_at, make_one if cut_at == "make" else cut)
+        with pytest.raises(CutOffError):
+            await recover_store(options(tmp_path / "disk", new))
+    with pytest.raises(StoreRecordError, match="--from-tier2"):
+        async with serving(new):
+            pass
+    result = await recover_store(options(tmp_path / "disk", new))
+    made = "made" if cut_at == "make" else "kept"
+    assert [row["action"] for row in result.rows] == ["kept", made], result.remarks
+    async with serving(new) as service:
+        assert [await content_of(service, name) for name in NAMES] == [b"one "] * len(NAMES)
 
 
 async def test_h7_a_log_whose_ledgers_are_gone_is_set_aside_by_name_and_never_by_a_recovery(
