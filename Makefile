@@ -21,7 +21,7 @@ help:
 	@echo "make test               lint, types, unit, simulation, integration; the last lines say what passed"
 	@echo "make bookkeeper         build what Tier 1 on BookKeeper needs; needs a JDK of release 17 and Maven"
 	@echo "make bookies DATA=DIR   a BookKeeper of four bookies on this machine; make bookies-down DATA=DIR ends it"
-	@echo "make demo               a demonstration that checks itself"
+	@echo "make demo               a demonstration that checks itself; DEMO='--tier1 bookkeeper' on bookies of its own"
 	@echo "make demo-spark         words of a stream counted on Spark three ways; needs Java 17"
 	@echo "make bench              throughput and latency, each beside a limit of the same run"
 	@echo "make bench BENCHMARKS=slow_tier2     one of them; --all adds those that take minutes"
@@ -96,7 +96,7 @@ SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 integration: setup
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m integration
 
-demo: $(SERVABLE)
+demo: $(SERVABLE) $(if $(findstring bookkeeper,$(DEMO)),$(BRIDGED))
 	@$(BIN)/python -m segmentstore.demo.store $(DEMO)
 
 demo-spark: setup

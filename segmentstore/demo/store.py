@@ -4,10 +4,15 @@ Loads the running interpreter's standard library into a store on a fresh directo
 module or package; follows a segment while it grows; kills the server with -9 in the middle of the load; restarts it
 and finishes; compares the SHA-256 of every segment with the files, through the service and, with the service off, from
 Tier 2 alone; truncates and seals. Ends with 1 if anything differs.
+
+With Tier 1 in BookKeeper it starts a cluster of its own, of which it kills a bookie in the middle of the load, or uses
+the one that is named. At the end it throws the node's data directory away: the next node has every byte.
 """
 
 import asyncio
 import hashlib
+import shutil
+import signal
 import sys
 import sysconfig
 import tempfile
@@ -21,14 +26,21 @@ from segmentstore.cli.http_client import HttpClient, ServerError
 from segmentstore.cli.load import LoadedSegment, Loader, SegmentPlan, plan_load
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+from segmentstore.host.settings import BOOKKEEPER_SCHEME
 from segmentstore.recovery.tier2_access import open_tier2
+from tier1.bookkeeper.jars import Part, build
+from tier1.bookkeeper.local_ensemble import LEDGERS_PATH, LocalEnsemble
 
 LIVE = "demo/live"
 LIVE_LINES = 200
+LATE = "demo/late"
+_LATE_CONTENT = b"acknowledged, and in no Tier 2\n"
 KILL_AT_SHARE = 0.4
+KILL_BOOKIE_AT_SHARE = 0.15
 _READ_BYTES = 4 << 20
 _SEGMENTS_AT_ONCE = 8
 _NOT_LIBRARY = "site-packages"
+_OWN_BOOKKEEPER = "bookkeeper"
 
 
 class DemoFailedError(SegmentStoreError):
@@ -38,13 +50,29 @@ class DemoFailedError(SegmentStoreError):
 class Demo:
     """The steps, in order."""
 
-    def __init__(self, directory: Path, plans: Sequence[SegmentPlan], tier2: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        plans: Sequence[SegmentPlan],
+        *,
+        tier1: str,
+        tier2: str,
+        ensemble: LocalEnsemble | None,
+    ) -> None:
+        """`ensemble`: the cluster of `tier1`, if it was started for this."""
         self._data_directory = directory / "data"
+        self._outlives_directory = tier1.startswith(BOOKKEEPER_SCHEME)
+        self._ensemble = ensemble
+        self._has_killed_bookie = False
+        if self._outlives_directory:
+            # A disk of its own, behind a link: the directory is thrown away in the end.
+            (directory / "tier2").mkdir()
+            self._make_node()
         self._in_bucket = tier2.startswith("s3://")
         self._tier2_place = tier2 if self._in_bucket else str(self._data_directory)
         self._plans = plans
         self._total_bytes = sum(plan.length for plan in plans)
-        self._server = ServerProcess(self._data_directory, ["--tier2", tier2])
+        self._server = ServerProcess(self._data_directory, ["--tier1", tier1, "--tier2", tier2])
         self._hashes: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -66,6 +94,46 @@ class Demo:
             self._server.start()
             say("restart", self._server.ready_line)
             await self._with_client(self._check_truncated_and_sealed)
+            if self._outlives_directory:
+                await self._with_client(self._append_late)
+                self._lose_directory()
+                self._server.start()
+                say("restart", self._server.ready_line)
+                await self._with_client(self._check_late)
+                await self._with_client(self._check_through_service)
+
+    def _make_node(self) -> None:
+        self._data_directory.mkdir()
+        link = self._data_directory / "tier2"
+        link.symlink_to(self._data_directory.with_name("tier2"), target_is_directory=True)
+
+    def _kill_bookie(self) -> None:
+        """Once, in the middle of the load, which does not end for that."""
+        if self._ensemble is None or self._has_killed_bookie:
+            return
+        self._has_killed_bookie = True
+        bookie = self._ensemble.bookies[0]
+        self._ensemble.send(bookie, signal.SIGKILL)
+        say("kill -9", f"{bookie.name}, one of {len(self._ensemble.bookies)}: the load goes on")
+
+    async def _append_late(self, client: HttpClient) -> None:
+        """What Tier 2 does not have yet."""
+        await client.create(LATE)
+        await client.append(LATE, _LATE_CONTENT)
+
+    def _lose_directory(self) -> None:
+        self._server.kill()
+        shutil.rmtree(self._data_directory)
+        self._make_node()
+        say(
+            "lose",
+            "kill -9, and the data directory is thrown away: identity, lock, place of the logs",
+        )
+
+    async def _check_late(self, client: HttpClient) -> None:
+        piece = await client.read(LATE, 0, _READ_BYTES)
+        expect(piece.content == _LATE_CONTENT, f"other bytes than were acknowledged name={LATE}")
+        say("verify", "what was acknowledged a moment before, and never flushed, is there")
 
     async def _with_client(self, step: Callable[[HttpClient], Awaitable[object]]) -> None:
         async with HttpClient(self._server.address) as client:
@@ -103,6 +171,8 @@ class Demo:
         def progress(count: int) -> None:
             nonlocal loaded
             loaded += count
+            if loaded >= KILL_BOOKIE_AT_SHARE * self._total_bytes:
+                self._kill_bookie()
             if loaded >= KILL_AT_SHARE * self._total_bytes and self._server.is_running:
                 self._server.kill()
 
@@ -185,7 +255,7 @@ class Demo:
             return
         tier2 = self._data_directory / "tier2"
         volumes = tier2 / "volumes"  # beside them: the index, and room kept free for a full disk
-        stored = directory_bytes(volumes if volumes.is_dir() else tier2)
+        stored = directory_bytes((volumes if volumes.is_dir() else tier2).resolve())
         say(
             "flush",
             f"{megabytes(self._total_bytes)} in Tier 2 as {megabytes(stored)} of objects, "
@@ -254,18 +324,40 @@ def library() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
+async def run_demo(
+    directory: Path, plans: Sequence[SegmentPlan], *, tier1: str, tier2: str
+) -> None:
+    """Raises SegmentStoreError."""
+    ensemble: LocalEnsemble | None = None
+    try:
+        if tier1 == _OWN_BOOKKEEPER:
+            for part in Part:
+                build(part)
+            ensemble = LocalEnsemble.opened(directory / "bookkeeper")
+            await ensemble.up()
+            tier1 = f"{BOOKKEEPER_SCHEME}{ensemble.servers}{LEDGERS_PATH}"
+            say("bookies", f"{len(ensemble.bookies)}, with a ZooKeeper at {ensemble.servers}")
+        demo = Demo(directory, plans, tier1=tier1, tier2=tier2, ensemble=ensemble)
+        await demo.run()
+    finally:
+        if ensemble is not None:
+            await ensemble.down(number=signal.SIGKILL)
+
+
 @click.command()
+@click.option("--tier1", default="file", metavar="file|bookkeeper[://ZK1,ZK2/LEDGERS]")
 @click.option("--tier2", default="volumes", metavar="volumes|filesystem|s3://BUCKET/PREFIX")
-def main(tier2: str) -> None:
+def main(tier1: str, tier2: str) -> None:
     """Run in a temporary directory; exit 1 if what was shown is not so.
 
-    A bucket is found as the service finds it: SEGMENTSTORE_S3_ENDPOINT_URL, and the usual credentials of AWS.
+    `--tier1 bookkeeper` starts a ZooKeeper and four bookies on loopback, and ends them. A bucket is found as the
+    service finds it: SEGMENTSTORE_S3_ENDPOINT_URL, and the usual credentials of AWS.
     """
     plans = plan_load([library()], prefix="", by_package=True, include=["*.py"])
     plans = [plan for plan in plans if plan.name != _NOT_LIBRARY]
     with tempfile.TemporaryDirectory(prefix="segmentstore-demo-") as directory:
         try:
-            asyncio.run(Demo(Path(directory), plans, tier2).run())
+            asyncio.run(run_demo(Path(directory), plans, tier1=tier1, tier2=tier2))
         except SegmentStoreError as error:
             click.echo(f"demo failed: {error}", err=True)
             sys.exit(1)

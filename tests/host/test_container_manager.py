@@ -14,6 +14,7 @@ from segmentstore.contracts.errors import (
     DataCorruptionError,
     DurableDataLogError,
     LogDisabledError,
+    LogNotPrimaryError,
     StorageError,
 )
 from segmentstore.contracts.identifiers import ContainerId
@@ -255,6 +256,32 @@ def test_h42_one_cause_at_one_place_again_and_again_keeps_a_container_down(
         assert "test_container_manager.py" in complaint
         assert "format requires" in complaint or "argument out of range" in complaint
         assert "start the server again" in complaint
+        await host.stop()
+
+    run_simulation(1, main)
+
+
+@pytest.mark.parametrize("gives_way", [False, True])
+def test_h42_a_container_that_another_process_took_is_taken_back_unless_its_log_is_shared(
+    *, gives_way: bool
+) -> None:
+    async def main(_: SimLoop) -> None:
+        def fenced(container_id: ContainerId) -> SimpleContainer:
+            if container_id:
+                return SimpleContainer(container_id)
+            return SimpleContainer(
+                container_id, fail_at_start=stopped_by(LogNotPrimaryError("taken over"))
+            )
+
+        assignments = InProcessAssignmentSource(
+            container_count=2, settings=SETTINGS, gives_way=gives_way
+        )
+        host = start_host(assignments, fenced, 2)
+        await host.manager.wait_until_settled()
+        await asyncio.sleep(60)
+        assert (len(host.births_of(0)) == 1) is gives_way
+        assert len(assignments.complaints()) == gives_way
+        assert host.registry.running() == [1]
         await host.stop()
 
     run_simulation(1, main)

@@ -8,6 +8,7 @@ beside the data directory, behind a link, as a disk of its own would be; it is f
 import asyncio
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,12 +21,13 @@ from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.errors import ContainerNotFoundError, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import read_available
+from segmentstore.host import log_cluster
 from segmentstore.host.data_directory import DataDirectoryError
 from segmentstore.host.offline_owner import OfflineOwner
 from segmentstore.host.service_builder import Service, open_service
 from segmentstore.host.setting_sources import resolve_settings
-from segmentstore.host.settings import SettingsError
-from segmentstore.host.store_record import StoreRecordError, log_record_path
+from segmentstore.host.settings import BookKeeperSettings, SettingsError
+from segmentstore.host.store_record import LogCluster, StoreRecordError, log_record_path
 from segmentstore.recovery.cluster_logs import (
     enable_log,
     ledger_rows,
@@ -33,16 +35,26 @@ from segmentstore.recovery.cluster_logs import (
     operation_rows,
     set_log_aside,
 )
+from segmentstore.recovery.offline_store import pin_backup
+from segmentstore.recovery.rebuilt_logs import BookKeeperLogsRebuilt
 from segmentstore.recovery.recover import RecoveryOptions, recover_store
+from segmentstore.recovery.restore import restore_backup
 from segmentstore.runtime.files import SystemFileSystem
 from tests.host.cluster_in_memory import PLACE, ClusterInMemory
 from tier1.bookkeeper.log_record import LogRecord
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
 from tier1.bookkeeper.owned_record import edit_record, read_record
+from tier2.manifest.manifest import Manifest
 from tier2.object_stores.filesystem import FilesystemObjectStore
 from tier2.object_stores.lazy_object_store import LazyObjectStore
 
 CONTAINERS = 2
+
+
+class CutOffError(Exception):
+    """The recovery ends here."""
+
+
 NAMES = [f"segment-{number}" for number in range(8)]
 BY_CONTAINER = {int(container_of(name, CONTAINERS)): name for name in NAMES}
 
@@ -256,6 +268,20 @@ async def test_without_zookeeper_nothing_starts_and_the_directory_stays_as_it_wa
         pass
 
 
+@pytest.mark.parametrize("package", ["jpype", "kazoo"])
+async def test_a_package_that_is_missing_is_named_with_the_command_that_brings_it(
+    data: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, f"{package}.client", None)
+    names = LogCluster("127.0.0.1:1", "/segmentstore", "/ledgers", b"")
+    settings = BookKeeperSettings(session_seconds=2.0)
+    connect = log_cluster.connect_metadata if package == "kazoo" else log_cluster.connect_ledgers
+    with pytest.raises(SegmentStoreError, match=r"pip install 'segmentstore\[bookkeeper\]'"):
+        await connect(names, settings)
+
+
 # --- one owner ------------------------------------------------------------------------------------
 
 
@@ -406,6 +432,43 @@ async def test_h7_logs_are_made_below_a_root_from_tier_2_alone_and_the_recovery_
         assert await content_of(service, NAMES[0]) == b"one two"
 
 
+@pytest.mark.parametrize("cut_at", ["make", "finish"])
+async def test_h7_a_recovery_below_a_root_that_was_cut_off_is_run_again_and_nothing_starts_before(
+    tmp_path: Path,
+    data: Path,
+    cluster: ClusterInMemory,
+    monkeypatch: pytest.MonkeyPatch,
+    cut_at: str,
+) -> None:
+    async with in_bookkeeper(data) as service:
+        await begin(service)
+        await service.store.flush()
+    cluster.roots.clear()
+    new = tmp_path / "new"
+    whole = BookKeeperLogsRebuilt.make
+
+    async def make_one(logs: BookKeeperLogsRebuilt, manifest: Manifest, *, floor: int) -> int:
+        if manifest.container_id:
+            raise CutOffError
+        return await whole(logs, manifest, floor=floor)
+
+    async def cut(*_: object) -> None:
+        raise CutOffError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BookKeeperLogsRebuilt, cut_at, make_one if cut_at == "make" else cut)
+        with pytest.raises(CutOffError):
+            await recover_store(options(tmp_path / "disk", new))
+    with pytest.raises(StoreRecordError, match="--from-tier2"):
+        async with serving(new):
+            pass
+    result = await recover_store(options(tmp_path / "disk", new))
+    made = "made" if cut_at == "make" else "kept"
+    assert [row["action"] for row in result.rows] == ["kept", made], result.remarks
+    async with serving(new) as service:
+        assert [await content_of(service, name) for name in NAMES] == [b"one "] * len(NAMES)
+
+
 async def test_h7_a_log_whose_ledgers_are_gone_is_set_aside_by_name_and_never_by_a_recovery(
     tmp_path: Path, data: Path, cluster: ClusterInMemory
 ) -> None:
@@ -429,6 +492,27 @@ async def test_h7_a_log_whose_ledgers_are_gone_is_set_aside_by_name_and_never_by
     assert [row["action"] for row in result.rows] == ["kept", "made"], result.remarks
     async with serving(data) as service:
         assert [await content_of(service, name) for name in NAMES] == [b"one "] * len(NAMES)
+
+
+async def test_a_backup_of_a_store_in_bookkeeper_is_made_offline_and_restored_with_logs_in_files(
+    tmp_path: Path, data: Path, cluster: ClusterInMemory
+) -> None:
+    async with in_bookkeeper(data) as service:
+        await begin(service)
+    await pin_backup("monday", data, tier2_place="")
+    async with serving(data) as service:
+        await append(service, b"two")
+    before = dict(cluster.metadata.values)
+    restored = await restore_backup(
+        "monday", str(tmp_path / "disk"), tmp_path / "copy", with_damage=False, quiet=True
+    )
+    assert restored.failure is None, restored.remarks
+    assert cluster.metadata.values == before, "the root belongs to the origin alone"
+    async with serving(tmp_path / "copy", tier2__place="volumes") as service:
+        assert [await content_of(service, name) for name in NAMES] == [b"one "] * len(NAMES)
+    assert list((tmp_path / "copy" / "tier1").glob("container-*"))
+    async with serving(data) as service:
+        assert await content_of(service, NAMES[0]) == b"one two"
 
 
 def owner_at(data: Path) -> OfflineOwner:
