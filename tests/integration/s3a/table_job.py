@@ -1,6 +1,6 @@
 """A Spark job over `s3a://`, in a process of its own: a table is written, read, overwritten, renamed and removed.
 
-    python table_job.py ENDPOINT ACCESS_KEY SECRET_KEY JARS BUCKET ROWS COMMITTER
+    python table_job.py ENDPOINT ACCESS_KEY SECRET_KEY JARS BUCKET ROWS COMMITTER JAVA_OPTIONS
 
 Prints a line of JSON: what it has seen.
 """
@@ -16,7 +16,9 @@ PART_BYTES = 5 << 20
 FILES = 6
 
 
-def session_for(endpoint: str, access_key: str, secret_key: str, jars: str) -> SparkSession:
+def session_for(
+    endpoint: str, access_key: str, secret_key: str, jars: str, java_options: str
+) -> SparkSession:
     settings = {
         "endpoint": endpoint,
         "endpoint.region": "us-east-1",
@@ -34,7 +36,7 @@ def session_for(endpoint: str, access_key: str, secret_key: str, jars: str) -> S
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", java_options)
         .config("spark.jars", jars)
     )
     for name, value in settings.items():
@@ -80,8 +82,8 @@ def use_table(spark: SparkSession, place: str, count: int) -> dict[str, object]:
 
 
 def main(words: list[str]) -> None:
-    endpoint, access_key, secret_key, jars, bucket, rows, committer = words
-    spark = session_for(endpoint, access_key, secret_key, jars)
+    endpoint, access_key, secret_key, jars, bucket, rows, committer, java_options = words
+    spark = session_for(endpoint, access_key, secret_key, jars, java_options)
     if committer == "magic":
         use_magic_committer(spark)
     seen = use_table(spark, f"s3a://{bucket}/{committer}", int(rows))

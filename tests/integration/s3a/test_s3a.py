@@ -17,6 +17,7 @@ import pyspark
 import pytest
 
 from tests.integration.java_libraries import class_path, require_maven
+from tests.integration.spark.class_archive import java_options
 from tests.s3.conftest import KEYS, Process, client_of
 
 pytestmark = pytest.mark.integration
@@ -57,6 +58,7 @@ def test_s3a_jobs_go_on_over_a_kill_9_of_the_endpoint(
     client = client_of(url)
     client.create_bucket(Bucket="lake")
     words = [url, KEYS.access_key, KEYS.secret_key, jars, "lake", str(ROWS), committer]
+    words.append(java_options())
     command = [sys.executable, str(HERE / "table_job.py"), *words]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with (

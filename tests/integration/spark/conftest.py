@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.java_libraries import missing
+from tests.integration.spark.class_archive import java_options
 
 _ROOT = Path(__file__).parents[3]
-_CHEAP_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +38,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .appName("segmentstore-tests")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.extraJavaOptions", _CHEAP_START)
+            .config("spark.driver.extraJavaOptions", java_options())
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.shuffle.partitions", "2")

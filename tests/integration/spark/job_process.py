@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.integration.spark.class_archive import java_options
+
 _ROOT = Path(__file__).parents[3]
 _POLL_SECONDS = 0.01
 _SPARK = (
     "--master=local[2]",
-    "--conf=spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "--conf=spark.sql.shuffle.partitions=2",
     "--quiet",
 )
@@ -47,6 +48,7 @@ def kill_job(words: Sequence[str], log: Path, *, progress: Callable[[], int], ma
 @contextmanager
 def _job(words: Sequence[str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
     command = [sys.executable, "-m", "segmentstore.cli", "spark", "submit", *words, *_SPARK]
+    command.append(f"--conf=spark.driver.extraJavaOptions={java_options()}")
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
     environment = os.environ | {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
     with (

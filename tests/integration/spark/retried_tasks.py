@@ -12,6 +12,7 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.integration.spark.class_archive import java_options
 from tests.integration.spark.dying_source import DyingSource, dying_rows
 
 ATTEMPTS = 4
@@ -22,7 +23,7 @@ def main(tier2: str, controller: str, source: str, target: str, jar: str) -> Non
         SparkSession.builder.master(f"local[2,{ATTEMPTS}]")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", java_options())
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
