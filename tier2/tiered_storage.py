@@ -240,4 +240,4 @@ class TieredStorage(PublishedSegments):
         if self._claim is not None:
             owned = self._claim.owned
             owned.manifest.check()
-            assert owned.view.manifest is owned.manifest, "view and root are different versions"
+            assert owned.view.manifest is owned.manifest, "view and manifest are different versions"

@@ -96,7 +96,7 @@ class Losses:
         if self.containers:
             ids = ", ".join(str(each.container_id) for each in self.containers)
             told.append(
-                f"lost: {len(self.containers)} of {self.container_count} containers have no sound root: {ids};"
+                f"lost: {len(self.containers)} of {self.container_count} containers have no sound manifest: {ids};"
                 " whatever segments they had cannot be found"
             )
         for each in self.containers:
@@ -106,7 +106,7 @@ class Losses:
                     f" {each.remains.object_count} objects with {each.remains.byte_count} bytes"
                 ),
                 *(
-                    f"but backup {pin.name!r} of {shown_time(pin.created_ms)} has a root of container"
+                    f"but backup {pin.name!r} of {shown_time(pin.created_ms)} has a manifest of container"
                     f" {each.container_id}; to have the whole store as it was then:"
                     f" segmentstore backup restore {pin.name} --from {place} --data NEWDIR"
                     for pin in each.pins
@@ -209,11 +209,11 @@ async def require_sound_manifest(tier2: Tier2, place: str) -> None:
         if sum(each.pin.name == name for each in pins) == pins[0].pin.manifest.container_count
     ]
     told = [
-        f"but backup {name!r} has all roots; to have the whole store as it was then:"
+        f"but backup {name!r} has all manifests; to have the whole store as it was then:"
         f" segmentstore backup restore {name} --from {place} --data NEWDIR"
         for name in whole
     ]
-    raise CorruptedDataError("\n".join([f"no root is sound: {tier2.lost[0].why}", *told]))
+    raise CorruptedDataError("\n".join([f"no manifest is sound: {tier2.lost[0].why}", *told]))
 
 
 def lost_ranges(lost: LostChunks, container_id: int) -> list[str]:
@@ -239,10 +239,10 @@ def _newer(survey: ContainerSurvey, container_id: int) -> list[str]:
     manifest = survey.reader.manifest
     return [
         (
-            f"lost: container {container_id}: its root is an old one (version {manifest.version}, epoch"
+            f"lost: container {container_id}: its manifest is an old one (version {manifest.version}, epoch"
             f" {manifest.epoch}): {lost.newer_count} objects beside it are of epochs up to {lost.highest_epoch}; what"
-            " later versions published is lost, and the store deletes those objects after a while: if a newer root is"
-            " kept somewhere, bring it back first"
+            " later versions published is lost, and the store deletes those objects after a while: if a newer manifest"
+            " is kept somewhere, bring it back first"
         )
     ]
 

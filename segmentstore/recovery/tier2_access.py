@@ -109,12 +109,14 @@ async def open_tier2(
             yield Tier2([], await _without_roots(reader, store, str(damage)))
             return
         if not ids:
-            lost = await _without_roots(reader, store, "no container has a root") if go_on else []
+            lost = (
+                await _without_roots(reader, store, "no container has a manifest") if go_on else []
+            )
             if lost:
                 yield Tier2([], lost)
                 return
             error = NoSegmentsError if await _is_empty(store) else InvalidRequestError
-            raise error(f"there is no Tier 2 here: no container has a root place={place}")
+            raise error(f"there is no Tier 2 here: no container has a manifest place={place}")
         yield await _opened(reader, ids, go_on=go_on)
 
 
@@ -133,7 +135,7 @@ async def _opened(reader: StoreReader, ids: Sequence[ContainerId], *, go_on: boo
         return Tier2(containers, sorted(lost, key=lambda each: each.container_id))
     count = containers[0].manifest.container_count
     for number in sorted(set(range(count)).difference(ids)):
-        why = f"no root container={number} of={count}: what it held cannot be found"
+        why = f"no manifest container={number} of={count}: what it held cannot be found"
         lost.append(LostManifest(reader.unopened(ContainerId(number)), why))
     return Tier2(containers, sorted(lost, key=lambda each: each.container_id))
 
@@ -279,7 +281,7 @@ def container_count_in(tier2: Tier2, pins: Sequence[ContainerSnapshot]) -> int:
     if not tier2.containers and pins:
         return pins[0].pin.manifest.container_count
     if not tier2.containers:
-        raise CorruptedDataError(f"no root is sound: {tier2.lost[0].why}")
+        raise CorruptedDataError(f"no manifest is sound: {tier2.lost[0].why}")
     return tier2.containers[0].manifest.container_count
 
 

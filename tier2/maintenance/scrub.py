@@ -124,7 +124,7 @@ class Scrubber:
                 repaired |= await self._take(found, kept)
             except (CorruptedDataError, ObjectNotFoundError) as error:
                 # What says whether the chunk still counts is damaged as well.
-                await self._report("a run cannot be read", error, None)
+                await self._report("an SST cannot be read", error, None)
             if get_running_loop().time() - now >= _STEP_SECONDS_MAX:
                 break
         return repaired
@@ -140,7 +140,7 @@ class Scrubber:
         try:
             return await self._walk.next()
         except (CorruptedDataError, ObjectNotFoundError) as error:
-            await self._report("a run cannot be read", error, self._walk.pin)
+            await self._report("an SST cannot be read", error, self._walk.pin)
         try:
             return Walked.PAGE if await self._walk.skip_root() else Walked.EVERYTHING
         except (CorruptedDataError, ObjectNotFoundError):

@@ -52,7 +52,7 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
     if choice is None:
         return False
     inputs = choice.of(manifest.runs)
-    replaced = [(ObjectKind.RUN, part.identity) for run in inputs for part in run]
+    replaced = [(ObjectKind.SST, part.identity) for run in inputs for part in run]
     with owned.uploading() as uploader:
         merge = SstMerge(
             runs=inputs,
@@ -80,7 +80,7 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
         for part in run:
             components.files.forget(part)
     _LOG.debug(
-        "container %d: merged %d runs into one of %d parts",
+        "container %d: merged %d SSTs into one of %d parts",
         manifest.container_id,
         len(inputs),
         len(merged),
@@ -92,7 +92,7 @@ def replace_ssts(runs: tuple[Sst, ...], inputs: tuple[Sst, ...], merged: Sst) ->
     """`runs` with the inputs, which still lie side by side, replaced by what was merged from them."""
     first = runs.index(inputs[0])
     end = first + len(inputs)
-    assert runs[first:end] == inputs, f"runs moved while they were merged first={first}"
+    assert runs[first:end] == inputs, f"SSTs moved while they were merged first={first}"
     return (*runs[:first], merged, *runs[end:])
 
 

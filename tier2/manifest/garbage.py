@@ -94,7 +94,7 @@ async def _all_dropped(view: ManifestView, identity: ObjectIdentity, dropped: se
 async def is_named(view: ManifestView, reference: ObjectReference) -> bool:
     """Whether anything under this manifest refers to the object."""
     kind, identity = reference
-    if kind is ObjectKind.RUN:
+    if kind is ObjectKind.SST:
         return any(part.identity == identity for run in view.manifest.runs for part in run)
     start, end = reference_range(identity)
     return await view.first(start, end, group=start) is not None

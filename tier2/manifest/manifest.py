@@ -127,7 +127,7 @@ class Manifest:
         )
         seen: set[ObjectIdentity] = set()
         for run in self.runs:
-            assert run, "a run without parts"
+            assert run, "an SST without parts"
             previous = b""
             for part in run:
                 assert previous < part.first_key <= part.last_key, (
@@ -189,16 +189,16 @@ def decode_manifest(content: bytes) -> Manifest:
         magic, version, reserved, checksum = _HEAD.unpack_from(content)
         if magic != _MAGIC or version not in (_WITHOUT_CHANGES, _VERSION) or reserved != 0:
             raise CorruptedDataError(
-                f"not a root of a known version magic={magic!r} version={version} reserved={reserved}"
+                f"not a manifest of a known version magic={magic!r} version={version} reserved={reserved}"
             )
         if checksum != _checksum(content):
-            raise CorruptedDataError(f"root fails its checksum bytes={len(content)}")
+            raise CorruptedDataError(f"manifest fails its checksum bytes={len(content)}")
         manifest, position = _decode_body(content, has_changes=version == _VERSION)
         manifest.check()
     except (struct.error, IndexError, AssertionError) as error:
-        raise CorruptedDataError(f"root is damaged: {error} bytes={len(content)}") from error
+        raise CorruptedDataError(f"manifest is damaged: {error} bytes={len(content)}") from error
     if position != len(content):
-        raise CorruptedDataError(f"root has a tail end={position} bytes={len(content)}")
+        raise CorruptedDataError(f"manifest has a tail end={position} bytes={len(content)}")
     return manifest
 
 
@@ -262,5 +262,5 @@ def _decode_key(content: bytes, position: int) -> tuple[bytes, int]:
     position += _SHORT.size
     key = content[position : position + length]
     if len(key) != length:
-        raise CorruptedDataError(f"root ends inside a key position={position}")
+        raise CorruptedDataError(f"manifest ends inside a key position={position}")
     return key, position + length

@@ -22,7 +22,7 @@ from segmentstore.contracts.storage import SnapshotInfo
 from tier2.container_objects import ObjectIdentity
 from tier2.manifest.manifest import Manifest, decode_manifest
 from tier2.manifest.view import ManifestView
-from tier2.sst.keyspace import PIN, decode_garbage, range_of, snapshot_name_of
+from tier2.sst.keyspace import SNAPSHOT, decode_garbage, range_of, snapshot_name_of
 
 _VERSION = 1
 _HEAD = struct.Struct(">BqQQ")
@@ -62,15 +62,17 @@ class Snapshot:
         try:
             version, created_ms, epoch, serial = _HEAD.unpack_from(value)
         except struct.error as error:
-            raise CorruptedDataError(f"pin record is cut off name={name!r}") from error
+            raise CorruptedDataError(f"snapshot record is cut off name={name!r}") from error
         if version != _VERSION:
-            raise CorruptedDataError(f"pin record has an unknown version {version} name={name!r}")
+            raise CorruptedDataError(
+                f"snapshot record has an unknown version {version} name={name!r}"
+            )
         return Snapshot(name, created_ms, epoch, serial, decode_manifest(value[_HEAD.size :]))
 
 
 async def read_snapshots(view: ManifestView) -> list[Snapshot]:
     """All snapshots below a manifest, by name. Raises CorruptedDataError."""
-    start, end = range_of(PIN)
+    start, end = range_of(SNAPSHOT)
     return [
         Snapshot.decode(snapshot_name_of(key), value)
         for key, value in await view.scan_all(start, end)

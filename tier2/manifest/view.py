@@ -204,10 +204,10 @@ async def with_view(source: ViewSource, read: Callable[[ManifestView], Awaitable
             newer = await source.refresh()
             if newer.manifest.version == view.manifest.version:
                 raise CorruptedDataError(
-                    f"an object that the current root names is missing"
+                    f"an object that the current manifest names is missing"
                     f" container={view.manifest.container_id} version={view.manifest.version}: {error}"
                 ) from error
-    raise StorageError("the root moved on during every attempt to read below it")
+    raise StorageError("the manifest moved on during every attempt to read below it")
 
 
 def _overlapping(run: Sst, start: bytes, end: bytes) -> Sequence[SstPart]:

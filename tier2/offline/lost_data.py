@@ -50,7 +50,7 @@ from tier2.read.components import Components
 from tier2.read.layout_walk import LayoutWalk
 from tier2.sst.keyspace import (
     GARBAGE,
-    PIN,
+    SNAPSHOT,
     decode_record,
     garbage_of,
     range_of,
@@ -132,7 +132,7 @@ async def find_lost_chunks(
             continue
         if missing_run:
             raise CorruptedDataError(
-                f"a run that the current root names is missing container={reader.container_id}: {missing_run}"
+                f"an SST that the current manifest names is missing container={reader.container_id}: {missing_run}"
             )
         return found
     raise StorageError(
@@ -151,7 +151,7 @@ async def find_lost_chunks_of_snapshot(
         return await _compare_with_listing(components.view(manifest), components, progress)
     except ObjectNotFoundError as error:
         raise CorruptedDataError(
-            f"a run that the pinned root names is missing container={manifest.container_id}: {error}"
+            f"an SST that the manifest of a backup names is missing container={manifest.container_id}: {error}"
         ) from error
 
 
@@ -184,7 +184,7 @@ async def _listed_sizes(components: Components) -> tuple[dict[bytes, int], dict[
     names = components.names
     async with aclosing(components.object_store.list(names.prefix)) as listing:
         async for info in listing:
-            for kind, sizes in ((ObjectKind.CHUNKS, chunks), (ObjectKind.RUN, runs)):
+            for kind, sizes in ((ObjectKind.CHUNKS, chunks), (ObjectKind.SST, runs)):
                 identity = names.identity(kind, info.key)
                 if identity is not None:
                     sizes[identity.encode()] = info.size
@@ -276,10 +276,10 @@ async def find_snapshots_without_manifest(components: Components) -> list[Snapsh
     """Snapshots that the SSTs speak of, by name; a damaged SST is passed over. O(SSTs). Raises StorageError."""
     runs: list[tuple[ObjectIdentity, int]] = []
     names = components.names
-    folder = names.folder(ObjectKind.RUN)
+    folder = names.folder(ObjectKind.SST)
     async with aclosing(components.object_store.list(folder)) as listing:
         async for info in listing:
-            identity = names.identity(ObjectKind.RUN, info.key)
+            identity = names.identity(ObjectKind.SST, info.key)
             if identity is not None:
                 runs.append((identity, info.size))
     pins: dict[str, Snapshot] = {}
@@ -335,9 +335,9 @@ async def _snapshot_entries(
     components: Components, identity: ObjectIdentity, size: int
 ) -> tuple[list[tuple[bytes, bytes | None]], bool]:
     """What one part of an SST says of snapshots, and whether it is a single entry in all."""
-    start, end = range_of(PIN)
+    start, end = range_of(SNAPSHOT)
     footer = await components.objects.get_range(
-        ObjectKind.RUN, identity, max(0, size - FOOTER_BYTES), FOOTER_BYTES
+        ObjectKind.SST, identity, max(0, size - FOOTER_BYTES), FOOTER_BYTES
     )
     part = describe_part(identity, size, footer)
     index = await components.files.index(part)
@@ -392,7 +392,7 @@ async def begin_anew(
         return manifest
     if _is_sound_manifest(damaged.content, components.container_id):
         raise InvalidRequestError(
-            f"the root of this container is sound: it does not begin anew container={components.container_id}"
+            f"the manifest of this container is sound: it does not begin anew container={components.container_id}"
         )
     await store.put(names.lost_root(nonce), [damaged.content])
     await store.put_if_match(names.manifest, manifest.encode(), damaged.tag)

@@ -118,7 +118,7 @@ async def verify_container(
         except _ManifestMovedOnError:
             continue
     raise StorageError(
-        f"the owner replaces runs faster than they can be verified container={reader.container_id}"
+        f"the owner replaces SSTs faster than they can be verified container={reader.container_id}"
     )
 
 
@@ -203,14 +203,14 @@ class _Verification:
     async def _verify_part(self, part: SstPart) -> None:
         try:
             await read_proved(
-                (ObjectKind.RUN, part.identity),
+                (ObjectKind.SST, part.identity),
                 0,
                 part.size + 1,
                 partial(verify_part, part=part),
                 self._reader.components,
             )
         except ObjectNotFoundError:
-            await self._expect_move(f"run is missing identity={part.identity}")
+            await self._expect_move(f"SST is missing identity={part.identity}")
         except CorruptedDataError as error:
             self._report.add_damage(str(error))
         self._course.advance(part.size)
@@ -364,7 +364,7 @@ class _Verification:
                 self._report.add_orphan(key)
         if newer:
             await self._expect_move(
-                f"root is older than {len(newer)} objects beside it, what was published since is lost"
+                f"manifest is older than {len(newer)} objects beside it, what was published since is lost"
                 f" root_version={self._view.manifest.version} epoch={self._view.manifest.epoch} first={newer[0]}"
             )
 

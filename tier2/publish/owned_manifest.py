@@ -167,7 +167,7 @@ class OwnedManifest:
 
     def _landed(self, attempt: ManifestUpdate) -> None:
         assert attempt.manifest is self.publisher.manifest, (
-            f"another root landed {attempt.manifest.version}"
+            f"another manifest landed {attempt.manifest.version}"
         )
         self.view = self._components.view(attempt.manifest)
         if attempt.changes_pins:

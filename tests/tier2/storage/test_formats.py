@@ -205,6 +205,6 @@ def test_object_keys_follow_the_stores_rules_and_come_back() -> None:
         key = names.key(kind, IDENTITY)
         assert names.identity(kind, key) == IDENTITY
         assert not key.startswith(names.manifest + "/")
-    assert names.identity(ObjectKind.RUN, names.key(ObjectKind.CHUNKS, IDENTITY)) is None
-    assert names.identity(ObjectKind.RUN, "containers/0003/runs/something") is None
+    assert names.identity(ObjectKind.SST, names.key(ObjectKind.CHUNKS, IDENTITY)) is None
+    assert names.identity(ObjectKind.SST, "containers/0003/runs/something") is None
     assert ObjectIdentity.decode(IDENTITY.encode()) == IDENTITY

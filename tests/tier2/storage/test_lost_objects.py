@@ -164,7 +164,7 @@ async def test_h7_no_container_begins_anew_among_the_objects_of_one_whose_root_i
     left = await keys_of(store) - {ROOT_KEY}
     await store.store.delete(ROOT_KEY)
     for epoch in (1, 2, 57):
-        with pytest.raises(CorruptedDataError, match="the root is gone"):
+        with pytest.raises(CorruptedDataError, match="the manifest is gone"):
             await backing.claimed(epoch)
     assert await keys_of(store) == left
 
@@ -300,7 +300,7 @@ async def test_h7_a_root_that_is_older_than_its_objects_is_found_by_their_epochs
     assert not lost.is_sound
     report = await verify_container(await reader_of(store))
     assert report.damage_count == 1
-    assert "root is older than 2 objects" in report.damages[0]
+    assert "manifest is older than 2 objects" in report.damages[0]
 
 
 async def test_objects_that_were_uploaded_and_not_published_are_counted_and_are_no_loss(

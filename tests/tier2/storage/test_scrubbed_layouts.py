@@ -175,7 +175,7 @@ async def test_a_run_that_cannot_be_read_is_reported_and_backups_are_still_looke
     await scrub(owner, Cache())
     statistics = owner.statistics()
     assert (statistics.scrub_passes, statistics.scrub_damages) == (1, 1)
-    assert "a run cannot be read" in caplog.text
+    assert "an SST cannot be read" in caplog.text
     assert statistics.scrubbed_chunks == 3, "those of the backup"
 
 
