@@ -115,7 +115,7 @@ class ContainerReader(PublishedSegments):
     def statistics(self) -> StorageStatistics:
         return self._components.counters.snapshot(
             root_version=0 if self._view is None else self._view.manifest.version,
-            run_count=0 if self._view is None else len(self._view.manifest.runs),
+            run_count=0 if self._view is None else len(self._view.manifest.ssts),
             garbage_objects=0,
         )
 

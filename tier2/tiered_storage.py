@@ -165,7 +165,7 @@ class TieredStorage(PublishedSegments):
 
     async def publish(self, publication: Publication) -> None:
         owned = self._claimed()
-        if len(owned.manifest.runs) >= self._settings.sst_count_max:
+        if len(owned.manifest.ssts) >= self._settings.sst_count_max:
             await self.maintain()
         async with owned.lock:
             await publish(
@@ -229,7 +229,7 @@ class TieredStorage(PublishedSegments):
         owned = None if self._claim is None else self._claim.owned
         return self._components.counters.snapshot(
             root_version=0 if owned is None else owned.manifest.version,
-            run_count=0 if owned is None else len(owned.manifest.runs),
+            run_count=0 if owned is None else len(owned.manifest.ssts),
             garbage_objects=0 if owned is None else owned.garbage_count,
         )
 

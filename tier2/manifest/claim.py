@@ -175,7 +175,7 @@ class ManifestClaimer:
 
     async def _take_over(self, manifest: Manifest, tag: str, epoch: Epoch, log_id: bytes) -> None:
         """Returns when it is worth reading the manifest again."""
-        claimed = manifest.successor(nonce=self._new_nonce(), runs=manifest.runs, epoch=epoch)
+        claimed = manifest.successor(nonce=self._new_nonce(), ssts=manifest.ssts, epoch=epoch)
         mine = replace(claimed, log_id=log_id)
         self._counters.puts += 1
         try:

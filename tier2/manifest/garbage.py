@@ -95,7 +95,7 @@ async def is_named(view: ManifestView, reference: ObjectReference) -> bool:
     """Whether anything under this manifest refers to the object."""
     kind, identity = reference
     if kind is ObjectKind.SST:
-        return any(part.identity == identity for run in view.manifest.runs for part in run)
+        return any(part.identity == identity for sst in view.manifest.ssts for part in sst)
     start, end = reference_range(identity)
     return await view.first(start, end, group=start) is not None
 

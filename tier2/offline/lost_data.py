@@ -119,20 +119,20 @@ async def find_lost_chunks(
     """
     for _ in range(_ATTEMPTS_MAX):
         view = reader.view
-        missing_run = ""
+        missing_sst = ""
         found = LostChunks()
         try:
             found = await _compare_with_listing(view, reader.components, progress)
         except ObjectNotFoundError as error:
-            missing_run = str(error)
-        if not missing_run and found.is_sound:
+            missing_sst = str(error)
+        if not missing_sst and found.is_sound:
             return found
         newer = await reader.refresh()
         if newer.manifest.version != view.manifest.version:
             continue
-        if missing_run:
+        if missing_sst:
             raise CorruptedDataError(
-                f"an SST that the current manifest names is missing container={reader.container_id}: {missing_run}"
+                f"an SST that the current manifest names is missing container={reader.container_id}: {missing_sst}"
             )
         return found
     raise StorageError(
@@ -180,26 +180,26 @@ async def _compare_with_listing(
 async def _listed_sizes(components: Components) -> tuple[dict[bytes, int], dict[bytes, int]]:
     """Sizes of chunk objects and of parts of SSTs, by identity."""
     chunks: dict[bytes, int] = {}
-    runs: dict[bytes, int] = {}
+    ssts: dict[bytes, int] = {}
     names = components.names
     async with aclosing(components.object_store.list(names.prefix)) as listing:
         async for info in listing:
-            for kind, sizes in ((ObjectKind.CHUNKS, chunks), (ObjectKind.SST, runs)):
+            for kind, sizes in ((ObjectKind.CHUNKS, chunks), (ObjectKind.SST, ssts)):
                 identity = names.identity(kind, info.key)
                 if identity is not None:
                     sizes[identity.encode()] = info.size
-    return chunks, runs
+    return chunks, ssts
 
 
 class _ListingComparison:
     """Sizes of objects as they are listed, or known from a second look; and what is lost."""
 
     def __init__(
-        self, components: Components, sizes: dict[bytes, int], runs: dict[bytes, int]
+        self, components: Components, sizes: dict[bytes, int], ssts: dict[bytes, int]
     ) -> None:
         self._components = components
         self._sizes = sizes
-        self._runs = runs
+        self._ssts = ssts
         self._named: set[bytes] = set()
         self._gone = 0
         self.lost = LostChunks()
@@ -231,13 +231,13 @@ class _ListingComparison:
     async def look_at_the_rest(self, view: ManifestView) -> None:
         """Behind the last entry: objects that no entry named."""
         epoch = view.manifest.epoch
-        self._named.update(part.identity.encode() for run in view.manifest.runs for part in run)
+        self._named.update(part.identity.encode() for sst in view.manifest.ssts for part in sst)
         start, end = range_of(GARBAGE)
         async with aclosing(view.pages(start, end, limit=_PAGE_ENTRIES)) as pages:
             async for page in pages:
                 self._named.update(garbage_of(key)[1].encode() for key, _ in page)
         self.lost.highest_epoch = epoch
-        for sizes in (self._sizes, self._runs):
+        for sizes in (self._sizes, self._ssts):
             for encoded, size in sizes.items():
                 identity = ObjectIdentity.decode(encoded)
                 if identity.epoch > epoch:
@@ -274,17 +274,17 @@ async def find_remains(components: Components) -> Remains:
 
 async def find_snapshots_without_manifest(components: Components) -> list[Snapshot]:
     """Snapshots that the SSTs speak of, by name; a damaged SST is passed over. O(SSTs). Raises StorageError."""
-    runs: list[tuple[ObjectIdentity, int]] = []
+    ssts: list[tuple[ObjectIdentity, int]] = []
     names = components.names
     folder = names.folder(ObjectKind.SST)
     async with aclosing(components.object_store.list(folder)) as listing:
         async for info in listing:
             identity = names.identity(ObjectKind.SST, info.key)
             if identity is not None:
-                runs.append((identity, info.size))
+                ssts.append((identity, info.size))
     pins: dict[str, Snapshot] = {}
     removals: list[_SnapshotRemoval] = []
-    for identity, size in runs:
+    for identity, size in ssts:
         try:
             entries, is_alone = await _snapshot_entries(components, identity, size)
         except (CorruptedDataError, ObjectNotFoundError):
@@ -300,7 +300,7 @@ async def find_snapshots_without_manifest(components: Components) -> list[Snapsh
                 continue
             if name not in pins or _snapshot_order(pins[name]) < _snapshot_order(pin):
                 pins[name] = pin
-    listed = {identity for identity, _ in runs}
+    listed = {identity for identity, _ in ssts}
     for removal in removals:
         pin_or_none = pins.get(removal.name)
         if pin_or_none is not None and removal.takes(pin_or_none, listed):
@@ -313,16 +313,16 @@ class _SnapshotRemoval:
     """An SST that says that there is no snapshot of that name, or was none when what it was merged from was written."""
 
     name: str
-    run: ObjectIdentity
+    sst: ObjectIdentity
     is_alone: bool
     """The SST says nothing else: that is how a snapshot is dropped. So it is as old as its identity says."""
 
     def takes(self, pin: Snapshot, listed: AbstractSet[ObjectIdentity]) -> bool:
         """Whether it came behind the snapshot; of a merged SST that shows by what the snapshot misses."""
-        if (self.run.epoch, self.run.serial) < _snapshot_order(pin):
+        if (self.sst.epoch, self.sst.serial) < _snapshot_order(pin):
             return False
         return self.is_alone or any(
-            part.identity not in listed for run in pin.manifest.runs for part in run
+            part.identity not in listed for sst in pin.manifest.ssts for part in sst
         )
 
 

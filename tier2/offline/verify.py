@@ -158,13 +158,13 @@ class _Verification:
         self._objects = objects
         self._view = reader.view
         self._report = VerifyReport(
-            root_version=reader.manifest.version, runs=len(reader.manifest.runs)
+            root_version=reader.manifest.version, runs=len(reader.manifest.ssts)
         )
         self._layout: LayoutContinuity | None = None
 
     async def run(self) -> VerifyReport:
         listed = await self._list()
-        await self._verify_runs()
+        await self._verify_ssts()
         if not self._report.sound:
             # A damaged SST cannot be scanned; it is the first thing to repair.
             return self._report
@@ -193,9 +193,9 @@ class _Verification:
                 self._course.all_bytes += info.size
         return keys
 
-    async def _verify_runs(self) -> None:
-        for run in self._view.manifest.runs:
-            for part in run:
+    async def _verify_ssts(self) -> None:
+        for sst in self._view.manifest.ssts:
+            for part in sst:
                 if part.identity not in self._course.parts:
                     self._course.parts.add(part.identity)
                     await self._verify_part(part)
@@ -395,7 +395,7 @@ class _BackupVerification(_Verification):
         return self._report.damages
 
     async def _prove(self) -> None:
-        await self._verify_runs()
+        await self._verify_ssts()
         if not self._report.sound:
             return
         try:

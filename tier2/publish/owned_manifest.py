@@ -188,14 +188,14 @@ class OwnedManifest:
 
     def next_manifest(
         self,
-        runs: Sequence[Sst],
+        ssts: Sequence[Sst],
         *,
         highest_segment_id: SegmentId | None = None,
         highest_sequence_number: SequenceNumber | None = None,
     ) -> Manifest:
         return self.manifest.successor(
             nonce=random_id(self._random),
-            runs=tuple(run for run in runs if run),
+            ssts=tuple(sst for sst in ssts if sst),
             highest_segment_id=highest_segment_id,
             highest_sequence_number=highest_sequence_number,
         )
@@ -252,6 +252,6 @@ async def drop_snapshot(name: str, *, owned: OwnedManifest) -> bool:
 
 async def _publish_snapshot_record(name: str, value: bytes | None, owned: OwnedManifest) -> None:
     with owned.uploading() as uploader:
-        run = await owned.upload_sst({snapshot_key(name): value}, uploader)
-        manifest = owned.next_manifest((run, *owned.manifest.runs))
+        sst = await owned.upload_sst({snapshot_key(name): value}, uploader)
+        manifest = owned.next_manifest((sst, *owned.manifest.ssts))
         await owned.commit(ManifestUpdate(manifest=manifest, changes_pins=True), uploader)

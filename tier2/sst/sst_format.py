@@ -1,6 +1,6 @@
 """The bytes of an SST, and what is kept in memory to build, search and prove it.
 
-An SST (a "run" in some names and in keys) is sorted by key and immutable. It lies in one object or several, its
+An SST (a "run" in keys of objects) is sorted by key and immutable. It lies in one object or several, its
 *parts*, one behind the other in the order of their keys; a part is a row of blocks with an index and a filter.
 
 - The manifest records a part's size and file CRC32: a tail with another one is another object.
@@ -93,9 +93,9 @@ class SstPart:
 Sst = tuple[SstPart, ...]
 
 
-def stored_bytes(run: Sst) -> int:
+def stored_bytes(sst: Sst) -> int:
     """Size of an SST in the store. O(parts)."""
-    return sum(part.size for part in run)
+    return sum(part.size for part in sst)
 
 
 @dataclass(frozen=True, slots=True)

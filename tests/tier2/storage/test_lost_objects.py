@@ -150,7 +150,7 @@ async def test_h8_what_the_root_no_longer_names_is_not_lost_and_a_lost_run_is_da
     )
     await store.store.delete(first)
     assert (await find_lost_chunks(old)).range_count == 0
-    for part in (part for run in old.manifest.runs for part in run):
+    for part in (part for sst in old.manifest.ssts for part in sst):
         await store.store.delete(f"containers/0003/runs/{part.identity}")
     with pytest.raises(CorruptedDataError, match="container=3"):
         await find_lost_chunks(await reader_of(store))
@@ -262,7 +262,7 @@ async def test_damaged_runs_are_passed_over_in_the_search_for_pins(
     await owner.publish(second_round())
     await owner.pin("tuesday")
     reader = await reader_of(store)
-    newest = f"containers/0003/runs/{reader.manifest.runs[0][0].identity}"
+    newest = f"containers/0003/runs/{reader.manifest.ssts[0][0].identity}"
     content = (await store.store.get(newest)).content
     names: set[tuple[str, ...]] = set()
     for at in range(len(content)):

@@ -37,8 +37,8 @@ async def remove_entry(owner: TieredStorage, end_offset: int) -> None:
     changes: dict[bytes, bytes | None] = {layout_key(1, end_offset): None}  # type: ignore[arg-type]
     async with owned.lock:
         with owned.uploading() as uploader:
-            run = await owned.upload_sst(changes, uploader)
-            manifest = owned.next_manifest((run, *owned.manifest.runs))
+            sst = await owned.upload_sst(changes, uploader)
+            manifest = owned.next_manifest((sst, *owned.manifest.ssts))
             await owned.commit(ManifestUpdate(manifest=manifest), uploader)
 
 
