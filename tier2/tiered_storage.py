@@ -212,15 +212,17 @@ class TieredStorage(PublishedSegments):
         """
         await self._require_claim().external_swaps.propose(proposal)
 
-    async def pin(self, name: str) -> SnapshotInfo:
-        pin = await take_snapshot(name, owned=self._claimed(), now_ms=self._wall_clock.now_ms())
-        return pin.described()
+    async def create_snapshot(self, name: str) -> SnapshotInfo:
+        snapshot = await take_snapshot(
+            name, owned=self._claimed(), now_ms=self._wall_clock.now_ms()
+        )
+        return snapshot.described()
 
-    async def unpin(self, name: str) -> bool:
+    async def delete_snapshot(self, name: str) -> bool:
         return await drop_snapshot(name, owned=self._claimed())
 
-    async def pins(self) -> Sequence[SnapshotInfo]:
-        return [pin.described() for pin in await self._claimed().pins()]
+    async def snapshots(self) -> Sequence[SnapshotInfo]:
+        return [snapshot.described() for snapshot in await self._claimed().snapshots()]
 
     async def close(self) -> None:
         """Nothing to finish: what was published is durable, and an open attempt belongs to the next claim."""

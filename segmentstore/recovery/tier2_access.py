@@ -83,7 +83,7 @@ class ContainerSnapshot:
     """One container as one backup has it."""
 
     reader: ContainerReader
-    pin: Snapshot
+    snapshot: Snapshot
 
 
 @asynccontextmanager
@@ -230,17 +230,17 @@ class UnverifiedObjectStore:
 
 async def find_snapshots(tier2: Tier2) -> Sequence[ContainerSnapshot]:
     """By container, then by name. Raises StorageError, CorruptedDataError."""
-    pins = [
-        ContainerSnapshot(reader, pin)
+    snapshots = [
+        ContainerSnapshot(reader, snapshot)
         for reader in tier2.containers
-        for pin in await read_snapshots(reader.view)
+        for snapshot in await read_snapshots(reader.view)
     ]
-    pins += [
-        ContainerSnapshot(lost.reader, pin)
+    snapshots += [
+        ContainerSnapshot(lost.reader, snapshot)
         for lost in tier2.lost
-        for pin in await find_snapshots_without_manifest(lost.reader.components)
+        for snapshot in await find_snapshots_without_manifest(lost.reader.components)
     ]
-    return sorted(pins, key=lambda each: (each.reader.container_id, each.pin.name))
+    return sorted(snapshots, key=lambda each: (each.reader.container_id, each.snapshot.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ async def list_backups(place: str) -> list[BackupSummary]:
         count = container_count_in(tier2, snapshots)
     made: dict[str, list[int]] = {}
     for each in snapshots:
-        made.setdefault(each.pin.name, []).append(each.pin.created_ms)
+        made.setdefault(each.snapshot.name, []).append(each.snapshot.created_ms)
     return [
         BackupSummary(name, max(times), len(times), len(times) == count)
         for name, times in sorted(made.items())
@@ -272,14 +272,18 @@ async def list_backups(place: str) -> list[BackupSummary]:
 async def backup_names(readers: Sequence[ContainerReader]) -> list[str]:
     """Names of the backups that the newest manifests keep. Raises StorageError, CorruptedDataError."""
     return sorted(
-        {pin.name for reader in readers for pin in await with_view(reader, read_snapshots)}
+        {
+            snapshot.name
+            for reader in readers
+            for snapshot in await with_view(reader, read_snapshots)
+        }
     )
 
 
-def container_count_in(tier2: Tier2, pins: Sequence[ContainerSnapshot]) -> int:
+def container_count_in(tier2: Tier2, snapshots: Sequence[ContainerSnapshot]) -> int:
     """By a manifest, or by one that a backup keeps. Raises CorruptedDataError if there is neither."""
-    if not tier2.containers and pins:
-        return pins[0].pin.manifest.container_count
+    if not tier2.containers and snapshots:
+        return snapshots[0].snapshot.manifest.container_count
     if not tier2.containers:
         raise CorruptedDataError(f"no manifest is sound: {tier2.lost[0].why}")
     return tier2.containers[0].manifest.container_count

@@ -63,7 +63,7 @@ async def collect_garbage(*, owned: OwnedManifest, components: Components) -> in
     if not owned.sweep.done:
         owned.publisher.abandon(await owned.sweep.orphans(owned.view))
     await owned.probes.step()
-    due = await owned.garbage.due(owned.view, await owned.pins())
+    due = await owned.garbage.due(owned.view, await owned.snapshots())
     if not due and not owned.publisher.abandoned():
         return 0
     async with owned.lock:

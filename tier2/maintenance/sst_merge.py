@@ -67,7 +67,9 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
         async with owned.lock:
             await owned.settle()
             ssts = replace_ssts(owned.manifest.ssts, inputs, merged)
-            if any(pin.manifest.version > manifest.version for pin in await owned.pins()):
+            if any(
+                snapshot.manifest.version > manifest.version for snapshot in await owned.snapshots()
+            ):
                 # A snapshot was made meanwhile: its manifest names the inputs, their records say that they had gone.
                 entries = owned.garbage_entries(replaced)
                 ssts = (await owned.upload_sst(dict(entries), uploader), *ssts)

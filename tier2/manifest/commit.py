@@ -56,7 +56,7 @@ class ManifestUpdate:
     """What it publishes; None for a merge or a collection."""
     records: Mapping[SegmentId, bytes | None] = field(default_factory=dict)
     """Encoded records that the publication changes; None for a segment that it removes."""
-    changes_pins: bool = False
+    changes_snapshots: bool = False
     """Whether it makes or drops a snapshot."""
 
 

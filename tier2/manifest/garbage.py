@@ -127,7 +127,9 @@ class GarbageWatch:
         """Another version recorded so much garbage."""
         self._not_looked_at += count
 
-    async def due(self, view: ManifestView, pins: Sequence[Snapshot] = ()) -> list[ObjectReference]:
+    async def due(
+        self, view: ManifestView, snapshots: Sequence[Snapshot] = ()
+    ) -> list[ObjectReference]:
         """Recorded garbage whose grace is over and that no snapshot needs: up to a batch, oldest identities first."""
         now = get_running_loop().time()
         recorded: list[ObjectReference] = []
@@ -138,7 +140,7 @@ class GarbageWatch:
             recorded += [
                 garbage_of(key)
                 for key, value in page
-                if value is not None and not is_in_a_snapshot(pins, garbage_of(key)[1], value)
+                if value is not None and not is_in_a_snapshot(snapshots, garbage_of(key)[1], value)
             ]
         self._seen_since = {
             reference: self._seen_since.get(reference, now)

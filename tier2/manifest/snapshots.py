@@ -3,7 +3,7 @@
     snapshot record   u8 version (1), i64 when it was made (Unix ms), u64 epoch and u64 serial of an identity that was
                       given out at that moment, then the bytes of the manifest that is kept (tier2/manifest/manifest.py)
 
-All numbers are big-endian. A snapshot is called a pin in names and messages.
+All numbers are big-endian. In keys and in the verb `backup pin` a snapshot is a pin.
 
 - An object is needed by a snapshot if the manifest that it keeps may name it: it existed when the snapshot was made,
   and it was not garbage yet. Both are known without reading the kept manifest: identities are given out in growing
@@ -81,10 +81,10 @@ async def read_snapshots(view: ManifestView) -> list[Snapshot]:
 
 
 def is_in_a_snapshot(
-    pins: Sequence[Snapshot], identity: ObjectIdentity, garbage_record: bytes
+    snapshots: Sequence[Snapshot], identity: ObjectIdentity, garbage_record: bytes
 ) -> bool:
     """Whether any snapshot needs an object that waits as garbage."""
-    if not pins:
+    if not snapshots:
         return False
     dropped_by = decode_garbage(garbage_record)
-    return any(pin.needs(identity, dropped_by) for pin in pins)
+    return any(snapshot.needs(identity, dropped_by) for snapshot in snapshots)

@@ -282,7 +282,7 @@ async def find_snapshots_without_manifest(components: Components) -> list[Snapsh
             identity = names.identity(ObjectKind.SST, info.key)
             if identity is not None:
                 ssts.append((identity, info.size))
-    pins: dict[str, Snapshot] = {}
+    snapshots: dict[str, Snapshot] = {}
     removals: list[_SnapshotRemoval] = []
     for identity, size in ssts:
         try:
@@ -295,17 +295,19 @@ async def find_snapshots_without_manifest(components: Components) -> list[Snapsh
                 removals.append(_SnapshotRemoval(name, identity, is_alone))
                 continue
             try:
-                pin = Snapshot.decode(name, value)
+                snapshot = Snapshot.decode(name, value)
             except CorruptedDataError:
                 continue
-            if name not in pins or _snapshot_order(pins[name]) < _snapshot_order(pin):
-                pins[name] = pin
+            if name not in snapshots or _snapshot_order(snapshots[name]) < _snapshot_order(
+                snapshot
+            ):
+                snapshots[name] = snapshot
     listed = {identity for identity, _ in ssts}
     for removal in removals:
-        pin_or_none = pins.get(removal.name)
+        pin_or_none = snapshots.get(removal.name)
         if pin_or_none is not None and removal.takes(pin_or_none, listed):
-            del pins[removal.name]
-    return [pins[name] for name in sorted(pins)]
+            del snapshots[removal.name]
+    return [snapshots[name] for name in sorted(snapshots)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,18 +319,18 @@ class _SnapshotRemoval:
     is_alone: bool
     """The SST says nothing else: that is how a snapshot is dropped. So it is as old as its identity says."""
 
-    def takes(self, pin: Snapshot, listed: AbstractSet[ObjectIdentity]) -> bool:
+    def takes(self, snapshot: Snapshot, listed: AbstractSet[ObjectIdentity]) -> bool:
         """Whether it came behind the snapshot; of a merged SST that shows by what the snapshot misses."""
-        if (self.sst.epoch, self.sst.serial) < _snapshot_order(pin):
+        if (self.sst.epoch, self.sst.serial) < _snapshot_order(snapshot):
             return False
         return self.is_alone or any(
-            part.identity not in listed for sst in pin.manifest.ssts for part in sst
+            part.identity not in listed for sst in snapshot.manifest.ssts for part in sst
         )
 
 
-def _snapshot_order(pin: Snapshot) -> tuple[int, int]:
+def _snapshot_order(snapshot: Snapshot) -> tuple[int, int]:
     """Grows from snapshot to snapshot."""
-    return pin.epoch, pin.serial
+    return snapshot.epoch, snapshot.serial
 
 
 async def _snapshot_entries(

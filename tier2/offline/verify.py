@@ -369,22 +369,22 @@ class _Verification:
             )
 
     async def _verify_backups(self) -> None:
-        for pin in await read_snapshots(self._view):
+        for snapshot in await read_snapshots(self._view):
             self._report.backups += 1
-            backup = _BackupVerification(pin, self._reader, self._course, deep=self._deep)
+            backup = _BackupVerification(snapshot, self._reader, self._course, deep=self._deep)
             for damage in await backup.damages():
-                self._report.add_damage(f"backup {pin.name!r}: {damage}")
+                self._report.add_damage(f"backup {snapshot.name!r}: {damage}")
 
 
 class _BackupVerification(_Verification):
     """One pass over a manifest that is kept for a backup."""
 
     def __init__(
-        self, pin: Snapshot, reader: ContainerReader, course: VerifyProgress, *, deep: bool
+        self, snapshot: Snapshot, reader: ContainerReader, course: VerifyProgress, *, deep: bool
     ) -> None:
         super().__init__(reader, course, deep=deep, objects=True)
-        self._pin = pin
-        self._view = reader.components.view(pin.manifest)
+        self._snapshot = snapshot
+        self._view = reader.components.view(snapshot.manifest)
 
     async def damages(self) -> Sequence[str]:
         """What is wrong with it; nothing is if it was dropped meanwhile."""
@@ -419,6 +419,6 @@ class _BackupVerification(_Verification):
 
     async def _newer_view(self) -> ManifestView:
         """The same, as long as the backup is kept."""
-        if self._pin not in await read_snapshots(await self._reader.refresh()):
+        if self._snapshot not in await read_snapshots(await self._reader.refresh()):
             raise _BackupDroppedError
         return self._view

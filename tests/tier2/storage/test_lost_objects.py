@@ -195,11 +195,11 @@ async def test_h6_pins_are_found_in_the_runs_when_the_root_is_gone(
 ) -> None:
     owner = await backing.claimed(1)
     await owner.publish(first_round())
-    monday = await owner.pin("monday")
+    monday = await owner.create_snapshot("monday")
     await owner.publish(second_round())
-    await owner.pin("tuesday")
-    await owner.pin("dropped")
-    await owner.unpin("dropped")
+    await owner.create_snapshot("tuesday")
+    await owner.create_snapshot("dropped")
+    await owner.delete_snapshot("dropped")
     if merged:
         for number in range(3, 12):
             await owner.publish(
@@ -228,7 +228,7 @@ async def test_h6_of_a_name_that_was_pinned_again_the_newest_pin_is_found_withou
     random = Random(seed)
     owner = await backing.claimed(1)
     await owner.publish(first_round())
-    kept = await owner.pin("nightly")
+    kept = await owner.create_snapshot("nightly")
     for number in range(2, 50):
         match random.choice(["publish", "publish", "publish", "merge", "collect", "again"]):
             case "publish":
@@ -244,8 +244,8 @@ async def test_h6_of_a_name_that_was_pinned_again_the_newest_pin_is_found_withou
             case "collect":
                 await owner.collect_garbage()
             case _:
-                await owner.unpin("nightly")
-                kept = await owner.pin("nightly")
+                await owner.delete_snapshot("nightly")
+                kept = await owner.create_snapshot("nightly")
         reader = ContainerReader(
             object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
         )
@@ -258,9 +258,9 @@ async def test_damaged_runs_are_passed_over_in_the_search_for_pins(
 ) -> None:
     owner = await backing.claimed(1)
     await owner.publish(first_round())
-    await owner.pin("monday")
+    await owner.create_snapshot("monday")
     await owner.publish(second_round())
-    await owner.pin("tuesday")
+    await owner.create_snapshot("tuesday")
     reader = await reader_of(store)
     newest = f"containers/0003/runs/{reader.manifest.ssts[0][0].identity}"
     content = (await store.store.get(newest)).content
