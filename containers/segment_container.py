@@ -76,13 +76,13 @@ class ContainerBackups:
     async def pin(self, name: str) -> SnapshotInfo:
         """Flush first, so that everything acknowledged before the call is in it."""
         await self._flush()
-        return await self._storage.pin(name)
+        return await self._storage.create_snapshot(name)
 
     async def drop(self, name: str) -> bool:
-        return await self._storage.unpin(name)
+        return await self._storage.delete_snapshot(name)
 
     async def list(self) -> Sequence[SnapshotInfo]:
-        return await self._storage.pins()
+        return await self._storage.snapshots()
 
 
 class StreamSegmentContainer:

@@ -42,11 +42,11 @@ _CONTAINER_KEY = re.compile(r"containers/([0-9]{4,})/.*")
 class ObjectKind(IntEnum):
     """What an immutable object holds. Persistent (in garbage records): never renumber."""
 
-    RUN = 1
+    SST = 1
     CHUNKS = 2
 
 
-_KIND_FOLDERS = {ObjectKind.RUN: "runs", ObjectKind.CHUNKS: "chunks"}
+_KIND_FOLDERS = {ObjectKind.SST: "runs", ObjectKind.CHUNKS: "chunks"}
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -101,7 +101,7 @@ class ContainerReader(PublishedSegments):
             raise CorruptedDataError(f"{error} container={self.container_id}") from error
         if manifest.container_id != self.container_id:
             raise CorruptedDataError(
-                f"root is that of another container other={manifest.container_id} container={self.container_id}"
+                f"manifest is that of another container other={manifest.container_id} container={self.container_id}"
             )
         if self._view is None or manifest.version != self._view.manifest.version:
             self.forget_everything()
@@ -115,7 +115,7 @@ class ContainerReader(PublishedSegments):
     def statistics(self) -> StorageStatistics:
         return self._components.counters.snapshot(
             root_version=0 if self._view is None else self._view.manifest.version,
-            run_count=0 if self._view is None else len(self._view.manifest.runs),
+            run_count=0 if self._view is None else len(self._view.manifest.ssts),
             garbage_objects=0,
         )
 

@@ -165,7 +165,7 @@ class TieredStorage(PublishedSegments):
 
     async def publish(self, publication: Publication) -> None:
         owned = self._claimed()
-        if len(owned.manifest.runs) >= self._settings.sst_count_max:
+        if len(owned.manifest.ssts) >= self._settings.sst_count_max:
             await self.maintain()
         async with owned.lock:
             await publish(
@@ -212,15 +212,17 @@ class TieredStorage(PublishedSegments):
         """
         await self._require_claim().external_swaps.propose(proposal)
 
-    async def pin(self, name: str) -> SnapshotInfo:
-        pin = await take_snapshot(name, owned=self._claimed(), now_ms=self._wall_clock.now_ms())
-        return pin.described()
+    async def create_snapshot(self, name: str) -> SnapshotInfo:
+        snapshot = await take_snapshot(
+            name, owned=self._claimed(), now_ms=self._wall_clock.now_ms()
+        )
+        return snapshot.described()
 
-    async def unpin(self, name: str) -> bool:
+    async def delete_snapshot(self, name: str) -> bool:
         return await drop_snapshot(name, owned=self._claimed())
 
-    async def pins(self) -> Sequence[SnapshotInfo]:
-        return [pin.described() for pin in await self._claimed().pins()]
+    async def snapshots(self) -> Sequence[SnapshotInfo]:
+        return [snapshot.described() for snapshot in await self._claimed().snapshots()]
 
     async def close(self) -> None:
         """Nothing to finish: what was published is durable, and an open attempt belongs to the next claim."""
@@ -229,7 +231,7 @@ class TieredStorage(PublishedSegments):
         owned = None if self._claim is None else self._claim.owned
         return self._components.counters.snapshot(
             root_version=0 if owned is None else owned.manifest.version,
-            run_count=0 if owned is None else len(owned.manifest.runs),
+            run_count=0 if owned is None else len(owned.manifest.ssts),
             garbage_objects=0 if owned is None else owned.garbage_count,
         )
 
@@ -240,4 +242,4 @@ class TieredStorage(PublishedSegments):
         if self._claim is not None:
             owned = self._claim.owned
             owned.manifest.check()
-            assert owned.view.manifest is owned.manifest, "view and root are different versions"
+            assert owned.view.manifest is owned.manifest, "view and manifest are different versions"

@@ -293,10 +293,10 @@ class Recovery:
         metadata.root_changes = max(metadata.root_changes, logged)
         if self._claimed is not None and logged > self._root_changes:
             raise DataCorruptionError(
-                f"Tier 2 is older than the log container={metadata.container_id}: its root has {self._root_changes} "
-                f"changes, and the log relies on what {logged} of them had stored. Was Tier 2 brought back from an "
-                "older copy, or did it lose its newest objects? Put the newer ones back, or let `segmentstore "
-                "recover --from-tier2` begin a store with what is there"
+                f"Tier 2 is older than the log container={metadata.container_id}: its manifest has"
+                f" {self._root_changes} changes, and the log relies on what {logged} of them had stored. Was"
+                " Tier 2 brought back from an older copy, or did it lose its newest objects? Put the newer ones back,"
+                " or let `segmentstore recover --from-tier2` begin a store with what is there"
             )
 
 

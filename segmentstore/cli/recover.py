@@ -46,7 +46,7 @@ _IN_PLACE = ""
     metavar="ID",
     type=click.IntRange(min=0),
     multiple=True,
-    help="A container without a sound root begins empty; what is left of it is deleted later. Repeatable.",
+    help="A container without a sound manifest begins empty; what is left of it is deleted later. Repeatable.",
 )
 @click.option("--no-repair", is_flag=True, help="Leave streams as they are; see above.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")

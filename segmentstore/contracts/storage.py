@@ -359,16 +359,16 @@ class Storage(ReadOnlyStorage, Protocol):
         """Prove some of what is stored, as far as the settings allow now, and write damaged chunks anew whose bytes
         are kept elsewhere; True if one was. Never runs beside publish()."""
 
-    async def pin(self, name: str) -> SnapshotInfo:
-        """Keep a snapshot of the manifest under a name, until unpin(). A name that is taken gives its snapshot.
+    async def create_snapshot(self, name: str) -> SnapshotInfo:
+        """Keep a snapshot of the manifest under a name until it is deleted. A name that is taken gives its snapshot.
 
         Raises InvalidRequestError, and as publish(). May run beside publish().
         """
 
-    async def unpin(self, name: str) -> bool:
+    async def delete_snapshot(self, name: str) -> bool:
         """False if there is none of that name. May run beside publish(). Raises as publish()."""
 
-    async def pins(self) -> Sequence[SnapshotInfo]:
+    async def snapshots(self) -> Sequence[SnapshotInfo]:
         """By name."""
 
     async def close(self) -> None: ...

@@ -186,7 +186,7 @@ def check_one_store(roots: Sequence[Manifest]) -> None:
     for manifest in roots:
         if (manifest.store_id, manifest.container_count) != (first.store_id, first.container_count):
             raise InvalidRequestError(
-                f"the roots in Tier 2 belong to different stores container={manifest.container_id} "
+                f"the manifests in Tier 2 belong to different stores container={manifest.container_id} "
                 f"store_id={manifest.store_id.hex()} other={first.store_id.hex()}"
             )
 

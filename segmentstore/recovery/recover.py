@@ -126,7 +126,7 @@ async def _recover(options: RecoveryOptions, rebuilt: RebuiltLogs) -> RecoveryRe
             raise CorruptedDataError(
                 "\n".join(
                     [
-                        "no container has runs that read, so nothing can be copied",
+                        "no container has SSTs that read, so nothing can be copied",
                         *losses.sentences(options.source),
                     ]
                 )
@@ -173,7 +173,7 @@ def _check_begin_anew(options: RecoveryOptions, losses: Losses) -> None:
     sound = sorted(set(options.begin_anew) - {each.container_id for each in losses.containers})
     if sound:
         raise InvalidRequestError(
-            f"only a container without a sound root begins anew, leave out those that have one: {sound}"
+            f"only a container without a sound manifest begins anew, leave out those that have one: {sound}"
         )
 
 
@@ -285,8 +285,8 @@ def _consequences(options: RecoveryOptions, losses: Losses, without: Sequence[in
         )
     if without:
         told.append(
-            f"the store refuses these containers and touches nothing of them: {without}; bring their roots back and run"
-            " this again, or let them begin empty with "
+            f"the store refuses these containers and touches nothing of them: {without}; bring their manifests back and"
+            " run this again, or let them begin empty with "
             + " ".join(f"--begin-anew {number}" for number in without)
         )
     return told

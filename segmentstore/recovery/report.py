@@ -76,8 +76,8 @@ def summary(surveys: Sequence[ContainerSurvey]) -> str:
     size = sum(each.contents.segment_bytes - each.lost.byte_count for each in surveys)
     return (
         f"Tier 2 holds {segments} segments with {size} bytes in {len(surveys)} containers, each as of its last"
-        f" published root (root_version, newest); the last change that reached it is of {shown_time(newest)}. What was"
-        " acknowledged later and not flushed was in Tier 1 alone."
+        f" published manifest (root_version, newest); the last change that reached it is of {shown_time(newest)}. What"
+        " was acknowledged later and not flushed was in Tier 1 alone."
     )
 
 
@@ -92,8 +92,8 @@ def unfinished(surveys: Sequence[ContainerSurvey]) -> list[str]:
     )
     if objects:
         told.append(
-            f"{objects} objects with {size} bytes were uploaded and no root names them yet: what is new in them went"
-            " with Tier 1"
+            f"{objects} objects with {size} bytes were uploaded and no manifest names them yet: what is new in them"
+            " went with Tier 1"
         )
     return told
 

@@ -97,23 +97,23 @@ async def _copy_backup(
     """None if that is refused, because of damage; the result says so."""
     bar = partial(progress_bar, quiet=quiet)
     async with open_tier2(place, go_on=True) as tier2:
-        pins = await find_snapshots(tier2)
-        pinned = [each for each in pins if each.pin.name == name]
-        count = container_count_in(tier2, pins)
+        snapshots = await find_snapshots(tier2)
+        pinned = [each for each in snapshots if each.snapshot.name == name]
+        count = container_count_in(tier2, snapshots)
         if len(pinned) != count:
             raise InvalidRequestError(
                 f"the backup is not there or not complete name={name!r} containers={len(pinned)} of={count}"
             )
         logs = FileLogsRebuilt(data)
         await DataDirectoryRebuild(
-            data, [each.pin.manifest for each in pinned], logs=logs
+            data, [each.snapshot.manifest for each in pinned], logs=logs
         ).check_target()
         require_no_tier2(data)
         with bar("comparing with a listing") as update:
             for each in pinned:
                 components = each.reader.components
                 lost = await find_lost_chunks_of_snapshot(
-                    each.pin.manifest, components, progress=update
+                    each.snapshot.manifest, components, progress=update
                 )
                 result.remarks += lost_ranges(lost, each.reader.container_id)
         if result.remarks and not with_damage:
@@ -124,7 +124,11 @@ async def _copy_backup(
             result.failure = ErrorKind.CORRUPT
             return None
         restore = UnfinishedRestore(
-            name, {each.pin.manifest.container_id: each.pin.manifest.version for each in pinned}
+            name,
+            {
+                each.snapshot.manifest.container_id: each.snapshot.manifest.version
+                for each in pinned
+            },
         )
         async with held_directory(data):
             # Once more: another one may have been at work until now.
@@ -132,7 +136,7 @@ async def _copy_backup(
             _unfinished_of(name, data)
             mark_restore(data, restore)
             copy = await copy_tier2(
-                [(each.pin.manifest, each.reader.components) for each in pinned],
+                [(each.snapshot.manifest, each.reader.components) for each in pinned],
                 data,
                 with_damage=with_damage,
                 bar=partial(progress_bar, quiet=quiet, unit="B", scaled=True),
@@ -150,8 +154,8 @@ async def _copy_backup(
     for each, copied in zip(pinned, copy.reports, strict=True):
         result.rows.append(
             {
-                "container": each.pin.manifest.container_id,
-                "root_version": each.pin.manifest.version,
+                "container": each.snapshot.manifest.container_id,
+                "root_version": each.snapshot.manifest.version,
                 "objects": copied.objects,
                 "bytes": copied.bytes_copied,
                 "missing_objects": len(copied.missing),
@@ -179,10 +183,10 @@ async def finish_restore(data: Path, restore: UnfinishedRestore) -> None:
     """Forget backups that are not newer than the restored one: they name objects that were not copied."""
     async with open_tier2(str(data), go_on=True) as tier2:
         older = {
-            each.pin.name
+            each.snapshot.name
             for each in await find_snapshots(tier2)
-            if each.pin.manifest.version
-            <= restore.root_versions.get(each.pin.manifest.container_id, 0)
+            if each.snapshot.manifest.version
+            <= restore.root_versions.get(each.snapshot.manifest.container_id, 0)
         }
     if older:
         await drop_backups(sorted(older), data)

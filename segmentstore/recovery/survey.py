@@ -65,7 +65,7 @@ class LostContainer:
 
     manifest: LostManifest
     remains: Remains
-    pins: Sequence[Snapshot]
+    snapshots: Sequence[Snapshot]
 
     @property
     def container_id(self) -> int:
@@ -96,7 +96,7 @@ class Losses:
         if self.containers:
             ids = ", ".join(str(each.container_id) for each in self.containers)
             told.append(
-                f"lost: {len(self.containers)} of {self.container_count} containers have no sound root: {ids};"
+                f"lost: {len(self.containers)} of {self.container_count} containers have no sound manifest: {ids};"
                 " whatever segments they had cannot be found"
             )
         for each in self.containers:
@@ -106,10 +106,10 @@ class Losses:
                     f" {each.remains.object_count} objects with {each.remains.byte_count} bytes"
                 ),
                 *(
-                    f"but backup {pin.name!r} of {shown_time(pin.created_ms)} has a root of container"
+                    f"but backup {snapshot.name!r} of {shown_time(snapshot.created_ms)} has a manifest of container"
                     f" {each.container_id}; to have the whole store as it was then:"
-                    f" segmentstore backup restore {pin.name} --from {place} --data NEWDIR"
-                    for pin in each.pins
+                    f" segmentstore backup restore {snapshot.name} --from {place} --data NEWDIR"
+                    for snapshot in each.snapshots
                 ),
             ]
         for survey in self.surveys:
@@ -182,13 +182,13 @@ def _transaction(segment: str) -> str:
 
 async def find_losses(tier2: Tier2, surveys: Sequence[ContainerSurvey]) -> Losses:
     """O(objects of containers without a manifest). Raises StorageError, CorruptedDataError."""
-    pins = await find_snapshots(tier2) if tier2.lost else []
+    snapshots = await find_snapshots(tier2) if tier2.lost else []
     return Losses(
         [
             LostContainer(
                 lost,
                 await find_remains(lost.reader.components),
-                [each.pin for each in pins if each.reader is lost.reader],
+                [each.snapshot for each in snapshots if each.reader is lost.reader],
             )
             for lost in tier2.lost
         ],
@@ -201,19 +201,20 @@ async def require_sound_manifest(tier2: Tier2, place: str) -> None:
     """Raises CorruptedDataError; its text names the backups that have all containers and how to restore them."""
     if tier2.containers:
         return
-    pins = await find_snapshots(tier2)
-    names = sorted({each.pin.name for each in pins})
+    snapshots = await find_snapshots(tier2)
+    names = sorted({each.snapshot.name for each in snapshots})
     whole = [
         name
         for name in names
-        if sum(each.pin.name == name for each in pins) == pins[0].pin.manifest.container_count
+        if sum(each.snapshot.name == name for each in snapshots)
+        == snapshots[0].snapshot.manifest.container_count
     ]
     told = [
-        f"but backup {name!r} has all roots; to have the whole store as it was then:"
+        f"but backup {name!r} has all manifests; to have the whole store as it was then:"
         f" segmentstore backup restore {name} --from {place} --data NEWDIR"
         for name in whole
     ]
-    raise CorruptedDataError("\n".join([f"no root is sound: {tier2.lost[0].why}", *told]))
+    raise CorruptedDataError("\n".join([f"no manifest is sound: {tier2.lost[0].why}", *told]))
 
 
 def lost_ranges(lost: LostChunks, container_id: int) -> list[str]:
@@ -239,10 +240,10 @@ def _newer(survey: ContainerSurvey, container_id: int) -> list[str]:
     manifest = survey.reader.manifest
     return [
         (
-            f"lost: container {container_id}: its root is an old one (version {manifest.version}, epoch"
+            f"lost: container {container_id}: its manifest is an old one (version {manifest.version}, epoch"
             f" {manifest.epoch}): {lost.newer_count} objects beside it are of epochs up to {lost.highest_epoch}; what"
-            " later versions published is lost, and the store deletes those objects after a while: if a newer root is"
-            " kept somewhere, bring it back first"
+            " later versions published is lost, and the store deletes those objects after a while: if a newer manifest"
+            " is kept somewhere, bring it back first"
         )
     ]
 

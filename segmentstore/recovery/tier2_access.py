@@ -83,7 +83,7 @@ class ContainerSnapshot:
     """One container as one backup has it."""
 
     reader: ContainerReader
-    pin: Snapshot
+    snapshot: Snapshot
 
 
 @asynccontextmanager
@@ -109,12 +109,14 @@ async def open_tier2(
             yield Tier2([], await _without_roots(reader, store, str(damage)))
             return
         if not ids:
-            lost = await _without_roots(reader, store, "no container has a root") if go_on else []
+            lost = (
+                await _without_roots(reader, store, "no container has a manifest") if go_on else []
+            )
             if lost:
                 yield Tier2([], lost)
                 return
             error = NoSegmentsError if await _is_empty(store) else InvalidRequestError
-            raise error(f"there is no Tier 2 here: no container has a root place={place}")
+            raise error(f"there is no Tier 2 here: no container has a manifest place={place}")
         yield await _opened(reader, ids, go_on=go_on)
 
 
@@ -133,7 +135,7 @@ async def _opened(reader: StoreReader, ids: Sequence[ContainerId], *, go_on: boo
         return Tier2(containers, sorted(lost, key=lambda each: each.container_id))
     count = containers[0].manifest.container_count
     for number in sorted(set(range(count)).difference(ids)):
-        why = f"no root container={number} of={count}: what it held cannot be found"
+        why = f"no manifest container={number} of={count}: what it held cannot be found"
         lost.append(LostManifest(reader.unopened(ContainerId(number)), why))
     return Tier2(containers, sorted(lost, key=lambda each: each.container_id))
 
@@ -228,17 +230,17 @@ class UnverifiedObjectStore:
 
 async def find_snapshots(tier2: Tier2) -> Sequence[ContainerSnapshot]:
     """By container, then by name. Raises StorageError, CorruptedDataError."""
-    pins = [
-        ContainerSnapshot(reader, pin)
+    snapshots = [
+        ContainerSnapshot(reader, snapshot)
         for reader in tier2.containers
-        for pin in await read_snapshots(reader.view)
+        for snapshot in await read_snapshots(reader.view)
     ]
-    pins += [
-        ContainerSnapshot(lost.reader, pin)
+    snapshots += [
+        ContainerSnapshot(lost.reader, snapshot)
         for lost in tier2.lost
-        for pin in await find_snapshots_without_manifest(lost.reader.components)
+        for snapshot in await find_snapshots_without_manifest(lost.reader.components)
     ]
-    return sorted(pins, key=lambda each: (each.reader.container_id, each.pin.name))
+    return sorted(snapshots, key=lambda each: (each.reader.container_id, each.snapshot.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,7 @@ async def list_backups(place: str) -> list[BackupSummary]:
         count = container_count_in(tier2, snapshots)
     made: dict[str, list[int]] = {}
     for each in snapshots:
-        made.setdefault(each.pin.name, []).append(each.pin.created_ms)
+        made.setdefault(each.snapshot.name, []).append(each.snapshot.created_ms)
     return [
         BackupSummary(name, max(times), len(times), len(times) == count)
         for name, times in sorted(made.items())
@@ -270,16 +272,20 @@ async def list_backups(place: str) -> list[BackupSummary]:
 async def backup_names(readers: Sequence[ContainerReader]) -> list[str]:
     """Names of the backups that the newest manifests keep. Raises StorageError, CorruptedDataError."""
     return sorted(
-        {pin.name for reader in readers for pin in await with_view(reader, read_snapshots)}
+        {
+            snapshot.name
+            for reader in readers
+            for snapshot in await with_view(reader, read_snapshots)
+        }
     )
 
 
-def container_count_in(tier2: Tier2, pins: Sequence[ContainerSnapshot]) -> int:
+def container_count_in(tier2: Tier2, snapshots: Sequence[ContainerSnapshot]) -> int:
     """By a manifest, or by one that a backup keeps. Raises CorruptedDataError if there is neither."""
-    if not tier2.containers and pins:
-        return pins[0].pin.manifest.container_count
+    if not tier2.containers and snapshots:
+        return snapshots[0].snapshot.manifest.container_count
     if not tier2.containers:
-        raise CorruptedDataError(f"no root is sound: {tier2.lost[0].why}")
+        raise CorruptedDataError(f"no manifest is sound: {tier2.lost[0].why}")
     return tier2.containers[0].manifest.container_count
 
 

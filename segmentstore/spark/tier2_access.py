@@ -92,7 +92,7 @@ class Tier2Reader:
             self._containers[number] = container
             self._count = container.manifest.container_count
             return
-        raise ObjectNotFoundError(f"no container has a root containers={_MANIFESTS_PROBED_MAX}")
+        raise ObjectNotFoundError(f"no container has a manifest containers={_MANIFESTS_PROBED_MAX}")
 
     async def container(self, container_id: int) -> ContainerReader | None:
         """One container; None if it never had a manifest."""
@@ -143,7 +143,7 @@ async def open_tier2_reader(
             except ObjectNotFoundError as error:
                 if attempt == OPEN_ATTEMPTS:
                     raise InvalidRequestError(
-                        f"there is no Tier 2 here: no container has a root place={place.place}"
+                        f"there is no Tier 2 here: no container has a manifest place={place.place}"
                     ) from error
             except CorruptedDataError:
                 raise
@@ -242,7 +242,7 @@ async def open_containers(
         if attempt < OPEN_ATTEMPTS - 1:
             # The owner may be starting, and volumes are seen a little late.
             await asyncio.sleep(OPEN_PAUSE_SECONDS)
-    raise InvalidRequestError(f"there is no Tier 2 here: no container has a root place={place}")
+    raise InvalidRequestError(f"there is no Tier 2 here: no container has a manifest place={place}")
 
 
 def container_reader(

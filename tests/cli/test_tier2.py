@@ -135,7 +135,7 @@ def test_verify_misses_a_container_whose_root_is_gone(
     found = offline("tier2", "verify", str(plain_tier2), "--quiet", "-o", "json")
     assert found.exit_code == ExitCode.CORRUPT
     assert [row["container"] for row in found.rows] == [0, 1, 3]
-    assert "no root container=2 of=4" in found.errors
+    assert "no manifest container=2 of=4" in found.errors
 
 
 def test_verify_says_which_root_is_damaged_and_looks_at_the_others(

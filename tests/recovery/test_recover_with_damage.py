@@ -135,7 +135,7 @@ def test_h7_a_lost_root_blocks_nobody_else_and_nothing_of_its_container_is_touch
     for command in (recover(data, new, "--dry-run"), recover(data, new)):
         refused = cli(*command)
         assert refused.exit_code == ExitCode.CORRUPT, refused.errors
-        assert "1 of 4 containers have no sound root: 2;" in refused.errors
+        assert "1 of 4 containers have no sound manifest: 2;" in refused.errors
         assert not new.exists()
     done = cli(*recover(data, new, "--with-damage"))
     assert done.exit_code == ExitCode.OK, done.errors
@@ -308,7 +308,7 @@ def test_h7_a_root_older_than_its_objects_is_recovered_only_knowingly_and_above_
     (objects_of(data) / "root").write_bytes(old)
     refused = cli(*recover(data, new))
     assert refused.exit_code == ExitCode.CORRUPT
-    assert "container 2: its root is an old one" in refused.errors
+    assert "container 2: its manifest is an old one" in refused.errors
     assert not new.exists()
     done = cli(*recover(data, new, "--with-damage"))
     assert done.exit_code == ExitCode.OK, done.errors

@@ -155,7 +155,7 @@ async def test_h8_an_object_that_the_newest_root_names_is_loss_if_it_is_missing(
     view = await segment.view()
     for key in await segment.chunk_keys():
         await segment.store.delete(key)
-    with pytest.raises(CorruptedDataError, match="that the current root names is missing"):
+    with pytest.raises(CorruptedDataError, match="that the current manifest names is missing"):
         await rows_of(reading(whole(0, segment.record.length), view))
 
 

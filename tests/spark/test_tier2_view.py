@@ -24,7 +24,7 @@ def test_a_place_without_tier2_is_refused_after_a_few_looks(tmp_path: Path) -> N
 
     with (
         LoopRunner() as runner,
-        pytest.raises(InvalidRequestError, match="no container has a root"),
+        pytest.raises(InvalidRequestError, match="no container has a manifest"),
     ):
         runner.run(look())
 

@@ -153,9 +153,9 @@ async def _swap_update(
     ]
     garbage = owned.garbage_entries([*freed.unreferenced, *unused])
     changes.update(garbage)
-    run = await owned.upload_sst(changes, uploader)
+    sst = await owned.upload_sst(changes, uploader)
     return ManifestUpdate(
-        manifest=owned.next_manifest((run, *owned.manifest.runs)),
+        manifest=owned.next_manifest((sst, *owned.manifest.ssts)),
         garbage_count=len(garbage),
         records={one.segment_id: None for one in swapped},
     )

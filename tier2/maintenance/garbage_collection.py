@@ -63,7 +63,7 @@ async def collect_garbage(*, owned: OwnedManifest, components: Components) -> in
     if not owned.sweep.done:
         owned.publisher.abandon(await owned.sweep.orphans(owned.view))
     await owned.probes.step()
-    due = await owned.garbage.due(owned.view, await owned.pins())
+    due = await owned.garbage.due(owned.view, await owned.snapshots())
     if not due and not owned.publisher.abandoned():
         return 0
     async with owned.lock:
@@ -108,9 +108,9 @@ async def _record_collection(deleted: list[ObjectReference], owned: OwnedManifes
     if not changes:
         return
     with owned.uploading() as uploader:
-        run = await owned.upload_sst(changes, uploader)
+        sst = await owned.upload_sst(changes, uploader)
         attempt = ManifestUpdate(
-            manifest=owned.next_manifest((run, *owned.manifest.runs)),
+            manifest=owned.next_manifest((sst, *owned.manifest.ssts)),
             discards=discards,
             garbage_count=len(discards),
         )
@@ -230,9 +230,9 @@ async def _repack_update(
     if not changes:
         garbage = [(ObjectKind.CHUNKS, copy)]
     changes.update(owned.garbage_entries(garbage))
-    run = await owned.upload_sst(changes, uploader)
+    sst = await owned.upload_sst(changes, uploader)
     return ManifestUpdate(
-        manifest=owned.next_manifest((run, *owned.manifest.runs)),
+        manifest=owned.next_manifest((sst, *owned.manifest.ssts)),
         garbage_count=len(garbage),
         records={one.segment_id: None for one in living if one.key in moving},
     )

@@ -61,7 +61,7 @@ class SuspectLayout:
     """A segment whose layout did not join as it was walked over."""
 
     segment_id: SegmentId
-    pin: Snapshot | None
+    snapshot: Snapshot | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class NamedChunk:
 
     segment_id: SegmentId
     entry: LayoutEntry
-    pin: Snapshot | None
+    snapshot: Snapshot | None
 
 
 class Walked(Enum):
@@ -124,7 +124,7 @@ class Scrubber:
                 repaired |= await self._take(found, kept)
             except (CorruptedDataError, ObjectNotFoundError) as error:
                 # What says whether the chunk still counts is damaged as well.
-                await self._report("a run cannot be read", error, None)
+                await self._report("an SST cannot be read", error, None)
             if get_running_loop().time() - now >= _STEP_SECONDS_MAX:
                 break
         return repaired
@@ -140,7 +140,7 @@ class Scrubber:
         try:
             return await self._walk.next()
         except (CorruptedDataError, ObjectNotFoundError) as error:
-            await self._report("a run cannot be read", error, self._walk.pin)
+            await self._report("an SST cannot be read", error, self._walk.snapshot)
         try:
             return Walked.PAGE if await self._walk.skip_root() else Walked.EVERYTHING
         except (CorruptedDataError, ObjectNotFoundError):
@@ -150,7 +150,7 @@ class Scrubber:
     async def _take(self, found: Step, kept: KeptBytes) -> bool:
         """True if something was repaired."""
         if isinstance(found, NamedChunk):
-            if found.pin is None or await self._is_its_own(found):
+            if found.snapshot is None or await self._is_its_own(found):
                 self._allowance -= found.entry.size
                 return await self._scrub(found, kept)
         elif isinstance(found, SuspectLayout):
@@ -178,18 +178,18 @@ class Scrubber:
         except (CorruptedDataError, ObjectNotFoundError) as error:
             wrong = str(error)
         if wrong is not None:
-            await self._report("layout is damaged", wrong, doubt.pin)
+            await self._report("layout is damaged", wrong, doubt.snapshot)
 
-    async def _report(self, what: str, why: object, pin: Snapshot | None) -> None:
-        if not await self._is_kept(pin):
+    async def _report(self, what: str, why: object, snapshot: Snapshot | None) -> None:
+        if not await self._is_kept(snapshot):
             return
         self._components.counters.scrub_damages += 1
-        _LOG.error("%s%s: %s", what, _backup_suffix(pin), why)
+        _LOG.error("%s%s: %s", what, _backup_suffix(snapshot), why)
 
-    async def _is_kept(self, pin: Snapshot | None) -> bool:
+    async def _is_kept(self, snapshot: Snapshot | None) -> bool:
         """Whether its manifest still counts. Proves that the newest one is ours."""
         await self._owned.publisher.require_owner()
-        return pin is None or pin in await self._owned.pins()
+        return snapshot is None or snapshot in await self._owned.snapshots()
 
     async def _scrub(self, found: NamedChunk, kept: KeptBytes) -> bool:
         segment_id, entry = found.segment_id, found.entry
@@ -222,19 +222,19 @@ class Scrubber:
                 segment_id,
                 entry.start_offset,
                 entry.end_offset,
-                _backup_suffix(found.pin),
+                _backup_suffix(found.snapshot),
                 error,
             )
-            return found.pin is None and await self._repair(segment_id, entry, image, kept)
+            return found.snapshot is None and await self._repair(segment_id, entry, image, kept)
         finally:
             counters.scrubbed_bytes += len(image)
         return False
 
     async def _is_current(self, found: NamedChunk) -> bool:
         """Whether its manifest still names it: what went meanwhile is no damage."""
-        if not await self._is_kept(found.pin):
+        if not await self._is_kept(found.snapshot):
             return False
-        if found.pin is not None:
+        if found.snapshot is not None:
             return True
         segment_id, entry = found.segment_id, found.entry
         key = layout_key(segment_id, entry.end_offset)
@@ -282,7 +282,7 @@ class ScrubWalk:
     def __init__(self, *, owned: OwnedManifest, components: Components) -> None:
         self._owned = owned
         self._components = components
-        self.pin: Snapshot | None = None
+        self.snapshot: Snapshot | None = None
         """Whose manifest is walked now; None: the newest one."""
         self.newest_cut_short = False
         """Not everything that the newest manifest names came up."""
@@ -290,7 +290,7 @@ class ScrubWalk:
         """Given out as the pass began: what it is to read has a lower one."""
         self._view: ManifestView | None = None
         """That of the snapshot."""
-        self._pins: list[Snapshot] | None = None
+        self._snapshots: list[Snapshot] | None = None
         """Those that follow."""
         self._walk = LayoutWalk()
         self._page: Iterator[WalkedEntry] = iter(())
@@ -329,18 +329,18 @@ class ScrubWalk:
 
     async def skip_root(self) -> bool:
         """Go on with the next manifest; False if that was the last one."""
-        self.newest_cut_short |= self.pin is None
+        self.newest_cut_short |= self.snapshot is None
         return await self._next_root()
 
     async def _next_root(self) -> bool:
-        if self._pins is None:
-            self._pins = list(await self._owned.pins())
+        if self._snapshots is None:
+            self._snapshots = list(await self._owned.snapshots())
         self._walk, self._page = LayoutWalk(), iter(())
         self._layout = self._doubted = None
-        if not self._pins:
+        if not self._snapshots:
             return False
-        self.pin = self._pins.pop(0)
-        self._view = self._components.view(self.pin.manifest)
+        self.snapshot = self._snapshots.pop(0)
+        self._view = self._components.view(self.snapshot.manifest)
         return True
 
     def _see(self, segment_id: SegmentId, found: bytes | LayoutEntry) -> NamedChunk | None:
@@ -352,7 +352,9 @@ class ScrubWalk:
             # Its record is damaged, which was reported.
             return None
         self._heed(segment_id, self._layout.see(found))
-        return None if self._is_newer(found.identity) else NamedChunk(segment_id, found, self.pin)
+        return (
+            None if self._is_newer(found.identity) else NamedChunk(segment_id, found, self.snapshot)
+        )
 
     def _is_newer(self, identity: ObjectIdentity) -> bool:
         mark = self._began_at
@@ -368,7 +370,7 @@ class ScrubWalk:
         if what is None or segment_id == self._doubted:
             return True
         self._doubted = segment_id
-        self._doubt = SuspectLayout(segment_id, self.pin)
+        self._doubt = SuspectLayout(segment_id, self.snapshot)
         return False
 
 
@@ -437,5 +439,5 @@ def _blocks_of_damaged(entry: LayoutEntry, image: bytes) -> Sequence[BlockEntry]
     return None
 
 
-def _backup_suffix(pin: Snapshot | None) -> str:
-    return "" if pin is None else f" backup={pin.name!r}"
+def _backup_suffix(snapshot: Snapshot | None) -> str:
+    return "" if snapshot is None else f" backup={snapshot.name!r}"

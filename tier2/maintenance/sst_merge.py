@@ -46,18 +46,18 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
     async with owned.lock:
         await owned.settle()
         manifest = owned.manifest
-    choice = choose_merge(manifest.runs, components.settings)
-    if choice is None and len(manifest.runs) >= components.settings.sst_count_max:
-        choice = MergeChoice(0, len(manifest.runs) - 1)
+    choice = choose_merge(manifest.ssts, components.settings)
+    if choice is None and len(manifest.ssts) >= components.settings.sst_count_max:
+        choice = MergeChoice(0, len(manifest.ssts) - 1)
     if choice is None:
         return False
-    inputs = choice.of(manifest.runs)
-    replaced = [(ObjectKind.RUN, part.identity) for run in inputs for part in run]
+    inputs = choice.of(manifest.ssts)
+    replaced = [(ObjectKind.SST, part.identity) for sst in inputs for part in sst]
     with owned.uploading() as uploader:
         merge = SstMerge(
-            runs=inputs,
+            ssts=inputs,
             additions=owned.garbage_entries(replaced),
-            with_oldest=inputs[-1] is manifest.runs[-1],
+            with_oldest=inputs[-1] is manifest.ssts[-1],
             files=components.files,
             uploader=uploader,
             settings=components.settings,
@@ -66,21 +66,23 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
         merged = await merge.run()
         async with owned.lock:
             await owned.settle()
-            runs = replace_ssts(owned.manifest.runs, inputs, merged)
-            if any(pin.manifest.version > manifest.version for pin in await owned.pins()):
+            ssts = replace_ssts(owned.manifest.ssts, inputs, merged)
+            if any(
+                snapshot.manifest.version > manifest.version for snapshot in await owned.snapshots()
+            ):
                 # A snapshot was made meanwhile: its manifest names the inputs, their records say that they had gone.
                 entries = owned.garbage_entries(replaced)
-                runs = (await owned.upload_sst(dict(entries), uploader), *runs)
+                ssts = (await owned.upload_sst(dict(entries), uploader), *ssts)
             attempt = ManifestUpdate(
-                manifest=owned.next_manifest(runs),
+                manifest=owned.next_manifest(ssts),
                 garbage_count=len(replaced),
             )
             await owned.commit(attempt, uploader)
-    for run in inputs:
-        for part in run:
+    for sst in inputs:
+        for part in sst:
             components.files.forget(part)
     _LOG.debug(
-        "container %d: merged %d runs into one of %d parts",
+        "container %d: merged %d SSTs into one of %d parts",
         manifest.container_id,
         len(inputs),
         len(merged),
@@ -88,12 +90,12 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
     return True
 
 
-def replace_ssts(runs: tuple[Sst, ...], inputs: tuple[Sst, ...], merged: Sst) -> tuple[Sst, ...]:
+def replace_ssts(ssts: tuple[Sst, ...], inputs: tuple[Sst, ...], merged: Sst) -> tuple[Sst, ...]:
     """`runs` with the inputs, which still lie side by side, replaced by what was merged from them."""
-    first = runs.index(inputs[0])
+    first = ssts.index(inputs[0])
     end = first + len(inputs)
-    assert runs[first:end] == inputs, f"runs moved while they were merged first={first}"
-    return (*runs[:first], merged, *runs[end:])
+    assert ssts[first:end] == inputs, f"SSTs moved while they were merged first={first}"
+    return (*ssts[:first], merged, *ssts[end:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +105,22 @@ class MergeChoice:
     newest: int
     oldest: int
 
-    def of(self, runs: Sequence[Sst]) -> tuple[Sst, ...]:
-        return tuple(runs[self.newest : self.oldest + 1])
+    def of(self, ssts: Sequence[Sst]) -> tuple[Sst, ...]:
+        return tuple(ssts[self.newest : self.oldest + 1])
 
 
-def choose_merge(runs: Sequence[Sst], settings: StorageSettings) -> MergeChoice | None:
+def choose_merge(ssts: Sequence[Sst], settings: StorageSettings) -> MergeChoice | None:
     """The lowest group that is due, None if there is none. SSTs are listed newest first. O(SSTs)."""
     tier = start = 0
-    for at, run in enumerate(runs):
-        own = tier_of(stored_bytes(run), settings)
+    for at, sst in enumerate(ssts):
+        own = tier_of(stored_bytes(sst), settings)
         if own <= tier:
             continue
         if at - start >= settings.sst_fanout:
             return MergeChoice(start, at - 1)
         tier, start = own, at
-    if len(runs) - start >= settings.sst_fanout:
-        return MergeChoice(start, len(runs) - 1)
+    if len(ssts) - start >= settings.sst_fanout:
+        return MergeChoice(start, len(ssts) - 1)
     return None
 
 
@@ -137,7 +139,7 @@ class SstMerge:
     def __init__(
         self,
         *,
-        runs: Sequence[Sst],
+        ssts: Sequence[Sst],
         additions: Sequence[Entry],
         with_oldest: bool,
         files: SstReader,
@@ -145,7 +147,7 @@ class SstMerge:
         settings: StorageSettings,
         executor: Executor | None,
     ) -> None:
-        self._cursors = [_MergeInput(()), *map(_MergeInput, runs)]
+        self._cursors = [_MergeInput(()), *map(_MergeInput, ssts)]
         self._cursors[0].entries = sorted(additions)
         self._with_oldest = with_oldest
         self._files = files
@@ -199,9 +201,9 @@ class SstMerge:
 class _MergeInput:
     """Entries of one input that were read and not merged yet."""
 
-    def __init__(self, run: Sst) -> None:
+    def __init__(self, sst: Sst) -> None:
         self.entries: list[Entry] = []
-        self._parts = list(run)
+        self._parts = list(sst)
         self._index: SstPartIndex | None = None
         self._block = 0
 

@@ -102,12 +102,12 @@ class ManifestClaimer:
             self._was_ours = manifest.log_id == log_id
             if manifest.epoch >= epoch:
                 raise StorageNotPrimaryError(
-                    f"root was claimed under this epoch or a higher one container={self._container_id}"
+                    f"manifest was claimed under this epoch or a higher one container={self._container_id}"
                     f" epoch={epoch} found={manifest.epoch}; {_WAY_OUT}"
                 )
             await self._take_over(manifest, found.tag, epoch, log_id)
         raise StorageError(
-            f"root changes faster than it can be claimed container={self._container_id}"
+            f"manifest changes faster than it can be claimed container={self._container_id}"
         )
 
     def _decode(self, content: bytes) -> Manifest:
@@ -115,7 +115,7 @@ class ManifestClaimer:
             return decode_manifest(content)
         except CorruptedDataError as error:
             raise CorruptedDataError(
-                f"{error}; {_BRING_BACK} container={self._container_id} root={self._names.manifest}"
+                f"{error}; {_BRING_BACK} container={self._container_id} manifest={self._names.manifest}"
             ) from error
 
     def _new_nonce(self) -> bytes:
@@ -160,8 +160,8 @@ class ManifestClaimer:
                     await self._store.get(self._names.manifest)
                 except ObjectNotFoundError:
                     raise CorruptedDataError(
-                        f"the root is gone, and objects below it are left; {_BRING_BACK}"
-                        f" container={self._container_id} root={self._names.manifest} found={info.key}"
+                        f"the manifest is gone, and objects below it are left; {_BRING_BACK}"
+                        f" container={self._container_id} manifest={self._names.manifest} found={info.key}"
                     ) from None
                 return
 
@@ -170,12 +170,12 @@ class ManifestClaimer:
             await self._store.get(self._names.manifest)
         except ObjectNotFoundError:
             raise unknown_outcome(
-                f"creating the root container={self._container_id}", cause
+                f"creating the manifest container={self._container_id}", cause
             ) from cause
 
     async def _take_over(self, manifest: Manifest, tag: str, epoch: Epoch, log_id: bytes) -> None:
         """Returns when it is worth reading the manifest again."""
-        claimed = manifest.successor(nonce=self._new_nonce(), runs=manifest.runs, epoch=epoch)
+        claimed = manifest.successor(nonce=self._new_nonce(), ssts=manifest.ssts, epoch=epoch)
         mine = replace(claimed, log_id=log_id)
         self._counters.puts += 1
         try:
@@ -186,7 +186,7 @@ class ManifestClaimer:
             found = await self._store.get(self._names.manifest)
             if found.tag == tag:
                 raise unknown_outcome(
-                    f"claiming the root container={self._container_id}", error
+                    f"claiming the manifest container={self._container_id}", error
                 ) from error
 
     def _check_ownership(self, manifest: Manifest, log_id: bytes, follows: bytes) -> None:
@@ -253,6 +253,6 @@ class ManifestClaimer:
 
     def _refusal(self, why: str) -> InvalidRequestError:
         return InvalidRequestError(
-            f"this object store cannot hold a root: {why}; Tier 2 needs conditional puts of which"
+            f"this object store cannot hold a manifest: {why}; Tier 2 needs conditional puts of which"
             f" exactly one wins container={self._container_id}"
         )

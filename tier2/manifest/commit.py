@@ -56,7 +56,7 @@ class ManifestUpdate:
     """What it publishes; None for a merge or a collection."""
     records: Mapping[SegmentId, bytes | None] = field(default_factory=dict)
     """Encoded records that the publication changes; None for a segment that it removes."""
-    changes_pins: bool = False
+    changes_snapshots: bool = False
     """Whether it makes or drops a snapshot."""
 
 
@@ -158,7 +158,7 @@ class ManifestCommitter:
         manifest, tag = await self._read()
         if manifest.nonce == attempt.manifest.nonce:
             _LOG.info(
-                "container %d: root version %d was published, its answer was lost (%s)",
+                "container %d: manifest version %d was published, its answer was lost (%s)",
                 manifest.container_id,
                 manifest.version,
                 cause,
@@ -169,7 +169,7 @@ class ManifestCommitter:
         if isinstance(cause, StorageFullError):
             raise cause
         raise unknown_outcome(
-            f"a root update container={manifest.container_id} version={attempt.manifest.version}",
+            f"a manifest update container={manifest.container_id} version={attempt.manifest.version}",
             cause,
         ) from cause
 
@@ -178,7 +178,7 @@ class ManifestCommitter:
         try:
             found = await self._store.get(self._names.manifest)
         except ObjectNotFoundError as error:
-            halt = ServiceHaltError(f"the root is gone key={self._names.manifest}")
+            halt = ServiceHaltError(f"the manifest is gone key={self._names.manifest}")
             self._ended_by = halt
             raise halt from error
         self._counters.get_bytes += len(found.content)
@@ -188,12 +188,12 @@ class ManifestCommitter:
         ours = self._manifest
         if found.epoch > ours.epoch:
             self._ended_by = StorageNotPrimaryError(
-                f"root was claimed under a higher epoch container={ours.container_id}"
+                f"manifest was claimed under a higher epoch container={ours.container_id}"
                 f" epoch={ours.epoch} found={found.epoch}"
             )
         else:
             self._ended_by = ServiceHaltError(
-                f"somebody else wrote the root container={ours.container_id} epoch={ours.epoch}"
+                f"another process wrote the manifest container={ours.container_id} epoch={ours.epoch}"
                 f" version={ours.version} found_epoch={found.epoch} found_version={found.version}"
             )
         raise self._ended_by from cause

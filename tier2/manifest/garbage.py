@@ -94,8 +94,8 @@ async def _all_dropped(view: ManifestView, identity: ObjectIdentity, dropped: se
 async def is_named(view: ManifestView, reference: ObjectReference) -> bool:
     """Whether anything under this manifest refers to the object."""
     kind, identity = reference
-    if kind is ObjectKind.RUN:
-        return any(part.identity == identity for run in view.manifest.runs for part in run)
+    if kind is ObjectKind.SST:
+        return any(part.identity == identity for sst in view.manifest.ssts for part in sst)
     start, end = reference_range(identity)
     return await view.first(start, end, group=start) is not None
 
@@ -127,7 +127,9 @@ class GarbageWatch:
         """Another version recorded so much garbage."""
         self._not_looked_at += count
 
-    async def due(self, view: ManifestView, pins: Sequence[Snapshot] = ()) -> list[ObjectReference]:
+    async def due(
+        self, view: ManifestView, snapshots: Sequence[Snapshot] = ()
+    ) -> list[ObjectReference]:
         """Recorded garbage whose grace is over and that no snapshot needs: up to a batch, oldest identities first."""
         now = get_running_loop().time()
         recorded: list[ObjectReference] = []
@@ -138,7 +140,7 @@ class GarbageWatch:
             recorded += [
                 garbage_of(key)
                 for key, value in page
-                if value is not None and not is_in_a_snapshot(pins, garbage_of(key)[1], value)
+                if value is not None and not is_in_a_snapshot(snapshots, garbage_of(key)[1], value)
             ]
         self._seen_since = {
             reference: self._seen_since.get(reference, now)

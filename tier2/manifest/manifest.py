@@ -9,7 +9,7 @@
 - SSTs are listed newest first; the parts of an SST lie one behind the other in the order of their keys.
 - It stays small: names, layouts, attributes and garbage are in the SSTs, and merging keeps the SSTs few.
 
-In stored keys and in messages the manifest is called the root, and an SST a run.
+In stored keys the manifest is called the root, and SSTs are runs.
 
 Bytes; all numbers are big-endian:
 
@@ -72,7 +72,7 @@ class Manifest:
     highest_sequence_number: SequenceNumber
     changes: int = 0
     """How many versions before this one, itself included, were more than a claim."""
-    runs: tuple[Sst, ...] = ()
+    ssts: tuple[Sst, ...] = ()
 
     @property
     def identity(self) -> tuple[bytes, int, int, bytes]:
@@ -83,7 +83,7 @@ class Manifest:
         self,
         *,
         nonce: bytes,
-        runs: tuple[Sst, ...],
+        ssts: tuple[Sst, ...],
         epoch: Epoch | None = None,
         highest_segment_id: SegmentId | None = None,
         highest_sequence_number: SequenceNumber | None = None,
@@ -93,7 +93,7 @@ class Manifest:
             self,
             version=self.version + 1,
             nonce=nonce,
-            runs=runs,
+            ssts=ssts,
             epoch=self.epoch if epoch is None else epoch,
             changes=self.changes + (epoch is None),
             highest_segment_id=(
@@ -126,10 +126,10 @@ class Manifest:
             f"container={self.container_id} count={self.container_count}"
         )
         seen: set[ObjectIdentity] = set()
-        for run in self.runs:
-            assert run, "a run without parts"
+        for sst in self.ssts:
+            assert sst, "an SST without parts"
             previous = b""
-            for part in run:
+            for part in sst:
                 assert previous < part.first_key <= part.last_key, (
                     f"part out of order identity={part.identity} previous={previous!r}"
                     f" first={part.first_key!r} last={part.last_key!r}"
@@ -151,10 +151,10 @@ class Manifest:
             self.highest_segment_id,
             self.highest_sequence_number,
         )
-        body += _LONG.pack(self.changes) + _SHORT.pack(len(self.runs))
-        for run in self.runs:
-            body += _SHORT.pack(len(run))
-            for part in run:
+        body += _LONG.pack(self.changes) + _SHORT.pack(len(self.ssts))
+        for sst in self.ssts:
+            body += _SHORT.pack(len(sst))
+            for part in sst:
                 body += _encode_part(part)
         struct.pack_into(">I", body, _CRC_POSITION, _checksum(body))
         return bytes(body)
@@ -189,16 +189,16 @@ def decode_manifest(content: bytes) -> Manifest:
         magic, version, reserved, checksum = _HEAD.unpack_from(content)
         if magic != _MAGIC or version not in (_WITHOUT_CHANGES, _VERSION) or reserved != 0:
             raise CorruptedDataError(
-                f"not a root of a known version magic={magic!r} version={version} reserved={reserved}"
+                f"not a manifest of a known version magic={magic!r} version={version} reserved={reserved}"
             )
         if checksum != _checksum(content):
-            raise CorruptedDataError(f"root fails its checksum bytes={len(content)}")
+            raise CorruptedDataError(f"manifest fails its checksum bytes={len(content)}")
         manifest, position = _decode_body(content, has_changes=version == _VERSION)
         manifest.check()
     except (struct.error, IndexError, AssertionError) as error:
-        raise CorruptedDataError(f"root is damaged: {error} bytes={len(content)}") from error
+        raise CorruptedDataError(f"manifest is damaged: {error} bytes={len(content)}") from error
     if position != len(content):
-        raise CorruptedDataError(f"root has a tail end={position} bytes={len(content)}")
+        raise CorruptedDataError(f"manifest has a tail end={position} bytes={len(content)}")
     return manifest
 
 
@@ -216,7 +216,7 @@ def _decode_body(content: bytes, *, has_changes: bool) -> tuple[Manifest, int]:
         position += _LONG.size
     (run_count,) = _SHORT.unpack_from(content, position)
     position += _SHORT.size
-    runs: list[Sst] = []
+    ssts: list[Sst] = []
     for _ in range(run_count):
         (part_count,) = _SHORT.unpack_from(content, position)
         position += _SHORT.size
@@ -224,7 +224,7 @@ def _decode_body(content: bytes, *, has_changes: bool) -> tuple[Manifest, int]:
         for _ in range(part_count):
             part, position = _decode_part(content, position)
             parts.append(part)
-        runs.append(tuple(parts))
+        ssts.append(tuple(parts))
     manifest = Manifest(
         store_id=content[_HEAD.size : _HEAD.size + ID_BYTES],
         log_id=log_id,
@@ -236,7 +236,7 @@ def _decode_body(content: bytes, *, has_changes: bool) -> tuple[Manifest, int]:
         highest_segment_id=SegmentId(segment_id),
         highest_sequence_number=SequenceNumber(sequence_number),
         changes=changes,
-        runs=tuple(runs),
+        ssts=tuple(ssts),
     )
     return manifest, position
 
@@ -262,5 +262,5 @@ def _decode_key(content: bytes, position: int) -> tuple[bytes, int]:
     position += _SHORT.size
     key = content[position : position + length]
     if len(key) != length:
-        raise CorruptedDataError(f"root ends inside a key position={position}")
+        raise CorruptedDataError(f"manifest ends inside a key position={position}")
     return key, position + length

@@ -3,7 +3,7 @@
     snapshot record   u8 version (1), i64 when it was made (Unix ms), u64 epoch and u64 serial of an identity that was
                       given out at that moment, then the bytes of the manifest that is kept (tier2/manifest/manifest.py)
 
-All numbers are big-endian. A snapshot is called a pin in names and messages.
+All numbers are big-endian. In keys and in the verb `backup pin` a snapshot is a pin.
 
 - An object is needed by a snapshot if the manifest that it keeps may name it: it existed when the snapshot was made,
   and it was not garbage yet. Both are known without reading the kept manifest: identities are given out in growing
@@ -22,7 +22,7 @@ from segmentstore.contracts.storage import SnapshotInfo
 from tier2.container_objects import ObjectIdentity
 from tier2.manifest.manifest import Manifest, decode_manifest
 from tier2.manifest.view import ManifestView
-from tier2.sst.keyspace import PIN, decode_garbage, range_of, snapshot_name_of
+from tier2.sst.keyspace import SNAPSHOT, decode_garbage, range_of, snapshot_name_of
 
 _VERSION = 1
 _HEAD = struct.Struct(">BqQQ")
@@ -62,15 +62,17 @@ class Snapshot:
         try:
             version, created_ms, epoch, serial = _HEAD.unpack_from(value)
         except struct.error as error:
-            raise CorruptedDataError(f"pin record is cut off name={name!r}") from error
+            raise CorruptedDataError(f"snapshot record is cut off name={name!r}") from error
         if version != _VERSION:
-            raise CorruptedDataError(f"pin record has an unknown version {version} name={name!r}")
+            raise CorruptedDataError(
+                f"snapshot record has an unknown version {version} name={name!r}"
+            )
         return Snapshot(name, created_ms, epoch, serial, decode_manifest(value[_HEAD.size :]))
 
 
 async def read_snapshots(view: ManifestView) -> list[Snapshot]:
     """All snapshots below a manifest, by name. Raises CorruptedDataError."""
-    start, end = range_of(PIN)
+    start, end = range_of(SNAPSHOT)
     return [
         Snapshot.decode(snapshot_name_of(key), value)
         for key, value in await view.scan_all(start, end)
@@ -79,10 +81,10 @@ async def read_snapshots(view: ManifestView) -> list[Snapshot]:
 
 
 def is_in_a_snapshot(
-    pins: Sequence[Snapshot], identity: ObjectIdentity, garbage_record: bytes
+    snapshots: Sequence[Snapshot], identity: ObjectIdentity, garbage_record: bytes
 ) -> bool:
     """Whether any snapshot needs an object that waits as garbage."""
-    if not pins:
+    if not snapshots:
         return False
     dropped_by = decode_garbage(garbage_record)
-    return any(pin.needs(identity, dropped_by) for pin in pins)
+    return any(snapshot.needs(identity, dropped_by) for snapshot in snapshots)

@@ -48,8 +48,8 @@ class ManifestView:
     async def _look_up(self, key: bytes) -> Entry | None:
         """What the newest SST that knows the key says of it."""
         group = group_of(key)
-        for run in self.manifest.runs:
-            for part in _overlapping(run, key, key + b"\0"):
+        for sst in self.manifest.ssts:
+            for part in _overlapping(sst, key, key + b"\0"):
                 index = await self._files.index(part)
                 if not index.may_hold(group):
                     continue
@@ -66,18 +66,18 @@ class ManifestView:
         ordered = sorted(keys)
         for first in range(0, len(ordered), _KEYS_AT_ONCE):
             pending = ordered[first : first + _KEYS_AT_ONCE]
-            for run in self.manifest.runs:
+            for sst in self.manifest.ssts:
                 if not pending:
                     break
-                decided = await self._search_run(run, pending)
+                decided = await self._search_sst(sst, pending)
                 if decided:
                     pending = [key for key in pending if key not in decided]
                 values.update((key, value) for key, value in decided.items() if value is not None)
         return values
 
-    async def _search_run(self, run: Sst, keys: Sequence[bytes]) -> dict[bytes, bytes | None]:
+    async def _search_sst(self, sst: Sst, keys: Sequence[bytes]) -> dict[bytes, bytes | None]:
         decided: dict[bytes, bytes | None] = {}
-        for part in _overlapping(run, keys[0], keys[-1] + b"\0"):
+        for part in _overlapping(sst, keys[0], keys[-1] + b"\0"):
             first = bisect_left(keys, part.first_key)
             end = bisect_right(keys, part.last_key)
             if first == end:
@@ -103,8 +103,8 @@ class ManifestView:
         """
         gathered: list[list[Entry]] = []
         bound: bytes | None = None
-        for run in self.manifest.runs:
-            entries, cut = await self._gather(run, start, end, limit, group)
+        for sst in self.manifest.ssts:
+            entries, cut = await self._gather(sst, start, end, limit, group)
             if entries:
                 gathered.append(entries)
             if cut and (bound is None or entries[-1][0] < bound):
@@ -147,11 +147,11 @@ class ManifestView:
         return None
 
     async def _gather(
-        self, run: Sst, start: bytes, end: bytes, limit: int, group: bytes | None
+        self, sst: Sst, start: bytes, end: bytes, limit: int, group: bytes | None
     ) -> tuple[list[Entry], bool]:
         """Up to about `limit` entries of one SST, and whether it has more of them in the range."""
         entries: list[Entry] = []
-        parts = _overlapping(run, start, end)
+        parts = _overlapping(sst, start, end)
         for part in parts:
             index = await self._files.index(part)
             if group is not None and not index.may_hold(group):
@@ -204,16 +204,16 @@ async def with_view(source: ViewSource, read: Callable[[ManifestView], Awaitable
             newer = await source.refresh()
             if newer.manifest.version == view.manifest.version:
                 raise CorruptedDataError(
-                    f"an object that the current root names is missing"
+                    f"an object that the current manifest names is missing"
                     f" container={view.manifest.container_id} version={view.manifest.version}: {error}"
                 ) from error
-    raise StorageError("the root moved on during every attempt to read below it")
+    raise StorageError("the manifest moved on during every attempt to read below it")
 
 
-def _overlapping(run: Sst, start: bytes, end: bytes) -> Sequence[SstPart]:
-    first = bisect_left(run, start, key=lambda part: part.last_key)
-    last = bisect_left(run, end, key=lambda part: part.first_key)
-    return run[first:last]
+def _overlapping(sst: Sst, start: bytes, end: bytes) -> Sequence[SstPart]:
+    first = bisect_left(sst, start, key=lambda part: part.last_key)
+    last = bisect_left(sst, end, key=lambda part: part.first_key)
+    return sst[first:last]
 
 
 def _by_block(index: SstPartIndex, keys: Sequence[bytes]) -> list[tuple[int, list[bytes]]]:

@@ -52,11 +52,11 @@ async def copy_container(
         report.bytes_copied += len(content)
         progress(len(content))
 
-    for run in manifest.runs:
-        for part in run:
-            content = await objects.get_range(ObjectKind.RUN, part.identity, 0, part.size + 1)
+    for sst in manifest.ssts:
+        for part in sst:
+            content = await objects.get_range(ObjectKind.SST, part.identity, 0, part.size + 1)
             await components.offload(verify_part, content, part)
-            await copy(ObjectKind.RUN, part.identity, content)
+            await copy(ObjectKind.SST, part.identity, content)
     view = components.view(manifest)
     start, end = range_of(REFERENCE)
     last: ObjectIdentity | None = None

@@ -50,7 +50,7 @@ from tier2.read.components import Components
 from tier2.read.layout_walk import LayoutWalk
 from tier2.sst.keyspace import (
     GARBAGE,
-    PIN,
+    SNAPSHOT,
     decode_record,
     garbage_of,
     range_of,
@@ -119,20 +119,20 @@ async def find_lost_chunks(
     """
     for _ in range(_ATTEMPTS_MAX):
         view = reader.view
-        missing_run = ""
+        missing_sst = ""
         found = LostChunks()
         try:
             found = await _compare_with_listing(view, reader.components, progress)
         except ObjectNotFoundError as error:
-            missing_run = str(error)
-        if not missing_run and found.is_sound:
+            missing_sst = str(error)
+        if not missing_sst and found.is_sound:
             return found
         newer = await reader.refresh()
         if newer.manifest.version != view.manifest.version:
             continue
-        if missing_run:
+        if missing_sst:
             raise CorruptedDataError(
-                f"a run that the current root names is missing container={reader.container_id}: {missing_run}"
+                f"an SST that the current manifest names is missing container={reader.container_id}: {missing_sst}"
             )
         return found
     raise StorageError(
@@ -151,7 +151,7 @@ async def find_lost_chunks_of_snapshot(
         return await _compare_with_listing(components.view(manifest), components, progress)
     except ObjectNotFoundError as error:
         raise CorruptedDataError(
-            f"a run that the pinned root names is missing container={manifest.container_id}: {error}"
+            f"an SST that the manifest of a backup names is missing container={manifest.container_id}: {error}"
         ) from error
 
 
@@ -180,26 +180,26 @@ async def _compare_with_listing(
 async def _listed_sizes(components: Components) -> tuple[dict[bytes, int], dict[bytes, int]]:
     """Sizes of chunk objects and of parts of SSTs, by identity."""
     chunks: dict[bytes, int] = {}
-    runs: dict[bytes, int] = {}
+    ssts: dict[bytes, int] = {}
     names = components.names
     async with aclosing(components.object_store.list(names.prefix)) as listing:
         async for info in listing:
-            for kind, sizes in ((ObjectKind.CHUNKS, chunks), (ObjectKind.RUN, runs)):
+            for kind, sizes in ((ObjectKind.CHUNKS, chunks), (ObjectKind.SST, ssts)):
                 identity = names.identity(kind, info.key)
                 if identity is not None:
                     sizes[identity.encode()] = info.size
-    return chunks, runs
+    return chunks, ssts
 
 
 class _ListingComparison:
     """Sizes of objects as they are listed, or known from a second look; and what is lost."""
 
     def __init__(
-        self, components: Components, sizes: dict[bytes, int], runs: dict[bytes, int]
+        self, components: Components, sizes: dict[bytes, int], ssts: dict[bytes, int]
     ) -> None:
         self._components = components
         self._sizes = sizes
-        self._runs = runs
+        self._ssts = ssts
         self._named: set[bytes] = set()
         self._gone = 0
         self.lost = LostChunks()
@@ -231,13 +231,13 @@ class _ListingComparison:
     async def look_at_the_rest(self, view: ManifestView) -> None:
         """Behind the last entry: objects that no entry named."""
         epoch = view.manifest.epoch
-        self._named.update(part.identity.encode() for run in view.manifest.runs for part in run)
+        self._named.update(part.identity.encode() for sst in view.manifest.ssts for part in sst)
         start, end = range_of(GARBAGE)
         async with aclosing(view.pages(start, end, limit=_PAGE_ENTRIES)) as pages:
             async for page in pages:
                 self._named.update(garbage_of(key)[1].encode() for key, _ in page)
         self.lost.highest_epoch = epoch
-        for sizes in (self._sizes, self._runs):
+        for sizes in (self._sizes, self._ssts):
             for encoded, size in sizes.items():
                 identity = ObjectIdentity.decode(encoded)
                 if identity.epoch > epoch:
@@ -274,17 +274,17 @@ async def find_remains(components: Components) -> Remains:
 
 async def find_snapshots_without_manifest(components: Components) -> list[Snapshot]:
     """Snapshots that the SSTs speak of, by name; a damaged SST is passed over. O(SSTs). Raises StorageError."""
-    runs: list[tuple[ObjectIdentity, int]] = []
+    ssts: list[tuple[ObjectIdentity, int]] = []
     names = components.names
-    folder = names.folder(ObjectKind.RUN)
+    folder = names.folder(ObjectKind.SST)
     async with aclosing(components.object_store.list(folder)) as listing:
         async for info in listing:
-            identity = names.identity(ObjectKind.RUN, info.key)
+            identity = names.identity(ObjectKind.SST, info.key)
             if identity is not None:
-                runs.append((identity, info.size))
-    pins: dict[str, Snapshot] = {}
+                ssts.append((identity, info.size))
+    snapshots: dict[str, Snapshot] = {}
     removals: list[_SnapshotRemoval] = []
-    for identity, size in runs:
+    for identity, size in ssts:
         try:
             entries, is_alone = await _snapshot_entries(components, identity, size)
         except (CorruptedDataError, ObjectNotFoundError):
@@ -295,17 +295,19 @@ async def find_snapshots_without_manifest(components: Components) -> list[Snapsh
                 removals.append(_SnapshotRemoval(name, identity, is_alone))
                 continue
             try:
-                pin = Snapshot.decode(name, value)
+                snapshot = Snapshot.decode(name, value)
             except CorruptedDataError:
                 continue
-            if name not in pins or _snapshot_order(pins[name]) < _snapshot_order(pin):
-                pins[name] = pin
-    listed = {identity for identity, _ in runs}
+            if name not in snapshots or _snapshot_order(snapshots[name]) < _snapshot_order(
+                snapshot
+            ):
+                snapshots[name] = snapshot
+    listed = {identity for identity, _ in ssts}
     for removal in removals:
-        pin_or_none = pins.get(removal.name)
+        pin_or_none = snapshots.get(removal.name)
         if pin_or_none is not None and removal.takes(pin_or_none, listed):
-            del pins[removal.name]
-    return [pins[name] for name in sorted(pins)]
+            del snapshots[removal.name]
+    return [snapshots[name] for name in sorted(snapshots)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,31 +315,31 @@ class _SnapshotRemoval:
     """An SST that says that there is no snapshot of that name, or was none when what it was merged from was written."""
 
     name: str
-    run: ObjectIdentity
+    sst: ObjectIdentity
     is_alone: bool
     """The SST says nothing else: that is how a snapshot is dropped. So it is as old as its identity says."""
 
-    def takes(self, pin: Snapshot, listed: AbstractSet[ObjectIdentity]) -> bool:
+    def takes(self, snapshot: Snapshot, listed: AbstractSet[ObjectIdentity]) -> bool:
         """Whether it came behind the snapshot; of a merged SST that shows by what the snapshot misses."""
-        if (self.run.epoch, self.run.serial) < _snapshot_order(pin):
+        if (self.sst.epoch, self.sst.serial) < _snapshot_order(snapshot):
             return False
         return self.is_alone or any(
-            part.identity not in listed for run in pin.manifest.runs for part in run
+            part.identity not in listed for sst in snapshot.manifest.ssts for part in sst
         )
 
 
-def _snapshot_order(pin: Snapshot) -> tuple[int, int]:
+def _snapshot_order(snapshot: Snapshot) -> tuple[int, int]:
     """Grows from snapshot to snapshot."""
-    return pin.epoch, pin.serial
+    return snapshot.epoch, snapshot.serial
 
 
 async def _snapshot_entries(
     components: Components, identity: ObjectIdentity, size: int
 ) -> tuple[list[tuple[bytes, bytes | None]], bool]:
     """What one part of an SST says of snapshots, and whether it is a single entry in all."""
-    start, end = range_of(PIN)
+    start, end = range_of(SNAPSHOT)
     footer = await components.objects.get_range(
-        ObjectKind.RUN, identity, max(0, size - FOOTER_BYTES), FOOTER_BYTES
+        ObjectKind.SST, identity, max(0, size - FOOTER_BYTES), FOOTER_BYTES
     )
     part = describe_part(identity, size, footer)
     index = await components.files.index(part)
@@ -392,7 +394,7 @@ async def begin_anew(
         return manifest
     if _is_sound_manifest(damaged.content, components.container_id):
         raise InvalidRequestError(
-            f"the root of this container is sound: it does not begin anew container={components.container_id}"
+            f"the manifest of this container is sound: it does not begin anew container={components.container_id}"
         )
     await store.put(names.lost_root(nonce), [damaged.content])
     await store.put_if_match(names.manifest, manifest.encode(), damaged.tag)

@@ -118,7 +118,7 @@ async def verify_container(
         except _ManifestMovedOnError:
             continue
     raise StorageError(
-        f"the owner replaces runs faster than they can be verified container={reader.container_id}"
+        f"the owner replaces SSTs faster than they can be verified container={reader.container_id}"
     )
 
 
@@ -158,13 +158,13 @@ class _Verification:
         self._objects = objects
         self._view = reader.view
         self._report = VerifyReport(
-            root_version=reader.manifest.version, runs=len(reader.manifest.runs)
+            root_version=reader.manifest.version, runs=len(reader.manifest.ssts)
         )
         self._layout: LayoutContinuity | None = None
 
     async def run(self) -> VerifyReport:
         listed = await self._list()
-        await self._verify_runs()
+        await self._verify_ssts()
         if not self._report.sound:
             # A damaged SST cannot be scanned; it is the first thing to repair.
             return self._report
@@ -193,9 +193,9 @@ class _Verification:
                 self._course.all_bytes += info.size
         return keys
 
-    async def _verify_runs(self) -> None:
-        for run in self._view.manifest.runs:
-            for part in run:
+    async def _verify_ssts(self) -> None:
+        for sst in self._view.manifest.ssts:
+            for part in sst:
                 if part.identity not in self._course.parts:
                     self._course.parts.add(part.identity)
                     await self._verify_part(part)
@@ -203,14 +203,14 @@ class _Verification:
     async def _verify_part(self, part: SstPart) -> None:
         try:
             await read_proved(
-                (ObjectKind.RUN, part.identity),
+                (ObjectKind.SST, part.identity),
                 0,
                 part.size + 1,
                 partial(verify_part, part=part),
                 self._reader.components,
             )
         except ObjectNotFoundError:
-            await self._expect_move(f"run is missing identity={part.identity}")
+            await self._expect_move(f"SST is missing identity={part.identity}")
         except CorruptedDataError as error:
             self._report.add_damage(str(error))
         self._course.advance(part.size)
@@ -364,27 +364,27 @@ class _Verification:
                 self._report.add_orphan(key)
         if newer:
             await self._expect_move(
-                f"root is older than {len(newer)} objects beside it, what was published since is lost"
+                f"manifest is older than {len(newer)} objects beside it, what was published since is lost"
                 f" root_version={self._view.manifest.version} epoch={self._view.manifest.epoch} first={newer[0]}"
             )
 
     async def _verify_backups(self) -> None:
-        for pin in await read_snapshots(self._view):
+        for snapshot in await read_snapshots(self._view):
             self._report.backups += 1
-            backup = _BackupVerification(pin, self._reader, self._course, deep=self._deep)
+            backup = _BackupVerification(snapshot, self._reader, self._course, deep=self._deep)
             for damage in await backup.damages():
-                self._report.add_damage(f"backup {pin.name!r}: {damage}")
+                self._report.add_damage(f"backup {snapshot.name!r}: {damage}")
 
 
 class _BackupVerification(_Verification):
     """One pass over a manifest that is kept for a backup."""
 
     def __init__(
-        self, pin: Snapshot, reader: ContainerReader, course: VerifyProgress, *, deep: bool
+        self, snapshot: Snapshot, reader: ContainerReader, course: VerifyProgress, *, deep: bool
     ) -> None:
         super().__init__(reader, course, deep=deep, objects=True)
-        self._pin = pin
-        self._view = reader.components.view(pin.manifest)
+        self._snapshot = snapshot
+        self._view = reader.components.view(snapshot.manifest)
 
     async def damages(self) -> Sequence[str]:
         """What is wrong with it; nothing is if it was dropped meanwhile."""
@@ -395,7 +395,7 @@ class _BackupVerification(_Verification):
         return self._report.damages
 
     async def _prove(self) -> None:
-        await self._verify_runs()
+        await self._verify_ssts()
         if not self._report.sound:
             return
         try:
@@ -419,6 +419,6 @@ class _BackupVerification(_Verification):
 
     async def _newer_view(self) -> ManifestView:
         """The same, as long as the backup is kept."""
-        if self._pin not in await read_snapshots(await self._reader.refresh()):
+        if self._snapshot not in await read_snapshots(await self._reader.refresh()):
             raise _BackupDroppedError
         return self._view

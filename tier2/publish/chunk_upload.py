@@ -256,13 +256,13 @@ class Uploader:
 
     async def upload_parts(self, images: Iterable[SstPartImage]) -> list[SstPart]:
         """Store parts of one SST, in key order."""
-        parts = [(image, image.named(self._take(ObjectKind.RUN))) for image in images]
+        parts = [(image, image.named(self._take(ObjectKind.SST))) for image in images]
         await run_bounded(parts, self._upload_part, self._settings.upload_count_max)
         return [part for _, part in parts]
 
     async def _upload_part(self, part: tuple[SstPartImage, SstPart]) -> None:
         image, named = part
-        await self._objects.put(ObjectKind.RUN, named.identity, image.buffers)
+        await self._objects.put(ObjectKind.SST, named.identity, image.buffers)
 
     def _take(self, kind: ObjectKind) -> ObjectIdentity:
         identity = self._identities.take()

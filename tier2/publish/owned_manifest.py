@@ -59,7 +59,7 @@ class OwnedManifest:
         self.view = components.view(claim.manifest)
         self.thinned: dict[ObjectIdentity, None] = {}
         self._grew = grew
-        self._pins: list[Snapshot] | None = None
+        self._snapshots: list[Snapshot] | None = None
         self._pin_changes = 0
         self._landed_late: Publication | None = None
         self.publisher = ManifestCommitter(
@@ -124,14 +124,14 @@ class OwnedManifest:
         del self.thinned[oldest]
         return oldest
 
-    async def pins(self) -> list[Snapshot]:
+    async def snapshots(self) -> list[Snapshot]:
         """Manifest versions that are kept for backups. Read once, and again after one of them changed."""
-        while self._pins is None:
+        while self._snapshots is None:
             changes = self._pin_changes
             found = await read_snapshots(self.view)
             if changes == self._pin_changes:  # else one was made or dropped while these were read
-                self._pins = found
-        return self._pins
+                self._snapshots = found
+        return self._snapshots
 
     def take_identity(self) -> ObjectIdentity:
         """One that no upload of ours has or will have."""
@@ -167,11 +167,11 @@ class OwnedManifest:
 
     def _landed(self, attempt: ManifestUpdate) -> None:
         assert attempt.manifest is self.publisher.manifest, (
-            f"another root landed {attempt.manifest.version}"
+            f"another manifest landed {attempt.manifest.version}"
         )
         self.view = self._components.view(attempt.manifest)
-        if attempt.changes_pins:
-            self._pins = None
+        if attempt.changes_snapshots:
+            self._snapshots = None
             self._pin_changes += 1
         self.garbage.recorded(attempt.garbage_count)
         if attempt.records:
@@ -188,14 +188,14 @@ class OwnedManifest:
 
     def next_manifest(
         self,
-        runs: Sequence[Sst],
+        ssts: Sequence[Sst],
         *,
         highest_segment_id: SegmentId | None = None,
         highest_sequence_number: SequenceNumber | None = None,
     ) -> Manifest:
         return self.manifest.successor(
             nonce=random_id(self._random),
-            runs=tuple(run for run in runs if run),
+            ssts=tuple(sst for sst in ssts if sst),
             highest_segment_id=highest_segment_id,
             highest_sequence_number=highest_sequence_number,
         )
@@ -228,23 +228,23 @@ async def take_snapshot(name: str, *, owned: OwnedManifest, now_ms: int) -> Snap
         )
     async with owned.lock:
         await owned.settle()
-        pins = await owned.pins()
-        for pin in pins:
-            if pin.name == name:
-                return pin
-        if len(pins) >= SNAPSHOTS_MAX:
+        snapshots = await owned.snapshots()
+        for snapshot in snapshots:
+            if snapshot.name == name:
+                return snapshot
+        if len(snapshots) >= SNAPSHOTS_MAX:
             raise InvalidRequestError(f"there are {SNAPSHOTS_MAX} backups already: drop one first")
         mark = owned.take_identity()
-        pin = Snapshot(name, now_ms, mark.epoch, mark.serial, owned.manifest)
-        await _publish_snapshot_record(name, pin.encode(), owned)
-        return pin
+        snapshot = Snapshot(name, now_ms, mark.epoch, mark.serial, owned.manifest)
+        await _publish_snapshot_record(name, snapshot.encode(), owned)
+        return snapshot
 
 
 async def drop_snapshot(name: str, *, owned: OwnedManifest) -> bool:
     """False if there is no such snapshot. Raises what Storage.publish() raises."""
     async with owned.lock:
         await owned.settle()
-        if all(pin.name != name for pin in await owned.pins()):
+        if all(snapshot.name != name for snapshot in await owned.snapshots()):
             return False
         await _publish_snapshot_record(name, None, owned)
         return True
@@ -252,6 +252,6 @@ async def drop_snapshot(name: str, *, owned: OwnedManifest) -> bool:
 
 async def _publish_snapshot_record(name: str, value: bytes | None, owned: OwnedManifest) -> None:
     with owned.uploading() as uploader:
-        run = await owned.upload_sst({snapshot_key(name): value}, uploader)
-        manifest = owned.next_manifest((run, *owned.manifest.runs))
-        await owned.commit(ManifestUpdate(manifest=manifest, changes_pins=True), uploader)
+        sst = await owned.upload_sst({snapshot_key(name): value}, uploader)
+        manifest = owned.next_manifest((sst, *owned.manifest.ssts))
+        await owned.commit(ManifestUpdate(manifest=manifest, changes_snapshots=True), uploader)

@@ -89,10 +89,10 @@ async def _prepare_update(
         publication.highest_sequence_number,
     ) == (manifest.highest_segment_id, manifest.highest_sequence_number):
         return None
-    run = await owned.upload_sst(changes, uploader)
+    sst = await owned.upload_sst(changes, uploader)
     return ManifestUpdate(
         manifest=owned.next_manifest(
-            (run, *manifest.runs),
+            (sst, *manifest.ssts),
             highest_segment_id=publication.highest_segment_id,
             highest_sequence_number=publication.highest_sequence_number,
         ),

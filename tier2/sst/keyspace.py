@@ -45,10 +45,10 @@ from tier2.container_objects import IDENTITY_BYTES, ObjectIdentity, ObjectKind
 
 CATALOG = b"c"
 GARBAGE = b"g"
-PIN = b"p"
+SNAPSHOT = b"p"
 REFERENCE = b"r"
 SEGMENT = b"s"
-KEYSPACES = (CATALOG, GARBAGE, PIN, REFERENCE, SEGMENT)
+KEYSPACES = (CATALOG, GARBAGE, SNAPSHOT, REFERENCE, SEGMENT)
 """In key order."""
 
 _RECORD_KIND, _ATTRIBUTE_KIND, _LAYOUT_KIND = 0, 1, 2
@@ -181,7 +181,7 @@ def garbage_of(key: bytes) -> tuple[ObjectKind, ObjectIdentity]:
 
 def snapshot_key(name: str) -> bytes:
     """Where a snapshot's record is."""
-    return PIN + name.encode("ascii")
+    return SNAPSHOT + name.encode("ascii")
 
 
 def snapshot_name_of(key: bytes) -> str:

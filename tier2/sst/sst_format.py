@@ -1,6 +1,6 @@
 """The bytes of an SST, and what is kept in memory to build, search and prove it.
 
-An SST (a "run" in names, keys and messages) is sorted by key and immutable. It lies in one object or several, its
+An SST (a "run" in keys of objects) is sorted by key and immutable. It lies in one object or several, its
 *parts*, one behind the other in the order of their keys; a part is a row of blocks with an index and a filter.
 
 - The manifest records a part's size and file CRC32: a tail with another one is another object.
@@ -93,9 +93,9 @@ class SstPart:
 Sst = tuple[SstPart, ...]
 
 
-def stored_bytes(run: Sst) -> int:
+def stored_bytes(sst: Sst) -> int:
     """Size of an SST in the store. O(parts)."""
-    return sum(part.size for part in run)
+    return sum(part.size for part in sst)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +240,9 @@ def _encode_filter(fingerprints: Iterable[int]) -> bytes:
 def _decode_filter(content: memoryview) -> "array[int]":
     count = int.from_bytes(content[:4], "big")
     if len(content) != 8 + 4 * count:
-        raise CorruptedDataError(f"run filter has a wrong size count={count} bytes={len(content)}")
+        raise CorruptedDataError(f"SST filter has a wrong size count={count} bytes={len(content)}")
     if int.from_bytes(content[-4:], "big") != crc32_of(content[:-4]):
-        raise CorruptedDataError(f"run filter fails its checksum count={count}")
+        raise CorruptedDataError(f"SST filter fails its checksum count={count}")
     numbers = array("I")
     numbers.frombytes(content[4:-4])
     if sys.byteorder == "little":
@@ -260,13 +260,13 @@ class SstPartIndex:
         self._part = part
         view = memoryview(tail)
         if len(tail) != part.size - part.index_position or len(tail) <= _PART_FOOTER.size:
-            raise CorruptedDataError(f"run tail is cut off part={part.identity} bytes={len(tail)}")
+            raise CorruptedDataError(f"SST tail is cut off part={part.identity} bytes={len(tail)}")
         index_position, filter_position, entry_count, checksum, magic = _PART_FOOTER.unpack_from(
             tail, len(tail) - _PART_FOOTER.size
         )
         if magic != _PART_FOOTER_MAGIC or checksum != part.file_crc32:
             raise CorruptedDataError(
-                f"another object than the recorded run part={part.identity} file_crc32={checksum:#010x}"
+                f"another object than the recorded SST part={part.identity} file_crc32={checksum:#010x}"
                 f" recorded={part.file_crc32:#010x}"
             )
         index_end = filter_position - index_position
@@ -276,7 +276,7 @@ class SstPartIndex:
             or entry_count != part.entry_count
             or not 0 < index_end < filter_end
         ):
-            raise CorruptedDataError(f"run footer contradicts the root part={part.identity}")
+            raise CorruptedDataError(f"SST footer contradicts the manifest part={part.identity}")
         self._blocks = SstBlock(unseal(view[:index_end]))
         self._fingerprints = _decode_filter(view[index_end:filter_end])
 
@@ -306,10 +306,10 @@ class SstPartIndex:
         """Position and size of a sealed block in the object."""
         value = self._blocks.value(block)
         if value is None or len(value) != _INDEX_ENTRY.size:
-            raise CorruptedDataError(f"run index is damaged part={self._part.identity}")
+            raise CorruptedDataError(f"SST index is damaged part={self._part.identity}")
         position, size = _INDEX_ENTRY.unpack(value)
         if position + size > self._part.index_position:
-            raise CorruptedDataError(f"run index points outside part={self._part.identity}")
+            raise CorruptedDataError(f"SST index points outside part={self._part.identity}")
         return position, size
 
     def blocks_within(self, first: int, bytes_max: int) -> int:
@@ -327,13 +327,13 @@ def describe_part(identity: ObjectIdentity, size: int, footer: bytes) -> SstPart
     Raises CorruptedDataError.
     """
     if len(footer) != _PART_FOOTER.size:
-        raise CorruptedDataError(f"run is too short part={identity} bytes={size}")
+        raise CorruptedDataError(f"SST is too short part={identity} bytes={size}")
     index_position, filter_position, entry_count, checksum, magic = _PART_FOOTER.unpack(footer)
     if (
         magic != _PART_FOOTER_MAGIC
         or not index_position < filter_position < size - _PART_FOOTER.size
     ):
-        raise CorruptedDataError(f"run has a damaged footer part={identity} bytes={size}")
+        raise CorruptedDataError(f"SST has a damaged footer part={identity} bytes={size}")
     return SstPart(identity, size, checksum, entry_count, index_position, b"", b"")
 
 
@@ -342,10 +342,10 @@ def verify_part(content: bytes, part: SstPart) -> None:
     checksum = crc32_of(memoryview(content)[:-_CRC_POSITION_FROM_END])
     if len(content) != part.size or checksum != part.file_crc32:
         raise CorruptedDataError(
-            f"run part fails its checksum part={part.identity} bytes={len(content)} size={part.size}"
+            f"SST part fails its checksum part={part.identity} bytes={len(content)} size={part.size}"
         )
     if not content.startswith(_PART_HEADER):
-        raise CorruptedDataError(f"run part has a damaged header part={part.identity}")
+        raise CorruptedDataError(f"SST part has a damaged header part={part.identity}")
     index = SstPartIndex(part, content[part.index_position :])
     count, previous = 0, b""
     for number in range(index.block_count):
@@ -354,15 +354,15 @@ def verify_part(content: bytes, part: SstPart) -> None:
         block.check()
         if block.key(0) <= previous or (count == 0 and block.key(0) != part.first_key):
             raise CorruptedDataError(
-                f"run part is out of order part={part.identity} block={number}"
+                f"SST part is out of order part={part.identity} block={number}"
             )
         for entry in block.slice(0, block.count):
             if not index.may_hold(group_of(entry[0])):
-                raise CorruptedDataError(f"run filter misses a key part={part.identity}")
+                raise CorruptedDataError(f"SST filter misses a key part={part.identity}")
         previous = block.key(block.count - 1)
         count += block.count
     if count != part.entry_count or previous != part.last_key:
-        raise CorruptedDataError(f"run part has other entries than recorded part={part.identity}")
+        raise CorruptedDataError(f"SST part has other entries than recorded part={part.identity}")
 
 
 def encode_block(entries: Sequence[Entry]) -> bytes:
@@ -396,23 +396,23 @@ def unseal(content: bytes | memoryview) -> bytes:
     """The block inside; raises CorruptedDataError."""
     view = memoryview(content)
     if len(view) < SEAL_BYTES:
-        raise CorruptedDataError(f"run block is cut off bytes={len(view)}")
+        raise CorruptedDataError(f"SST block is cut off bytes={len(view)}")
     checksum, compression, reserved, reserved_too, length = _SEAL_LAYOUT.unpack_from(view)
     if checksum != crc32_of(view[4:]):
-        raise CorruptedDataError(f"run block fails its checksum bytes={len(view)}")
+        raise CorruptedDataError(f"SST block fails its checksum bytes={len(view)}")
     if reserved or reserved_too or length > BLOCK_BYTES_MAX:
-        raise CorruptedDataError(f"run block has a damaged head length={length}")
+        raise CorruptedDataError(f"SST block has a damaged head length={length}")
     if compression == _UNCOMPRESSED:
         block = bytes(view[SEAL_BYTES:])
     elif compression == _LZ4:
         try:
             block = lz4.block.decompress(view[SEAL_BYTES:], uncompressed_size=length)
         except lz4.block.LZ4BlockError as error:
-            raise CorruptedDataError(f"run block does not decompress length={length}") from error
+            raise CorruptedDataError(f"SST block does not decompress length={length}") from error
     else:
-        raise CorruptedDataError(f"run block has an unknown compression {compression=}")
+        raise CorruptedDataError(f"SST block has an unknown compression {compression=}")
     if len(block) != length:
-        raise CorruptedDataError(f"run block has a wrong length length={length} real={len(block)}")
+        raise CorruptedDataError(f"SST block has a wrong length length={length} real={len(block)}")
     return block
 
 
@@ -439,9 +439,9 @@ class SstBlock:
             self._values_at = self._keys_at + self._key_ends[-1]
             size = self._values_at + self._value_ends[-1]
         except (struct.error, IndexError, ValueError) as error:
-            raise CorruptedDataError(f"run block is damaged bytes={len(content)}") from error
+            raise CorruptedDataError(f"SST block is damaged bytes={len(content)}") from error
         if size != len(content) or len(self._value_ends) != self.count:
-            raise CorruptedDataError(f"run block is damaged size={size} bytes={len(content)}")
+            raise CorruptedDataError(f"SST block is damaged size={size} bytes={len(content)}")
         self._content = content
 
     @property
@@ -490,10 +490,10 @@ class SstBlock:
         """Proves that keys grow strictly and that removals have no value. O(n)."""
         entries = self.slice(0, self.count)
         for (left, _), (right, _) in pairwise(entries):
-            assert left < right, f"run block is out of order left={left!r} right={right!r}"
+            assert left < right, f"SST block is out of order left={left!r} right={right!r}"
         for index in range(self.count):
             kind = self._content[self._kinds_at + index]
-            assert kind in (0, 1), f"run block has an unknown kind index={index} kind={kind}"
+            assert kind in (0, 1), f"SST block has an unknown kind index={index} kind={kind}"
 
 
 def _column(numbers: "array[int]") -> bytes:

@@ -97,18 +97,18 @@ class SstReader:
         try:
             return await self._fetch_once(part, start, length, parse)
         except CorruptedDataError as error:
-            _LOG.warning("run %s is damaged, reading again: %s", part.identity, error)
+            _LOG.warning("SST %s is damaged, reading again: %s", part.identity, error)
         try:
             return await self._fetch_once(part, start, length, parse)
         except CorruptedDataError as error:
             self._counters.checksum_failures += 1
-            _LOG.error("run %s is corrupted: %s", part.identity, error)
+            _LOG.error("SST %s is corrupted: %s", part.identity, error)
             raise
 
     async def _fetch_once(
         self, part: SstPart, start: int, length: int, parse: Callable[[bytes], T]
     ) -> T:
-        content = await self._objects.get_range(ObjectKind.RUN, part.identity, start, length)
+        content = await self._objects.get_range(ObjectKind.SST, part.identity, start, length)
         if length <= _INLINE_BYTES_MAX:
             return parse(content)
         return await get_running_loop().run_in_executor(self._executor, parse, content)

@@ -167,11 +167,11 @@ class BlockReader:
                 await self._container.refresh()
                 if self._container.manifest.version == version:
                     raise CorruptedDataError(
-                        f"an object that the current root names is missing version={version}: {error}"
+                        f"an object that the current manifest names is missing version={version}: {error}"
                     ) from error
                 if attempts == _ATTEMPTS_MAX:
                     raise StorageError(
-                        f"the root moved on during every attempt to read below it offset={offset}"
+                        f"the manifest moved on during every attempt to read below it offset={offset}"
                     ) from error
         if held:
             yield held

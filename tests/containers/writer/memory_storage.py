@@ -297,13 +297,13 @@ class MemoryStorage:
         assert not self._busy, "scrubbing beside another call"
         return False
 
-    async def pin(self, name: str) -> SnapshotInfo:
+    async def create_snapshot(self, name: str) -> SnapshotInfo:
         raise NotImplementedError("the writer makes no backups")
 
-    async def unpin(self, name: str) -> bool:
+    async def delete_snapshot(self, name: str) -> bool:
         raise NotImplementedError("the writer drops no backups")
 
-    async def pins(self) -> Sequence[SnapshotInfo]:
+    async def snapshots(self) -> Sequence[SnapshotInfo]:
         raise NotImplementedError("the writer lists no backups")
 
     async def close(self) -> None: ...

@@ -75,7 +75,7 @@ def sample_root() -> Manifest:
         highest_segment_id=SegmentId(1000),
         highest_sequence_number=SequenceNumber(123_456_789),
         changes=38,
-        runs=((part, other), (SstPart(ObjectIdentity(1, 1, 1), 9, 9, 9, 9, b"a", b"z"),)),
+        ssts=((part, other), (SstPart(ObjectIdentity(1, 1, 1), 9, 9, 9, 9, b"a", b"z"),)),
     )
 
 
@@ -113,8 +113,8 @@ def test_a_root_of_before_changes_were_counted_had_as_many_as_versions() -> None
 
 def test_a_claim_is_no_change_of_the_root() -> None:
     manifest = sample_root()
-    claimed = manifest.successor(nonce=b"C" * 16, runs=manifest.runs, epoch=Epoch(7))
-    changed = claimed.successor(nonce=b"D" * 16, runs=())
+    claimed = manifest.successor(nonce=b"C" * 16, ssts=manifest.ssts, epoch=Epoch(7))
+    changed = claimed.successor(nonce=b"D" * 16, ssts=())
     assert [(each.version, each.changes) for each in (manifest, claimed, changed)] == [
         (41, 38),
         (42, 38),
@@ -205,6 +205,6 @@ def test_object_keys_follow_the_stores_rules_and_come_back() -> None:
         key = names.key(kind, IDENTITY)
         assert names.identity(kind, key) == IDENTITY
         assert not key.startswith(names.manifest + "/")
-    assert names.identity(ObjectKind.RUN, names.key(ObjectKind.CHUNKS, IDENTITY)) is None
-    assert names.identity(ObjectKind.RUN, "containers/0003/runs/something") is None
+    assert names.identity(ObjectKind.SST, names.key(ObjectKind.CHUNKS, IDENTITY)) is None
+    assert names.identity(ObjectKind.SST, "containers/0003/runs/something") is None
     assert ObjectIdentity.decode(IDENTITY.encode()) == IDENTITY

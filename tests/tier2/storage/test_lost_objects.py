@@ -150,7 +150,7 @@ async def test_h8_what_the_root_no_longer_names_is_not_lost_and_a_lost_run_is_da
     )
     await store.store.delete(first)
     assert (await find_lost_chunks(old)).range_count == 0
-    for part in (part for run in old.manifest.runs for part in run):
+    for part in (part for sst in old.manifest.ssts for part in sst):
         await store.store.delete(f"containers/0003/runs/{part.identity}")
     with pytest.raises(CorruptedDataError, match="container=3"):
         await find_lost_chunks(await reader_of(store))
@@ -164,7 +164,7 @@ async def test_h7_no_container_begins_anew_among_the_objects_of_one_whose_root_i
     left = await keys_of(store) - {ROOT_KEY}
     await store.store.delete(ROOT_KEY)
     for epoch in (1, 2, 57):
-        with pytest.raises(CorruptedDataError, match="the root is gone"):
+        with pytest.raises(CorruptedDataError, match="the manifest is gone"):
             await backing.claimed(epoch)
     assert await keys_of(store) == left
 
@@ -195,11 +195,11 @@ async def test_h6_pins_are_found_in_the_runs_when_the_root_is_gone(
 ) -> None:
     owner = await backing.claimed(1)
     await owner.publish(first_round())
-    monday = await owner.pin("monday")
+    monday = await owner.create_snapshot("monday")
     await owner.publish(second_round())
-    await owner.pin("tuesday")
-    await owner.pin("dropped")
-    await owner.unpin("dropped")
+    await owner.create_snapshot("tuesday")
+    await owner.create_snapshot("dropped")
+    await owner.delete_snapshot("dropped")
     if merged:
         for number in range(3, 12):
             await owner.publish(
@@ -228,7 +228,7 @@ async def test_h6_of_a_name_that_was_pinned_again_the_newest_pin_is_found_withou
     random = Random(seed)
     owner = await backing.claimed(1)
     await owner.publish(first_round())
-    kept = await owner.pin("nightly")
+    kept = await owner.create_snapshot("nightly")
     for number in range(2, 50):
         match random.choice(["publish", "publish", "publish", "merge", "collect", "again"]):
             case "publish":
@@ -244,8 +244,8 @@ async def test_h6_of_a_name_that_was_pinned_again_the_newest_pin_is_found_withou
             case "collect":
                 await owner.collect_garbage()
             case _:
-                await owner.unpin("nightly")
-                kept = await owner.pin("nightly")
+                await owner.delete_snapshot("nightly")
+                kept = await owner.create_snapshot("nightly")
         reader = ContainerReader(
             object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
         )
@@ -258,11 +258,11 @@ async def test_damaged_runs_are_passed_over_in_the_search_for_pins(
 ) -> None:
     owner = await backing.claimed(1)
     await owner.publish(first_round())
-    await owner.pin("monday")
+    await owner.create_snapshot("monday")
     await owner.publish(second_round())
-    await owner.pin("tuesday")
+    await owner.create_snapshot("tuesday")
     reader = await reader_of(store)
-    newest = f"containers/0003/runs/{reader.manifest.runs[0][0].identity}"
+    newest = f"containers/0003/runs/{reader.manifest.ssts[0][0].identity}"
     content = (await store.store.get(newest)).content
     names: set[tuple[str, ...]] = set()
     for at in range(len(content)):
@@ -300,7 +300,7 @@ async def test_h7_a_root_that_is_older_than_its_objects_is_found_by_their_epochs
     assert not lost.is_sound
     report = await verify_container(await reader_of(store))
     assert report.damage_count == 1
-    assert "root is older than 2 objects" in report.damages[0]
+    assert "manifest is older than 2 objects" in report.damages[0]
 
 
 async def test_objects_that_were_uploaded_and_not_published_are_counted_and_are_no_loss(

@@ -60,7 +60,7 @@ async def test_h6_what_a_pin_names_outlives_compaction_deletion_and_restarts(
 ) -> None:
     owner = await backing.claimed(1)
     content = await trickle(owner, 12)
-    await owner.pin("monday")
+    await owner.create_snapshot("monday")
     await trickle(owner, 4, first=12)
     await settle(owner)
     await drop_everything(owner)
@@ -91,7 +91,7 @@ async def test_h6_what_is_written_and_dropped_behind_a_pin_is_freed(
     await trickle(owner, 4)
     await settle(owner)
     pinned = {key for key in await keys_of(store) if "/chunks/" in key}
-    await owner.pin("monday")
+    await owner.create_snapshot("monday")
     await trickle(owner, 20, first=4)
     await drop_everything(owner)
     left = {key for key in await keys_of(store) if "/chunks/" in key}
@@ -103,16 +103,16 @@ async def test_h6_a_dropped_pin_lets_everything_go(
 ) -> None:
     owner = await backing.claimed(1)
     await trickle(owner, 12)
-    await owner.pin("monday")
+    await owner.create_snapshot("monday")
     await drop_everything(owner)
     assert any("/chunks/" in key for key in await keys_of(store))
     owner = await backing.claimed(2)
-    assert await owner.unpin("monday")
-    assert not await owner.unpin("monday")
+    assert await owner.delete_snapshot("monday")
+    assert not await owner.delete_snapshot("monday")
     for _ in range(4):
         await settle(owner)
     assert not any("/chunks/" in key for key in await keys_of(store))
-    assert await owner.pins() == []
+    assert await owner.snapshots() == []
 
 
 async def test_pins_are_found_without_the_owner_and_made_once(
@@ -120,16 +120,16 @@ async def test_pins_are_found_without_the_owner_and_made_once(
 ) -> None:
     owner = await backing.claimed(1)
     await trickle(owner, 2)
-    first = await owner.pin("a.b-c_1")
+    first = await owner.create_snapshot("a.b-c_1")
     version = owner.statistics().root_version
     await trickle(owner, 1, first=2)
-    assert await owner.pin("a.b-c_1") == first
+    assert await owner.create_snapshot("a.b-c_1") == first
     assert first.version == version - 1
     (pin,) = await pins_of(store)
     assert pin.described() == first
     for name in ("", "a/b", "-a", "é", "x" * 101):
         with pytest.raises(InvalidRequestError):
-            await owner.pin(name)
+            await owner.create_snapshot(name)
     with pytest.raises(CorruptedDataError):
         Snapshot.decode("cut", pin.encode()[:10])
     assert Snapshot.decode("a.b-c_1", pin.encode()) == pin
@@ -143,14 +143,14 @@ async def test_h4_a_pin_whose_answer_was_lost_is_there_once(
     await trickle(owner, 2)
     store.conditional.append(fault)
     try:
-        await owner.pin("monday")
+        await owner.create_snapshot("monday")
     except StorageError:
         await store.land()
-        await owner.pin("monday")
-    assert [pin.name for pin in await owner.pins()] == ["monday"]
-    assert [pin.name for pin in await (await backing.claimed(2)).pins()] == ["monday"]
+        await owner.create_snapshot("monday")
+    assert [pin.name for pin in await owner.snapshots()] == ["monday"]
+    assert [pin.name for pin in await (await backing.claimed(2)).snapshots()] == ["monday"]
     with pytest.raises(StorageNotPrimaryError):
-        await owner.pin("tuesday")
+        await owner.create_snapshot("tuesday")
 
 
 async def test_a_copy_has_no_root_until_it_is_whole_and_names_what_is_lost(
@@ -158,7 +158,7 @@ async def test_a_copy_has_no_root_until_it_is_whole_and_names_what_is_lost(
 ) -> None:
     owner = await backing.claimed(1)
     await trickle(owner, 3)
-    await owner.pin("monday")
+    await owner.create_snapshot("monday")
     (pin,) = await pins_of(store)
     lost = next(key for key in sorted(await keys_of(store)) if "/chunks/" in key)
     await store.store.delete(lost)

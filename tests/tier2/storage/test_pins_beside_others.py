@@ -51,7 +51,7 @@ async def test_h6_runs_that_a_merge_replaced_behind_a_pin_made_meanwhile_stay(
     merging = asyncio.create_task(owner.maintain())
     await began.wait()
     content = await trickle(owner, 2, first=3)
-    await owner.pin("monday")
+    await owner.create_snapshot("monday")
     go_on.set()
     assert await merging
     await settle(owner)
@@ -66,11 +66,11 @@ async def test_h6_a_pin_that_landed_late_is_known_to_who_collects_garbage(
     content = await trickle(owner, 12)
     store.conditional.append(Fault.LATE)
     with pytest.raises(StorageError):
-        await owner.pin("monday")
-    assert await owner.pins() == []
+        await owner.create_snapshot("monday")
+    assert await owner.snapshots() == []
     await store.land()
     await drop_everything(owner)
-    assert [pin.name for pin in await owner.pins()] == ["monday"]
+    assert [pin.name for pin in await owner.snapshots()] == ["monday"]
     await require_whole(store, content)
 
 
@@ -89,14 +89,14 @@ async def test_h6_pins_read_while_one_was_made_are_not_taken_for_all(
         return await get_range(key, start, length)
 
     monkeypatch.setattr(store, "get_range", slow)
-    asking = asyncio.create_task(owner.pins())
+    asking = asyncio.create_task(owner.snapshots())
     await asyncio.wait([asyncio.create_task(asked.wait())], timeout=1)
     assert asked.is_set()
-    await owner.pin("monday")
+    await owner.create_snapshot("monday")
     go_on.set()
     await asking
     await drop_everything(owner)
-    assert [pin.name for pin in await owner.pins()] == ["monday"]
+    assert [pin.name for pin in await owner.snapshots()] == ["monday"]
     await require_whole(store, content)
 
 
@@ -113,6 +113,6 @@ async def test_h4_a_publication_that_landed_late_is_recognised_behind_another_lo
     store.conditional += [Fault.BEFORE, Fault.AFTER]
     store.reads += [Fault.NONE, Fault.BEFORE]
     with pytest.raises(StorageError):
-        await owner.pin("monday")
+        await owner.create_snapshot("monday")
     await owner.publish(second_round())
     assert await read_all(owner, 1, 0, 5) == b"abcde"

@@ -37,8 +37,8 @@ async def remove_entry(owner: TieredStorage, end_offset: int) -> None:
     changes: dict[bytes, bytes | None] = {layout_key(1, end_offset): None}  # type: ignore[arg-type]
     async with owned.lock:
         with owned.uploading() as uploader:
-            run = await owned.upload_sst(changes, uploader)
-            manifest = owned.next_manifest((run, *owned.manifest.runs))
+            sst = await owned.upload_sst(changes, uploader)
+            manifest = owned.next_manifest((sst, *owned.manifest.ssts))
             await owned.commit(ManifestUpdate(manifest=manifest), uploader)
 
 
@@ -107,7 +107,7 @@ async def test_h6_damage_that_only_a_backup_has_is_reported_and_not_mended(
         store, replace(ONE_PASS, compaction_bytes_per_second=1 << 40)
     ).claimed(1)
     content = await trickle(owner, 3)
-    await owner.pin("monday")
+    await owner.create_snapshot("monday")
     await settle(owner)
     await drop_everything(owner)
     (damaged, *_) = await chunk_keys(store)
@@ -127,8 +127,8 @@ async def test_h6_what_a_backup_shares_with_the_newest_root_is_read_once_in_a_pa
 ) -> None:
     owner = await backing_of(store).claimed(1)
     await trickle(owner, 4)
-    await owner.pin("monday")
-    await owner.pin("tuesday")
+    await owner.create_snapshot("monday")
+    await owner.create_snapshot("tuesday")
     await scrub(owner, Cache())
     assert owner.statistics().scrubbed_chunks == 4
     assert owner.statistics().scrub_passes == 1
@@ -139,14 +139,14 @@ async def test_h6_a_backup_that_is_dropped_while_it_is_read_is_no_damage(
 ) -> None:
     owner = await backing_of(store).claimed(1)
     await trickle(owner, 3)
-    await owner.pin("monday")
+    await owner.create_snapshot("monday")
     await drop_everything(owner)
     get_range = store.get_range
     seen: list[str] = []
 
     async def drop_before(key: str, start: int, length: int) -> bytes:
         if "/chunks/" in key and not seen:
-            assert await owner.unpin("monday")
+            assert await owner.delete_snapshot("monday")
             for each in await chunk_keys(store):
                 await store.store.delete(each)
         if "/chunks/" in key:
@@ -165,17 +165,17 @@ async def test_a_run_that_cannot_be_read_is_reported_and_backups_are_still_looke
     backing = backing_of(store)
     owner = await backing.claimed(1)
     await trickle(owner, 3)
-    await owner.pin("monday")
+    await owner.create_snapshot("monday")
     known = await keys_of(store)
     await trickle(owner, 1, first=3)
     newest = next(key for key in await keys_of(store) - known if "/runs/" in key)
     owner = await backing.claimed(2)
-    assert len(await owner._claimed().pins()) == 1, "they are known from here on"
+    assert len(await owner._claimed().snapshots()) == 1, "they are known from here on"
     store.damage = {newest: lambda found: bytes(len(found))}
     await scrub(owner, Cache())
     statistics = owner.statistics()
     assert (statistics.scrub_passes, statistics.scrub_damages) == (1, 1)
-    assert "a run cannot be read" in caplog.text
+    assert "an SST cannot be read" in caplog.text
     assert statistics.scrubbed_chunks == 3, "those of the backup"
 
 

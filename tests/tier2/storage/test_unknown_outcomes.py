@@ -33,7 +33,9 @@ async def test_h4_a_root_that_was_not_published_says_why() -> None:
     owner = await backing.claimed(1)
     await owner.publish(first_round())
     store.throttled = True
-    with pytest.raises(StorageUnavailableError, match=r"root update .* fewer requests") as update:
+    with pytest.raises(
+        StorageUnavailableError, match=r"manifest update .* fewer requests"
+    ) as update:
         await owner.publish(second_round())
     assert update.value.state == "throttled"
     with pytest.raises(StorageUnavailableError, match=r"claiming .* fewer requests") as claim:

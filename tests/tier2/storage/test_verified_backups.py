@@ -27,7 +27,7 @@ async def owner(store: FaultyStore) -> TieredStorage:
     """Everything that its backup names is nowhere else."""
     owner = await ObjectStoreBacking(store, SMALL).claimed(1)
     await trickle(owner, 12)
-    await owner.pin("monday")
+    await owner.create_snapshot("monday")
     await trickle(owner, 4, first=12)
     await settle(owner)
     await drop_everything(owner)
@@ -57,7 +57,7 @@ async def test_h6_a_sound_backup_is_counted_and_its_segments_are_not(
     report = await verified(store, deep=deep)
     assert report.damages == []
     assert (report.backups, report.segments, report.chunks) == (1, 0, 0)
-    assert await owner.unpin("monday")
+    assert await owner.delete_snapshot("monday")
     assert (await verified(store, deep=deep)).backups == 0
 
 
@@ -92,8 +92,8 @@ async def test_h6_what_a_backup_shares_with_the_newest_root_is_read_once(
     await trickle(owner, 12)
     alone: list[tuple[int, int]] = []
     await verify_container(await reader_of(store), progress=lambda *at: alone.append(at))
-    await owner.pin("monday")
-    await owner.pin("tuesday")
+    await owner.create_snapshot("monday")
+    await owner.create_snapshot("tuesday")
     beside: list[tuple[int, int]] = []
     report = await verify_container(await reader_of(store), progress=lambda *at: beside.append(at))
     assert (report.damages, report.backups) == ([], 2)
@@ -113,7 +113,7 @@ async def test_h6_a_backup_that_is_dropped_meanwhile_is_no_damage(
     async def drop_before(key: str, start: int, length: int) -> bytes:
         if key == gone and not dropped:
             dropped.append(key)
-            assert await owner.unpin("monday")
+            assert await owner.delete_snapshot("monday")
             await store.delete(key)
         return await get_range(key, start, length)
 
@@ -130,7 +130,7 @@ async def test_h8_runs_that_are_merged_while_a_backup_is_read_are_no_damage_of_i
 ) -> None:
     owner = await ObjectStoreBacking(store, SMALL).claimed(1)
     await trickle(owner, 12)
-    await owner.pin("monday")
+    await owner.create_snapshot("monday")
     await trickle(owner, 4, first=12)
     before = await keys_of(store)
     moved: list[str] = []

@@ -124,9 +124,9 @@ async def test_h4_a_foreign_writer_of_the_same_epoch_halts_the_owner(
 ) -> None:
     owner = await backing.claimed(1)
     current = await store.get(ROOT_KEY)
-    foreign = decode_manifest(current.content).successor(nonce=b"\x77" * 16, runs=())
+    foreign = decode_manifest(current.content).successor(nonce=b"\x77" * 16, ssts=())
     await store.store.put_if_match(ROOT_KEY, foreign.encode(), current.tag)
-    with pytest.raises(ServiceHaltError, match="somebody else"):
+    with pytest.raises(ServiceHaltError, match="another process"):
         await owner.publish(first_round())
     with pytest.raises(ServiceHaltError):
         await owner.publish(first_round())
@@ -140,7 +140,7 @@ async def test_h4_a_store_in_which_two_racing_writers_win_is_refused() -> None:
             return "always"
 
     backing = ObjectStoreBacking(TwoWinners(MemoryObjectStore()))
-    with pytest.raises(InvalidRequestError, match="cannot hold a root"):
+    with pytest.raises(InvalidRequestError, match="cannot hold a manifest"):
         await backing.claimed(1)
 
 
