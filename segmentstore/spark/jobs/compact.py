@@ -17,7 +17,7 @@ beside its two implementations in swap_owners.py.
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundErro
 from segmentstore.contracts.identifiers import BufferView, ContainerId, SegmentId
 from segmentstore.contracts.storage import ProposedImage, SwapProposal
 from segmentstore.runtime.clock import SystemWallClock
-from segmentstore.spark.jobs.job_execution import TaskRunner, waves
+from segmentstore.spark.jobs.job_execution import Progress, TaskRunner, waves
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.tier2_access import (
     Tier2Location,
@@ -46,8 +46,6 @@ from tier2.store_reader import SegmentLayout
 REFUSALS_MAX = 1_000
 _WINDOW_ENTRIES_MAX = 2_000
 """Of a proposal, so that its description stays below what the service takes."""
-Progress = Callable[[int, int], None]
-"""Called with uncompressed bytes looked at so far and in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +181,7 @@ class CompactJob:
         settings: CompactSettings,
         progress: Progress = lambda _done, _total: None,
     ) -> None:
-        """`owner` may be missing for a run that only plans."""
+        """`progress` counts uncompressed bytes. `owner` may be missing for a run that only plans."""
         self._place = place
         self._tasks = tasks
         self._named_owner = owner

@@ -24,7 +24,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
@@ -35,6 +35,7 @@ from segmentstore.codec.controller_records.stream_records import SealedSegmentRe
 from segmentstore.codec.stream_names import creation_epoch_of
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError, StorageError
 from segmentstore.runtime.entropy import random_id, system_random
+from segmentstore.spark.jobs.job_execution import Progress
 from segmentstore.spark.jobs.output_directory import OutputDirectory
 from segmentstore.spark.jobs.run_lock import JobInUseError
 from segmentstore.spark.options import parse_options
@@ -48,8 +49,6 @@ from segmentstore.spark.streams.tier2_catalog import Tier2StreamCatalog
 
 _BATCHES, _STAGING = "_batches", "_staging"
 _MANIFEST_VERSION = 1
-Progress = Callable[[int, int], None]
-"""Called with bytes of the stream exported so far and to export in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +131,10 @@ class ExportJob:
         settings: ExportSettings,
         progress: Progress = lambda _done, _total: None,
     ) -> None:
-        """`source_options`: which stream, and where it is: options of the data source without positions."""
+        """`progress` counts bytes of the stream.
+
+        `source_options`: which stream, and where it is: options of the data source without positions.
+        """
         self._spark = spark
         self._given = dict(source_options)
         self._options = replace(

@@ -17,7 +17,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -30,12 +30,9 @@ from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.runtime.files import FileSystem
 from segmentstore.spark.jobs.input_files import FORMATS, InputFiles
-from segmentstore.spark.jobs.job_execution import Entry, JobCheckpoint
+from segmentstore.spark.jobs.job_execution import Entry, JobCheckpoint, Progress
 from segmentstore.spark.sink.sink_options import parse_sink_options
 from segmentstore.spark.sink.writer import last_version_of
-
-Progress = Callable[[int, int], None]
-"""Called with files imported so far and files to import in all."""
 
 _PASSED: Final = ("timestamp", "headers")
 _NAMED_MAX = 5
@@ -194,7 +191,10 @@ class ImportJob:
         settings: ImportSettings,
         progress: Progress = lambda _done, _total: None,
     ) -> None:
-        """`sink_options`: which stream, and whose: options of a write without txnAppId and txnVersion."""
+        """`progress` counts files.
+
+        `sink_options`: which stream, and whose: options of a write without txnAppId and txnVersion.
+        """
         if settings.format not in FORMATS:
             raise InvalidRequestError(
                 f"a format is one of {', '.join(FORMATS)} given={settings.format}"

@@ -40,6 +40,8 @@ R = TypeVar("R")
 _TASKS_PER_SLOT = 4
 """Of a wave: fewer and the slots wait for the longest task, more and a killed job does more of its work again."""
 Entry = Mapping[str, object]
+Progress = Callable[[int, int], None]
+"""Called with what is done so far and with all that there is, in units of the job."""
 _ENTRY_NUMBER_DIGITS = 8
 
 

@@ -12,7 +12,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from segmentstore.contracts.errors import StorageError
 from segmentstore.runtime.clock import SystemWallClock
-from segmentstore.spark.jobs.job_execution import JobCheckpoint, TaskRunner, waves
+from segmentstore.spark.jobs.job_execution import JobCheckpoint, Progress, TaskRunner, waves
 from segmentstore.spark.jobs.stats_report import statistics_page
 from segmentstore.spark.jobs.stream_statistics import (
     ChunkSpan,
@@ -38,9 +38,6 @@ from segmentstore.spark.tier2_access import (
     open_for_reading,
 )
 from tier2.store_reader import SegmentLayout
-
-Progress = Callable[[int, int], None]
-"""Called with chunks looked at so far and in all."""
 
 _ROUNDS_MAX = 8
 
@@ -83,6 +80,7 @@ class StatsJob:
         settings: StatsSettings,
         progress: Progress = lambda _done, _total: None,
     ) -> None:
+        """`progress` counts chunks that were looked at."""
         self._place = place
         self._tasks = tasks
         self._settings = settings

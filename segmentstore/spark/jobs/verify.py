@@ -13,7 +13,7 @@
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -32,7 +32,7 @@ from segmentstore.spark.jobs.chunk_scrub import (
     joint_damages,
     scrub_images,
 )
-from segmentstore.spark.jobs.job_execution import Entry, JobCheckpoint, TaskRunner, waves
+from segmentstore.spark.jobs.job_execution import Entry, JobCheckpoint, Progress, TaskRunner, waves
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.tier2_access import (
     Tier2Location,
@@ -42,9 +42,6 @@ from segmentstore.spark.tier2_access import (
 from tier2.layout_entry import LayoutEntry
 from tier2.offline.verify import VerifyReport, verify_container
 from tier2.store_reader import ContainerReader
-
-Progress = Callable[[int, int], None]
-"""Called with bytes proved so far and bytes to prove in all."""
 
 FINDINGS_MAX = 1_000
 _ROUNDS_MAX = 8
@@ -124,6 +121,7 @@ class VerifyJob:
         settings: VerifySettings,
         progress: Progress = lambda _done, _total: None,
     ) -> None:
+        """`progress` counts stored bytes that were proved."""
         self._place = place
         self._tasks = tasks
         self._settings = settings

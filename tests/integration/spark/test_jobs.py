@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from segmentstore.host.offline_owner import OfflineOwner
-from segmentstore.spark.jobs.compact import CompactJob, CompactSettings, CompactSummary, Progress
+from segmentstore.spark.jobs.compact import CompactJob, CompactSettings, CompactSummary
 from segmentstore.spark.jobs.export import ExportJob, ExportSettings, ExportSummary
 from segmentstore.spark.jobs.file_import import ImportJob, ImportSettings, ImportSummary
-from segmentstore.spark.jobs.job_execution import SparkTaskRunner
+from segmentstore.spark.jobs.job_execution import Progress, SparkTaskRunner
 from segmentstore.spark.jobs.output_directory import open_output
 from segmentstore.spark.jobs.stats import StatsJob, StatsSettings
 from segmentstore.spark.jobs.swap_owners import open_owner
