@@ -249,7 +249,7 @@ class BookKeeperSettings:
         maximum=64 * GIB,
     )
     direct_bytes_max: int = count(
-        256 * MIB,
+        512 * MIB,
         "Memory of the Java client beside its heap, for entries on their way.",
         minimum=64 * MIB,
         maximum=64 * GIB,

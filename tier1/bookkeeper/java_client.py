@@ -52,6 +52,8 @@ _NO_SUCH_ENTRY: Final = -13
 _NO_SUCH_LEDGER_IN_METADATA: Final = -25
 _LEDGER_FENCED: Final = -101
 _UNAUTHORIZED: Final = -102
+# Ours.
+_NO_MEMORY: Final = -9998
 
 _GRACE_SECONDS: Final = 5.0
 
@@ -81,8 +83,9 @@ class JavaClientSettings:
     """Memory that this process and its JVM share, for entries on their way; as much again for entries that are read."""
     hand_over_bytes: int = 128 << 10
     """So much is handed over at once; less, at the end of the loop's turn."""
-    unsent_bytes_max: int = 64 << 20
-    """Of one bookie that takes nothing: an entry beyond it is not sent there, as if the bookie had failed it."""
+    unsent_bytes_max: int = 128 << 20
+    """Of one bookie that takes nothing: an entry beyond it is not sent there, as if the bookie had failed it. More than
+    all logs of the process may have on their way, or a burst would look like bookies that take nothing."""
     io_threads: int = 2
     worker_threads: int = 2
     jvm: JvmSettings = field(default_factory=JvmSettings)
@@ -381,6 +384,10 @@ def error_of(code: int, message: str) -> DurableDataLogError:
         return LedgerNotFoundError(message)
     if code == _UNAUTHORIZED:
         return LogCorruptedError(f"the ledger was made with another password: {message}")
+    if code == _NO_MEMORY:
+        return LedgerUnavailableError(
+            f"the JVM has no room for an entry outside of its heap: {message}"
+        )
     if code == _DIGEST_DOES_NOT_MATCH:
         return LogCorruptedError(message)
     return LedgerUnavailableError(message)

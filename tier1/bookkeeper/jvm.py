@@ -23,8 +23,8 @@ class JvmSettings:
     """What the JVM may use. Only the first client of a process decides."""
 
     heap_bytes_max: int = 256 << 20
-    direct_bytes_max: int = 256 << 20
-    """Outside of the heap: entries on their way to bookies and from them."""
+    direct_bytes_max: int = 512 << 20
+    """Outside of the heap: entries on their way to bookies and from them, and what the slowest bookie has not taken."""
     flags: tuple[str, ...] = ()
     """More flags for the JVM, as they stand on its command line."""
 

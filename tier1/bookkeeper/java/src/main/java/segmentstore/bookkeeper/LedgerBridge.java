@@ -31,6 +31,9 @@ import org.apache.bookkeeper.net.BookieId;
  */
 public final class LedgerBridge {
   private static final int HEADER_BYTES = 8;
+  /** A code of ours: no room for an entry outside of the heap. */
+  private static final int NO_MEMORY = -9998;
+
   private static final DigestType DIGEST = DigestType.CRC32C;
 
   private final BookKeeper client;
@@ -78,7 +81,8 @@ public final class LedgerBridge {
       writer.append(entry);
     } catch (RuntimeException | OutOfMemoryError failed) {
       // The entries behind it belong to other ledgers, or fail because this one did.
-      writer.addComplete(BKException.Code.UnexpectedConditionException, writer.ledger, -1, null);
+      int code = failed instanceof OutOfMemoryError ? NO_MEMORY : BKException.Code.UnexpectedConditionException;
+      writer.addComplete(code, writer.ledger, -1, null);
     }
   }
 
