@@ -39,6 +39,8 @@ _FOUND_BY = {
     "truncation goes back": 22,
     "seal forgotten": 66,
     "a recovered tail is served before it is synced": 27,
+    "storage length runs ahead of Tier 2": 14,
+    "compaction of a table gives new versions": 15,
     "requests of a segment leave the admission queue out of order": 2,
     "a rebuild of the index keeps older rows": 186,
     "records behind the index of the volumes are skipped": 107,
