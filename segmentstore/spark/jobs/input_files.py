@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Final
 
-from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]  # it has no types
+from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType

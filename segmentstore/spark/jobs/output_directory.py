@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]  # it has no types
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from segmentstore.runtime.entropy import random_id, system_random
