@@ -102,29 +102,11 @@ class ZooKeeperMetadataStore:
 
     async def compare_and_set(self, path: str, value: bytes, *, version: int) -> int:
         _check_size(value)
-        try:
-            state = await self._answer(
-                lambda: self._client.set_async(self._full(path), value, version=version)
-            )
-        except (
-            self._kazoo.exceptions.BadVersionError,
-            self._kazoo.exceptions.NoNodeError,
-        ) as error:
-            raise MetadataChangedError(
-                f"value has another version path={self._full(path)} version={version}"
-            ) from error
+        state = await self._answer_of_version(self._client.set_async, path, value, version=version)
         return int(state.version)
 
     async def delete(self, path: str, *, version: int) -> None:
-        try:
-            await self._answer(lambda: self._client.delete_async(self._full(path), version=version))
-        except (
-            self._kazoo.exceptions.BadVersionError,
-            self._kazoo.exceptions.NoNodeError,
-        ) as error:
-            raise MetadataChangedError(
-                f"value has another version path={self._full(path)} version={version}"
-            ) from error
+        await self._answer_of_version(self._client.delete_async, path, version=version)
 
     async def children(self, path: str) -> list[str]:
         try:
@@ -152,6 +134,19 @@ class ZooKeeperMetadataStore:
         full = self._full(path)
         await self._answer(lambda: self._client.sync_async(full))
         return await self._answer(lambda: read(full))
+
+    async def _answer_of_version(
+        self, change: Callable[..., Any], path: str, *values: bytes, version: int
+    ) -> Any:
+        """To a change of the value that has this version. Raises MetadataChangedError if it has another, or is gone."""
+        exceptions = self._kazoo.exceptions
+        full = self._full(path)
+        try:
+            return await self._answer(lambda: change(full, *values, version=version))
+        except (exceptions.BadVersionError, exceptions.NoNodeError) as error:
+            raise MetadataChangedError(
+                f"value has another version path={full} version={version}"
+            ) from error
 
     async def _answer(self, send: Callable[[], Any]) -> Any:
         """To one request. Raises MetadataUnavailableError, and kazoo's errors that are answers."""
