@@ -215,7 +215,7 @@ def log_in_cluster(
     random: Random,
     purpose: str = "",
 ) -> BookKeeperDurableDataLog:
-    """A container's log, to be initialized once. `purpose`: of a tool, for whoever finds its name in the record."""
+    """A container's log, to be initialized once. `purpose`: of a tool; the record names it as the owner."""
     owner = f"{socket.gethostname()} process_id={os.getpid()}"
     return BookKeeperDurableDataLog(
         log_record_path(container_id),

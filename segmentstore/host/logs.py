@@ -8,8 +8,8 @@ Invariants:
 
 - What outlives a container object is made once, here: threads, clients, the contents of logs in memory. A log object is
   made anew each time a container starts.
-- Of a store in BookKeeper the owner is whoever opened the logs last. A container that was fenced by another process
-  stays down here: two nodes that took the logs from each other in turn would both be of no use.
+- Of a store in BookKeeper the owner is the process that opened the logs last. A container that was fenced by
+  another process stays down here: two nodes that took the logs from each other in turn would both be of no use.
 """
 
 import asyncio

@@ -3,8 +3,8 @@
 - A container's next epoch is claimed as the service would claim it: by opening the container's log. So epochs stay one
   sequence, and a service that starts later claims a higher one and finds nothing that contradicts its log.
 - The logs are held until `close()`, and whatever is in them waits for the next start of the service.
-- Of a store in BookKeeper the data directory is held meanwhile: a log there is given to whoever asks last, so a service
-  that starts from another machine fences the job, and a job fences a service that runs on another machine.
+- Of a store in BookKeeper the data directory is held meanwhile: a log there is given to the process that asks last,
+  so a service that starts from another machine fences the job, and a job fences a service that runs on another machine.
 """
 
 import os

@@ -137,7 +137,7 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             container_count=count,
             settings=settings.restart,
             on_kept_down=keep_down,
-            # Nobody else can have a log in this directory; one in BookKeeper is given to whoever asks last.
+            # No other process can have a log in this directory; one in BookKeeper goes to the process that asks last.
             gives_way=place.cluster is not None,
         )
         manager = ContainerManager(

@@ -9,7 +9,7 @@ Invariants:
   creates it, and the others take what it created.
 - It is there before the data directory has an identity: a directory with one and a root without a record do not
   belong together. Whatever a beginning was cut off at, the next start takes the record that is there.
-- A root with logs and without a record is refused: the record was lost, or the root belongs to somebody else.
+- A root with logs and without a record is refused: the record was lost, or the root is not one of this store.
 - The data directory, the root and Tier 2 are those of one store, or nothing is opened: the first two are compared here,
   Tier 2 when a container takes its manifest.
 - A password other than that of the first start is refused here, before a log could take its ledgers for damaged.

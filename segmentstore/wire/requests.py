@@ -234,7 +234,7 @@ class ConnectionRequests:
         self._outgoing.reply(self._refusal(command, error))
 
     async def _answer(self, command: Command, handler: CommandHandler) -> None:
-        # While its merge may still take place, whoever waits for it, a transient segment is not to be deleted.
+        # A merge goes on when its connection ends: until it has failed for certain, its source is not to be deleted.
         merging = [each for each in _sources_of(command) if each in self._transients]
         for source in merging:
             del self._transients[source]

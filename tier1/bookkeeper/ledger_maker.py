@@ -110,7 +110,7 @@ class LedgerMaker:
         return entered[0]
 
     async def open_recorded(self, ledger_id: LedgerId) -> LedgerReader:
-        """A ledger that the record names, fenced, whoever wrote it.
+        """A ledger that the record names, fenced, written by this owner or an earlier one.
 
         Raises LogCorruptedError if it is gone and the log is still ours, LogNotPrimaryError if a later owner may have
         deleted it, TooFewBookiesError, LedgerUnavailableError, MetadataUnavailableError.

@@ -107,7 +107,7 @@ class LogRecord:
     owner: str = ""
     """For people."""
     disabled: str = ""
-    """Why nobody may open the log; empty: it may be opened."""
+    """Why no process may open the log; empty: it may be opened."""
 
     @property
     def stored_bytes(self) -> int:

@@ -135,7 +135,7 @@ class OwnedRecord:
                 if found is not None:
                     return decode_record(found.value, path=self.path), found.version
                 fresh = LogRecord(random_id(self._random))
-                # Read again, whoever made it: a new record has no owner yet.
+                # Read again: another process may have made it first, and a new record has no owner yet.
                 await self._metadata.create(self.path, encode_record(fresh))
             except MetadataChangedError:
                 continue
@@ -191,7 +191,7 @@ class OwnedRecord:
             await self._read()
 
     async def read(self) -> LogRecord:
-        """As it is, whoever owns it. Raises MetadataUnavailableError, LogCorruptedError."""
+        """As it is, owned by this process or another. Raises MetadataUnavailableError, LogCorruptedError."""
         return (await self._get())[0]
 
     async def _get(self) -> tuple[LogRecord, int]:
