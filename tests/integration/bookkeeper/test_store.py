@@ -8,12 +8,14 @@ import asyncio
 import json
 import shutil
 import signal
+import time
 import urllib.error
 import urllib.request
 from itertools import count
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess, ServerProcessError
@@ -56,6 +58,18 @@ def new_node(tmp_path: Path, name: str) -> Path:
 def server_at(data: Path, place: str, root: str, *options: str) -> ServerProcess:
     flags = ["--tier1", place, "--set", f"bookkeeper.root={root}", "--containers", "2", *options]
     return ServerProcess(data, ["--controller", "off", "--wire", "off", *flags])
+
+
+def wait_for_registered_bookies(ensemble: LocalEnsemble, count: int) -> None:
+    """A killed bookie is taken for alive until its session in ZooKeeper ends: a ledger may be made on it till then."""
+    client = KazooClient(ensemble.servers)
+    client.start()
+    try:
+        while len(set(client.get_children(f"{LEDGERS_PATH}/available")) - {"readonly"}) != count:
+            time.sleep(0.1)
+    finally:
+        client.stop()
+        client.close()
 
 
 def append(cli: CommandLine, tmp_path: Path, name: str, content: bytes) -> None:
@@ -162,6 +176,7 @@ def test_too_few_bookies_are_told_and_waited_for(
 ) -> None:
     for bookie in ensemble.bookies[:2]:
         ensemble.send(bookie, signal.SIGKILL)
+    wait_for_registered_bookies(ensemble, 2)
     waiting = ServerProcess(
         data,
         [

@@ -85,6 +85,9 @@ _STALLED_CODE = "RequestTimeout"
 """A 400 for a body that did not come in time: of the way, not of the request."""
 _REPEATED_STATES = frozenset({"unavailable", "throttled"})
 _SERVER_ERROR_STATUS_MIN = 500
+_CONFLICT_STATUS = 409
+"""Amazon's OperationAborted; a gateway over a file system has other codes, as when it removes the empty directory into
+which an object is just being put. A condition that does not hold has a code of its own."""
 _THROTTLING_STATUSES = frozenset({429, 503})
 """Whatever the code says: gateways have words of their own, or none."""
 
@@ -107,6 +110,8 @@ class Failure:
     may_repeat: bool
     condition_failed: bool = False
     """A precondition did not hold, or a racing request won: the outcome of this one is unknown."""
+    collided: bool = False
+    """Refused because of another request that ran at the same moment: nothing was done, and a repeat may go well."""
 
 
 class RequestSender:
@@ -126,16 +131,22 @@ class RequestSender:
     async def once(
         self, operation: str, key: str, request: Callable[[], Awaitable[_Answer]]
     ) -> _Answer:
-        """One attempt. Raises ConditionFailedError, StorageError."""
-        answer = await self._attempt(operation, key, request)
-        if isinstance(answer, Failure):
-            raise _error_of(answer)
-        return answer
+        """One attempt that may have an effect. Raises ConditionFailedError, StorageError."""
+        return await self._attempts(operation, key, request, lambda failure: failure.collided)
 
     async def repeatable(
         self, operation: str, key: str, request: Callable[[], Awaitable[_Answer]]
     ) -> _Answer:
         """As many attempts as the settings allow. `request` may take effect more than once, with the same result."""
+        return await self._attempts(operation, key, request, lambda failure: failure.may_repeat)
+
+    async def _attempts(
+        self,
+        operation: str,
+        key: str,
+        request: Callable[[], Awaitable[_Answer]],
+        may_repeat: Callable[[Failure], bool],
+    ) -> _Answer:
         attempts_left = self._settings.attempts_max
         backoff = Backoff(
             seconds_first=self._settings.retry_seconds_first,
@@ -147,7 +158,7 @@ class RequestSender:
             if not isinstance(answer, Failure):
                 return answer
             attempts_left -= 1
-            if not answer.may_repeat or attempts_left <= 0:
+            if not may_repeat(answer) or attempts_left <= 0:
                 raise _error_of(answer)
             self.statistics.retries += 1
             await asyncio.sleep(backoff.next_seconds())
@@ -210,8 +221,9 @@ def _failure_of_answer(cause: ClientError, where: str) -> Failure:
     )
     error = StorageUnavailableError(f"s3 refuses: {code} {text} {where}", state=state)
     passes = status >= _SERVER_ERROR_STATUS_MIN or state == "throttled" or code == _STALLED_CODE
-    repeat = state in _REPEATED_STATES and passes
-    return Failure(error, state, may_repeat=repeat)
+    collided = status == _CONFLICT_STATUS
+    repeat = (state in _REPEATED_STATES and passes) or collided
+    return Failure(error, state, may_repeat=repeat, collided=collided)
 
 
 class RequestStatistics:

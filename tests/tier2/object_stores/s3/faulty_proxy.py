@@ -24,6 +24,8 @@ class Fault(Enum):
     CLOCK_SKEW = "403 RequestTimeTooSkewed"
     REQUEST_TIMEOUT = "400 RequestTimeout"
     NO_SUCH_UPLOAD = "404 NoSuchUpload"
+    ABORTED = "409 OperationAborted"
+    IS_DIRECTORY = "409 ExistingObjectIsDirectory"
     RANGE_IGNORED = "200 with the whole object"
     NO_TAG = "an answer without its ETag"
     HALF_BODY = "the connection breaks in the middle of the answer"
@@ -39,6 +41,8 @@ _ANSWERS = {
     Fault.CLOCK_SKEW: (403, "RequestTimeTooSkewed"),
     Fault.REQUEST_TIMEOUT: (400, "RequestTimeout"),
     Fault.NO_SUCH_UPLOAD: (404, "NoSuchUpload"),
+    Fault.ABORTED: (409, "OperationAborted"),
+    Fault.IS_DIRECTORY: (409, "ExistingObjectIsDirectory"),
 }
 
 

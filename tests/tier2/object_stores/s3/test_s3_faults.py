@@ -49,6 +49,8 @@ async def store(proxy: FaultyProxy, bucket: str) -> AsyncIterator[S3ObjectStore]
         Fault.SLOW_DOWN,
         Fault.TOO_MANY,
         Fault.SERVER_ERROR,
+        Fault.ABORTED,
+        Fault.IS_DIRECTORY,
     ],
 )
 async def test_h2_a_put_whose_first_attempts_fail_is_stored_once_and_whole(
@@ -77,6 +79,19 @@ async def test_h4_a_conditional_put_is_sent_once_even_if_its_answer_is_lost(
     assert (await store.get("root")).content == b"two"
     with pytest.raises(ObjectChangedError):
         await store.put_if_match("root", b"three", tag)
+
+
+@pytest.mark.parametrize("fault", [Fault.ABORTED, Fault.IS_DIRECTORY])
+async def test_a_conditional_put_that_met_another_request_is_sent_again_since_nothing_was_done(
+    store: S3ObjectStore, proxy: FaultyProxy, fault: Fault
+) -> None:
+    proxy.plan("PUT", fault)
+    tag = await store.put_if_absent("root", b"one")
+    proxy.plan("PUT", fault, fault)
+    await store.put_if_match("root", b"two", tag)
+    assert (await store.get("root")).content == b"two"
+    assert proxy.count("PUT") == 5
+    assert store.statistics.retries == 3
 
 
 async def test_h4_a_lost_creation_is_read_back_by_the_caller(
