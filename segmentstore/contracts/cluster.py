@@ -1,0 +1,61 @@
+"""A cluster as its processes see one another: nodes, where containers are, and for how long a node may be sure of it.
+
+    node        a process that runs containers; it has an id that no other process ever had
+    controller  a process that answers the controller's calls; one at a time is the leader, which assigns containers
+    lease       what a node holds while its session in the coordination store is known to last
+
+Invariants:
+
+- What a process knows of others may be late. A request at the wrong node is refused there, and costs a round trip.
+- A node whose lease is not valid answers nothing that another owner of its containers could contradict.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from segmentstore.contracts.containers import HostId
+from segmentstore.contracts.identifiers import ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """A node as it registered. Addresses are HOST:PORT, as others reach it."""
+
+    node_id: HostId
+    http: str
+    wire: str
+    capacity: int
+    """How many containers it takes at most; 0: any number."""
+    version: str
+    """Of the program."""
+
+
+class ContainerLocations(Protocol):
+    """Which node has which container, as far as this process has heard. Calls without `await` look into memory."""
+
+    @property
+    def container_count(self) -> int: ...
+
+    def owner_of(self, container_id: ContainerId) -> ClusterNode | None:
+        """The node that the container is assigned to; None if it is given to none, or to one that is gone."""
+
+    def nodes(self) -> Sequence[ClusterNode]:
+        """Those that are registered, by id."""
+
+    async def refresh(self) -> None:
+        """Returns when what was decided before the call is known here: after a wrong host, before another try.
+
+        Raises an error of ErrorKind.UNAVAILABLE if the coordination store does not answer.
+        """
+
+
+class Lease(Protocol):
+    """A node's right to its containers, by time."""
+
+    def is_valid(self) -> bool:
+        """Whether no other node can have been given a container of this node by now. Costs one look at the clock.
+
+        It is true until some time before the session can end, counted from when a request was *sent* that was answered.
+        Once it was false for an assignment it stays false for that session.
+        """
