@@ -151,9 +151,15 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             registry.get(container_id)  # raises unless it runs: only an owner at work may publish
             return containers.storage_of(container_id)
 
-        def backup_owners() -> Sequence[tuple[ContainerId, BackupOwner]]:
-            # None while one is missing: a backup of a part of the store is none.
-            return [(each.container_id, each.backups) for each in registry.all_running()]
+        def backup_owners(
+            containers: Sequence[ContainerId] | None,
+        ) -> Sequence[tuple[ContainerId, BackupOwner]]:
+            if containers is None:
+                # None while one is missing: a backup of a part of the store is none.
+                running = registry.all_running()
+            else:
+                running = [registry.get(container_id) for container_id in containers]
+            return [(each.container_id, each.backups) for each in running]
 
         store = SegmentStore(registry=registry)
         servers = Servers(
