@@ -114,7 +114,9 @@ class Router:
             except Refusal as refusal:
                 response = refusal_response(refusal)
             except SegmentStoreError as error:
-                response = refusal_response(refusal_of(error, self._settings.retry_after_seconds))
+                response = refusal_response(
+                    refusal_of(error, self._settings.retry_after_seconds, method=request.method)
+                )
             except web.HTTPException as error:
                 response = refusal_response(refusal_of_http(error))
             except ConnectionError:

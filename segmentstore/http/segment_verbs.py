@@ -95,6 +95,7 @@ from segmentstore.http.responses import (
     json_response,
     method_not_allowed,
     not_found,
+    outcome_unknown,
 )
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import configuration_of, is_reserved_key
@@ -309,7 +310,15 @@ class SegmentVerbs:
                 if before != b"\n":
                     raise conflict(f"offset lies inside a message of a JSON stream offset={offset}")
         await self._segments.truncate(name, offset)
-        return json_response(200, properties_as_json(await self._segments.info(name)))
+        try:
+            properties = await self._segments.info(name)
+        except SegmentStoreError as error:
+            # A refusal would say that nothing was done.
+            raise outcome_unknown(
+                f"the segment is truncated, and no container says how: {error}",
+                self._settings.retry_after_seconds,
+            ) from error
+        return json_response(200, properties_as_json(properties))
 
     async def _merge(self, request: web.BaseRequest, name: str) -> web.Response:
         asked = await self._bodies.read_json_object(request, optional=("source",))
