@@ -363,9 +363,10 @@ class JavaLedgerReader:
     async def _why_not_read(self, first: int, last: int, what: str) -> DurableDataLogError:
         """Damage it is only if no bookie that may have the entries is away, and the ledger was not deleted."""
         try:
-            await self._client.open_fenced(self._ledger_id)
+            other = await self._client.open_fenced(self._ledger_id)
         except LedgerNotFoundError as error:
             return error
+        await other.close()
         _, are_all_here = await self._client._call(
             lambda number: self._bridge.java.areBookiesHere(number, self._handle, first, last), what
         )
