@@ -32,6 +32,8 @@ from typing import TypeAlias, cast
 from containers.container_settings import RetentionRule
 from segmentstore.codec.quantities import parse_bytes, parse_seconds
 from segmentstore.contracts.errors import InvalidRequestError
+from tier1.bookkeeper.ledgers import Quorum
+from tier1.bookkeeper.settings import check_quorums
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -286,6 +288,17 @@ class BookKeeperSettings:
         minimum=64 * MIB,
         maximum=64 * GIB,
     )
+
+    @property
+    def quorum(self) -> Quorum:
+        return Quorum(
+            ensemble=self.ensemble_count, write=self.write_quorum_count, ack=self.ack_quorum_count
+        )
+
+    @property
+    def quorum_with_few_bookies(self) -> Quorum | None:
+        few = self.few_bookies_count
+        return Quorum(few, few, few) if few else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -606,17 +619,11 @@ def _check_tier1(settings: ServiceSettings) -> list[str]:
             f"tier1.kind must be file, memory or bookkeeper://ZK1[:PORT],ZK2/LEDGERS, not {kind!r}"
         )
     bookies = settings.bookkeeper
-    if not bookies.ack_quorum_count <= bookies.write_quorum_count <= bookies.ensemble_count:
-        problems.append(
-            "bookkeeper.ack_quorum_count must not be above bookkeeper.write_quorum_count, nor that above"
-            " bookkeeper.ensemble_count"
-        )
-    few = bookies.few_bookies_count
-    if few and not bookies.ack_quorum_count <= few < bookies.ensemble_count:
-        problems.append(
-            "bookkeeper.few_bookies_count must be below bookkeeper.ensemble_count, and no acknowledged entry may have"
-            f" fewer copies then: at least bookkeeper.ack_quorum_count, or 0, not {few}"
-        )
+    try:
+        check_quorums(bookies.quorum, bookies.quorum_with_few_bookies)
+    except ValueError as error:
+        names = ("ensemble_count", "write_quorum_count", "ack_quorum_count", "few_bookies_count")
+        problems.append(f"{', '.join(f'bookkeeper.{name}' for name in names)}: {error}")
     if _NODE_PATH.fullmatch(bookies.root) is None:
         problems.append(
             f"bookkeeper.root must be a path such as /segmentstore, not {bookies.root!r}"
