@@ -167,7 +167,7 @@ class Servers:
             host=host,
             port=port,
             append_bytes_max=self._settings.http.append_bytes_max,
-            hosts=split_list(self._settings.http.hosts),
+            hosts=(*split_list(self._settings.http.hosts), *self._own_names()),
             cors_origins=split_list(self._settings.http.cors_origins),
         )
         return build_server(
@@ -185,6 +185,11 @@ class Servers:
             cluster=self._cluster,
             parts=None if self._cluster is None else store,
         )
+
+    def _own_names(self) -> Sequence[str]:
+        """By which other nodes address this one."""
+        advertised = self._settings.http.advertised_address
+        return [split_address(advertised)[0]] if advertised else []
 
     def health(self) -> NodeHealth:
         """What `/health` says."""

@@ -211,7 +211,7 @@ def build_server(
             wall_clock=wall_clock,
             streams_max=settings.expiring_streams_max,
         ),
-        forks=ForkRegistry(segments=segments),
+        forks=ForkRegistry(segments=segments, has_all_containers=cluster is None),
         list_here=None if here is None else here.list_page,
         is_here=_everywhere if here is None else here.has,
     )

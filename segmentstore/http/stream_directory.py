@@ -12,6 +12,7 @@ last accesses by which streams expire (StreamExpiry), and the names that forks k
 """
 
 import asyncio
+import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -37,7 +38,7 @@ from segmentstore.contracts.segments import (
     SegmentProperties,
     SegmentReads,
 )
-from segmentstore.http.requests import FORK_REGISTRY_SUFFIX, is_reserved
+from segmentstore.http.requests import FORK_REGISTRY_SUFFIX, RESERVED_PART, is_reserved
 from segmentstore.http.responses import gone, not_found
 from segmentstore.http.stream_attributes import (
     DELETED_KEY,
@@ -54,6 +55,8 @@ from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.runtime.keyed_locks import KeyedLocks
 
 logger = logging.getLogger(__name__)
+
+_LONG_NAMES_PREFIX = RESERVED_PART + "/forks/"
 
 _Result = TypeVar("_Result")
 ListPage = Callable[[str, int], Awaitable[Sequence[SegmentProperties]]]
@@ -365,7 +368,8 @@ class ForkRegistry:
     taken. The registry of a source is a small segment of its own (of a name that users cannot reach), because the
     source itself may be sealed when it is forked and is really removed when it is deleted. Its name is the source's
     with a suffix, behind which it lives in the source's container: what is asked of the two is asked of one node. A
-    name that leaves no room for the suffix cannot be forked.
+    name that leaves no room for the suffix has its registry under its SHA-256, in whatever container that is; where not
+    all containers are here, in a cluster, a stream of such a name cannot be forked.
 
     - The registry exists from the first fork on; it counts forks up before the copy begins and down after a fork is
       gone.
@@ -376,8 +380,9 @@ class ForkRegistry:
       exists (a crash, a merge that was refused) means nothing.
     """
 
-    def __init__(self, *, segments: SegmentApi) -> None:
+    def __init__(self, *, segments: SegmentApi, has_all_containers: bool = True) -> None:
         self._segments = segments
+        self._has_all_containers = has_all_containers
         self._locks = KeyedLocks[str]()
 
     async def is_deleted(self, name: str) -> bool:
@@ -391,16 +396,17 @@ class ForkRegistry:
         Counted only while the source exists: what removes it then sees the count, and keeps the name taken. A fork of
         a name that was free already could have a successor of that name for its own fork, and neither ever goes.
         """
-        if len(_fork_registry_of(source).encode()) > NAME_BYTES_MAX:
+        registry = self._registry_of(source)
+        if registry is None:
             raise InvalidRequestError(
-                f"the name is too long for a stream with forks name={source!r}"
+                f"in a cluster the name is too long for a stream with forks name={source!r}"
             )
         async with self._locks.held(source):
             if (await self._segments.info(source)).segment_id != source_id:
                 raise SegmentNotFoundError(source)
             with suppress(SegmentExistsError):
-                await self._segments.create(_fork_registry_of(source))
-            await self._accumulate(source, 1)
+                await self._segments.create(registry)
+            await self._accumulate(registry, 1)
 
     async def release(self, origin: ForkOrigin | None) -> None:
         """A fork is gone: its source's name, and its source's source's, may become free. Raises nothing."""
@@ -421,12 +427,13 @@ class ForkRegistry:
         What `take` gave.
         """
         async with self._locks.held(name):
-            has_forks = await self._attributes(name) is not None
-            if has_forks:
+            registry = self._registry_of(name)
+            has_forks = registry is not None and await self._attributes(name) is not None
+            if registry is not None and has_forks:
                 updates = [AttributeUpdate(DELETED_KEY, 1)]
                 if origin is not None:
                     updates.append(AttributeUpdate(FORK_ORIGIN_KEY, origin.encode()))
-                await self._segments.update_attributes(_fork_registry_of(name), updates)
+                await self._segments.update_attributes(registry, updates)
             taken = await take()
         if not has_forks:
             await self.release(origin)
@@ -434,14 +441,15 @@ class ForkRegistry:
 
     async def _count_down(self, source: str) -> ForkOrigin | None:
         """If that frees the source's name, what the source itself was forked from."""
+        registry = self._registry_of(source)
         attributes = await self._attributes(source)
-        if attributes is None:
+        if registry is None or attributes is None:
             return None
         count = attributes.get(FORK_COUNT_KEY)
         if isinstance(count, int) and count > 1:
-            await self._accumulate(source, -1)
+            await self._accumulate(registry, -1)
             return None
-        await self._segments.delete(_fork_registry_of(source))
+        await self._segments.delete(registry)
         if DELETED_KEY not in attributes:
             return None
         origin = configuration_of(attributes).fork_origin
@@ -457,18 +465,24 @@ class ForkRegistry:
             return False
         return configuration_of(properties.core_attributes).fork_origin == origin
 
-    async def _accumulate(self, source: str, change: int) -> None:
+    async def _accumulate(self, registry: str, change: int) -> None:
         update = AttributeUpdate(FORK_COUNT_KEY, change, AttributeUpdateType.ACCUMULATE)
-        await self._segments.update_attributes(_fork_registry_of(source), [update])
+        await self._segments.update_attributes(registry, [update])
 
     async def _attributes(self, name: str) -> dict[AttributeKey, AttributeValue] | None:
-        if len(_fork_registry_of(name).encode()) > NAME_BYTES_MAX:
+        registry = self._registry_of(name)
+        if registry is None:
             return None
         try:
-            return dict(await self._segments.attributes(_fork_registry_of(name)))
+            return dict(await self._segments.attributes(registry))
         except SegmentNotFoundError:
             return None
 
-
-def _fork_registry_of(source: str) -> str:
-    return source + FORK_REGISTRY_SUFFIX
+    def _registry_of(self, source: str) -> str | None:
+        """The name of its registry; None if it can have none."""
+        beside = source + FORK_REGISTRY_SUFFIX
+        if len(beside.encode()) <= NAME_BYTES_MAX:
+            return beside
+        if not self._has_all_containers:
+            return None
+        return _LONG_NAMES_PREFIX + hashlib.sha256(source.encode()).hexdigest()

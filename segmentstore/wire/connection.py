@@ -48,6 +48,7 @@ from segmentstore.wire.requests import LEASE_IS_OVER, ConnectionRequests, TokenV
 from segmentstore.wire.segment_commands import SegmentCommands
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
+from segmentstore.wire.store_calls import StoreCalls
 from segmentstore.wire.table_commands import TableCommands
 from segmentstore.wire.writers import ConnectionAppends
 
@@ -69,6 +70,7 @@ class ConnectionServices:
     reads: SegmentReads | None
     segment_commands: SegmentCommands
     table_commands: TableCommands
+    store_calls: StoreCalls | None
     verify_token: TokenVerifier | None
     system_is_closed: bool
     owner_address: OwnerAddress
@@ -174,6 +176,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._requests = ConnectionRequests(
             segment_commands=self._services.segment_commands,
             table_commands=self._services.table_commands,
+            store_calls=self._services.store_calls,
             verify_token=self._services.verify_token,
             system_is_closed=self._services.system_is_closed,
             outgoing=self._outgoing,

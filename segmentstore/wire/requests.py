@@ -11,6 +11,7 @@
   Appends go on to the container, whose log refuses them once it has another owner.
 - Requests of one table are taken in order (`table_order.py`).
 - What a request wants to store counts as un-acknowledged until it is answered.
+- Calls of a controller in another process (`store_calls.py`) are not requests: they have answers of their own.
 - A transient segment that this connection made and that no merge has taken, or may still take, goes with the connection
   (`abandoned`).
 """
@@ -35,6 +36,7 @@ from segmentstore.codec.wire_protocol.segments import (
     MergeSegmentsBatch,
     SegmentCreated,
 )
+from segmentstore.codec.wire_protocol.store_calls import STORE_CALL_TYPES
 from segmentstore.codec.wire_protocol.tables import ReadTable, RemoveTableKeys, UpdateTableEntries
 from segmentstore.contracts.errors import (
     SegmentNotFoundError,
@@ -46,6 +48,7 @@ from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.replies import OwnerAddress, SendBuffer, reply_to_error
 from segmentstore.wire.segment_commands import CommandHandler, SegmentCommands
 from segmentstore.wire.statistics import WireCounters
+from segmentstore.wire.store_calls import ControllerConnection, StoreCalls
 from segmentstore.wire.table_commands import TableCommands, TableLookupBatcher, TableUpdateBatcher
 from segmentstore.wire.table_order import TableOrder
 
@@ -94,6 +97,7 @@ class ConnectionRequests:
         *,
         segment_commands: SegmentCommands,
         table_commands: TableCommands,
+        store_calls: StoreCalls | None,
         verify_token: TokenVerifier | None,
         system_is_closed: bool,
         outgoing: SendBuffer,
@@ -111,6 +115,8 @@ class ConnectionRequests:
         self._has_lease = has_lease
         self.fail = fail
         self._segment_handlers = segment_commands.handlers
+        self._store_calls = store_calls
+        self._controller = ControllerConnection(outgoing=outgoing, fail=close_connection)
         self._verify_token = verify_token
         self._system_is_closed = system_is_closed
         self._outgoing = outgoing
@@ -160,6 +166,9 @@ class ConnectionRequests:
     def take(self, command: Command) -> None:
         """Answers now or later. Raises ProtocolError for a command that is no request."""
         self.submit_updates()
+        if self._store_calls is not None and command.type in STORE_CALL_TYPES:
+            self._store_calls.take(command, self._controller)
+            return
         if not self.is_allowed(command):
             return
         self._counters.requests += 1

@@ -29,6 +29,7 @@ from segmentstore.wire.segment_commands import (
 )
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters, WireStatistics
+from segmentstore.wire.store_calls import StoreCallAccess, StoreCalls
 from segmentstore.wire.table_commands import TableCommands
 
 _LOGGER = logging.getLogger(__name__)
@@ -51,14 +52,24 @@ class WireServer:
         system_is_closed: bool = False,
         reads: SegmentReads | None = None,
         cluster: NodeInCluster | None = None,
+        store_calls: StoreCallAccess | None = None,
     ) -> None:
         """Without `verify_token` every token will do; without `flush_container` a flush is of all containers; without
         `list_chunks` chunks cannot be listed; without `event_near` events are looked for from the segment's start.
         `random` names transient segments. With `system_is_closed` segments below "_system/" are not for clients.
-        `reads` answers reads of containers that are not here; without it they are refused. `cluster` is for a node of
-        one: it names the node that has a container, and its lease says when this one answers nothing."""
+        `reads` answers reads of containers that are not here; without it they are refused. Controllers of other
+        processes are answered with `store_calls`, also about segments below "_system/". `cluster` is for a node of one:
+        it names the node that has a container, and its lease says when this one answers nothing."""
         self._settings = settings
         self._counters = WireCounters()
+        self._store_calls: StoreCalls | None = None
+        if store_calls is not None:
+            self._store_calls = StoreCalls(
+                segments=segments,
+                tables=tables,
+                access=store_calls,
+                calls_max=settings.store_calls_max,
+            )
         self._segment_handles: HandleCache[Segment] = HandleCache(
             open_handle=segments.open_segment,
             idle_max=settings.pins_idle_max,
@@ -86,6 +97,7 @@ class WireServer:
             table_commands=TableCommands(
                 tables=tables, handles=self._table_handles, settings=settings
             ),
+            store_calls=self._store_calls,
             verify_token=verify_token,
             system_is_closed=system_is_closed,
             owner_address=unknown_address if cluster is None else _addresses_in(cluster),
@@ -135,6 +147,8 @@ class WireServer:
             await self._wait_until_all_closed()
         for connection in connections:
             await connection.join()
+        if self._store_calls is not None:
+            await self._store_calls.close()
         await self._tasks.close()
         await self._deletions.close()
         await self._segment_handles.close()
@@ -160,6 +174,8 @@ class WireServer:
         """O(connections, writers and handles)."""
         self._segment_handles.check()
         self._table_handles.check()
+        if self._store_calls is not None:
+            self._store_calls.check()
         for connection in self._connections:
             connection.check()
 

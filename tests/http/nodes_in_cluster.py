@@ -50,8 +50,8 @@ class TableOfLocations:
 class SegmentsOfNode(MemorySegments):
     """What one node has: verbs over all containers touch the asked ones."""
 
-    def __init__(self) -> None:
-        super().__init__(container_count=CONTAINERS)
+    def __init__(self, *, container_count: int = CONTAINERS) -> None:
+        super().__init__(container_count=container_count)
         self.served: set[ContainerId] = set()
         self.flushed: list[ContainerId] = []
 
@@ -123,10 +123,10 @@ def name_in(container_id: int, prefix: str = "s") -> str:
 
 @asynccontextmanager
 async def running_member(
-    node_id: str, settings: HttpSettings = SETTINGS
+    node_id: str, settings: HttpSettings = SETTINGS, segments: SegmentsOfNode | None = None
 ) -> AsyncIterator[ClusterMember]:
     locations = TableOfLocations()
-    segments = SegmentsOfNode()
+    segments = segments or SegmentsOfNode()
     lease = [True]
     identity = HostId(node_id)
     clock = TurnableClock(START_MS)
@@ -156,6 +156,17 @@ async def running_member(
 def registration(member: ClusterMember) -> ClusterNode:
     host, port = member.node.server.address
     return ClusterNode(member.node_id, f"{host}:{port}", "127.0.0.1:1", 0, "test")
+
+
+@asynccontextmanager
+async def node_beside_the_owner(segments: SegmentsOfNode) -> AsyncIterator[Node]:
+    """A node that has nothing; another one, whose clock and health these are, has everything."""
+    async with running_member("far", segments=segments) as far, running_member("near") as near:
+        near.locations.registered = {each.node_id: registration(each) for each in (near, far)}
+        for number in range(CONTAINERS):
+            far.served.add(ContainerId(number))
+            near.locations.owners[ContainerId(number)] = far.node_id
+        yield Node(near.node.server, far.node.clock, far.node.containers)
 
 
 @asynccontextmanager
