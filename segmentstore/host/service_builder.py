@@ -30,6 +30,7 @@ from containers.container_settings import (
 )
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.codec.stream_names import is_of_internal_stream
+from segmentstore.contracts.cluster import NodeInCluster
 from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_manager import ContainerManager, InProcessAssignmentSource
@@ -142,9 +143,16 @@ class _Parts:
         self.registry.get(container_id)
         return self.containers.storage_of(container_id)
 
-    def backup_owners(self) -> Sequence[tuple[ContainerId, BackupOwner]]:
-        """None while one is missing: a backup of a part of the store is none."""
-        return [(each.container_id, each.backups) for each in self.registry.all_running()]
+    def backup_owners(
+        self, containers: Sequence[ContainerId] | None
+    ) -> Sequence[tuple[ContainerId, BackupOwner]]:
+        """Of these (None: all of the store); none while one is missing: a backup of a part is none."""
+        running = (
+            self.registry.all_running()
+            if containers is None
+            else [self.registry.get(container_id) for container_id in containers]
+        )
+        return [(each.container_id, each.backups) for each in running]
 
     def servers(
         self,
@@ -152,8 +160,9 @@ class _Parts:
         outside: _Outside,
         *,
         complaints: Callable[[], Sequence[str]],
+        cluster: NodeInCluster | None = None,
     ) -> Servers:
-        """`complaints`: of the assignment."""
+        """`complaints`: of the assignment. `cluster` is for a node of one."""
         return Servers(
             settings=settings,
             store=self.store,
@@ -178,6 +187,7 @@ class _Parts:
                 storage_of=self.swap_owner,
                 container_count=self.registry.container_count,
             ),
+            cluster=cluster,
         )
 
 
