@@ -244,7 +244,7 @@ class LocalCluster:
     async def problems(self) -> list[str]:
         """What `segmentstore cluster check` says of it."""
         process = await asyncio.create_subprocess_exec(
-            *_segmentstore("cluster", "check", "--cluster", self.place, "--tier2", TIER2),
+            *_segmentstore("cluster", "check", "--cluster", self.place),
             env={**os.environ, **self._python_path(), **self.environment()},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
@@ -297,6 +297,10 @@ class LocalCluster:
                 words = ["node", "--data", str(self.directory / process.name)]
                 words += ["--http", process.http, "--wire", process.wire, "--tier2", TIER2]
                 words += ["--containers", str(self.plan.containers)]
+                words += ["--set", f"cluster.node_name={process.name}"]
+                words += ["--set", "bookkeeper.heap_bytes_max=96MiB"]
+                words += ["--set", "bookkeeper.direct_bytes_max=128MiB"]
+                words += ["--set", "cache.bytes_max=96MiB"]
             case _:
                 words = ["controller", "--http", process.http, "--listen", process.grpc]
         words += ["--cluster", self.place]

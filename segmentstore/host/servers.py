@@ -28,6 +28,7 @@ from segmentstore.http.tier2_verbs import BackupOwnerSource, SwapOwnerSource
 from segmentstore.runtime.clock import WallClock
 from segmentstore.wire.server import WireServer
 from segmentstore.wire.settings import WireSettings
+from segmentstore.wire.store_calls import StoreCallAccess
 
 _OFF = "off"
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -59,7 +60,9 @@ class Servers:
         swap_owner: SwapOwnerSource,
         backup_owners: BackupOwnerSource,
         layout: SegmentLayout,
+        store_calls: StoreCallAccess | None = None,
     ) -> None:
+        """`store_calls` is for a node of a cluster, whose controllers are other processes."""
         self._settings = settings
         self._process_metrics = process_metrics
         self._swap_owner = swap_owner
@@ -84,8 +87,10 @@ class Servers:
                 flush_container=flush_container,
                 list_chunks=layout.list_chunks,
                 event_near=layout.event_near,
-                # Without a controller here, another one may keep its records in the store.
-                system_is_closed=settings.controller.address != _OFF,
+                store_calls=store_calls,
+                # Without a controller here, another one may keep its records in the store; one of a cluster has calls
+                # of its own.
+                system_is_closed=settings.controller.address != _OFF or store_calls is not None,
             )
         if settings.controller.address != _OFF:
             controller = Controller(
@@ -135,11 +140,11 @@ class Servers:
     def addresses(self) -> ServerAddresses:
         """After start()."""
         return ServerAddresses(
-            http=_text(*self._http.address),
-            wire="" if self._wire is None else _text(*self._wire.address),
+            http=address_text(*self._http.address),
+            wire="" if self._wire is None else address_text(*self._wire.address),
             controller=""
             if self._controller_server is None
-            else _text(
+            else address_text(
                 split_address(self._settings.controller.address)[0], self._controller_server.port
             ),
         )
@@ -207,5 +212,6 @@ class Servers:
         return {f"wire_{name}": number for name, number in numbers.items()}
 
 
-def _text(host: str, port: int) -> str:
+def address_text(host: str, port: int) -> str:
+    """HOST:PORT; an IPv6 address is bracketed."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
