@@ -14,8 +14,9 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 from math import inf
+from typing import Final
 
-from segmentstore.cluster.leader import Leadership
+from segmentstore.cluster.leader import Leadership, LeadershipLostError
 from segmentstore.cluster.placement import (
     Observed,
     PlacementSettings,
@@ -41,7 +42,9 @@ from segmentstore.contracts.cluster import ClusterNode
 from segmentstore.contracts.containers import HostId
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.coordination.coordination_store import (
+    CoordinationUnavailableError,
     CreateValue,
+    SessionLostError,
     SetValue,
     ValueChangedError,
 )
@@ -49,6 +52,9 @@ from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.waiting import wait_for_event
 
 _LOG = logging.getLogger(__name__)
+
+_RETRY_SECONDS_FIRST: Final = 0.05
+_RETRY_SECONDS_MAX: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +90,28 @@ class Assigner:
         """Of the value that holds the map."""
         self._node_ids: list[HostId] = []
         self._nodes_since = 0.0
+        self._loads: dict[ContainerId, float] = {}
         self._pauses: dict[tuple[ContainerId, int], float] = {}
         """When the pause behind a failure of a container ends, by container and number of failures."""
         self._running_since: dict[tuple[ContainerId, int], float] = {}
         """Since when a container with failures behind it runs, by container and `since`."""
 
     async def run(self) -> None:
-        """Raises LeadershipLostError, CoordinationUnavailableError."""
+        """Raises LeadershipLostError, SessionLostError."""
+        backoff = Backoff(seconds_first=_RETRY_SECONDS_FIRST, seconds_max=_RETRY_SECONDS_MAX)
         while True:
             self._changed.clear()
             try:
                 next_look = await self._round()
-            except ValueChangedError:
-                # A commit of this leader was made though its answer was lost.
+            except (LeadershipLostError, SessionLostError):
+                raise
+            except (CoordinationUnavailableError, ValueChangedError) as error:
+                # A commit of this leader may have been made though its answer was lost: the map is read again.
+                _LOG.info("the assignment is decided again: %s", error)
                 self._map = None
+                await asyncio.sleep(backoff.next_seconds())
                 continue
+            backoff.reset()
             await wait_for_event(
                 self._changed,
                 until=min(next_look, self._loop.time() + self._settings.look_seconds_max),
@@ -115,8 +128,15 @@ class Assigner:
         now = self._loop.time()
         if self._waits_for_nodes(nodes, now):
             return self._nodes_since + self._settings.first_assignment_seconds
+        for report in reports.values():
+            self._loads.update(report.loads)
         observed = Observed(
-            nodes, reports, wishes, self._held_back(now), self._forgiven(reports, now)
+            nodes=nodes,
+            reports=reports,
+            wishes=wishes,
+            loads=self._loads,
+            held_back=self._held_back(now),
+            forgiven=self._forgiven(reports, now),
         )
         following = next_assignment(
             self._map,

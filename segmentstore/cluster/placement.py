@@ -57,6 +57,8 @@ class Observed:
     nodes: Sequence[ClusterNode]
     reports: Mapping[HostId, NodeReport] = field(default_factory=dict)
     wishes: Wishes = field(default_factory=Wishes)
+    loads: Mapping[ContainerId, float] = field(default_factory=dict)
+    """Of each container that was ever reported with one, the last; 1 is what another counts as."""
     held_back: AbstractSet[ContainerId] = frozenset()
     """Failed containers whose pause is not over."""
     forgiven: AbstractSet[ContainerId] = frozenset()
@@ -102,9 +104,7 @@ class _Planning:
             for node_id in self._nodes
             if any(is_named(node_id, name) for name in observed.wishes.drained)
         }
-        self._load_of = {
-            c: load for report in observed.reports.values() for c, load in report.loads.items()
-        }
+        self._load_of = observed.loads
         self._loads = dict.fromkeys(self._nodes, 0.0)
         self._counts = dict.fromkeys(self._nodes, 0)
 
@@ -280,7 +280,11 @@ class _Planning:
         movable = [
             c
             for c, each in self.containers.items()
-            if each.node == fullest and self._pinned_node(c) is None and 0 < self._load(c) < gap
+            if each.node == fullest
+            and self._pinned_node(c) is None
+            and 0 < self._load(c) < gap
+            # It would not be placed there.
+            and not (each.failure is not None and each.failure.node == emptiest)
         ]
         best = min(movable, key=lambda c: (abs(gap - 2 * self._load(c)), c), default=None)
         return None if best is None else (best, emptiest)

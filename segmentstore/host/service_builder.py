@@ -34,6 +34,7 @@ from containers.segment_container import StreamSegmentContainer
 from segmentstore.cluster.cluster_view import ClusterView
 from segmentstore.cluster.node_session import NodeSession
 from segmentstore.codec.stream_names import is_of_internal_stream
+from segmentstore.contracts.cluster import NodeInCluster
 from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.cluster_access import cluster_place
@@ -195,6 +196,12 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
             outside,
             complaints=membership.complaints,
             metrics=membership.metrics,
+            cluster=NodeInCluster(
+                locations=view,
+                node_id=lambda: membership.node_id,
+                is_lease_valid=membership.is_valid,
+                serves=parts.registry.serves,
+            ),
             store_calls=StoreCallAccess(
                 token=controller_token(place.identity, names),
                 containers=lambda number: parts.registry.get(ContainerId(number)),
@@ -266,9 +273,16 @@ class _Parts:
         self.registry.get(container_id)
         return self.containers.storage_of(container_id)
 
-    def backup_owners(self) -> Sequence[tuple[ContainerId, BackupOwner]]:
-        """None while one is missing: a backup of a part of the store is none."""
-        return [(each.container_id, each.backups) for each in self.registry.all_running()]
+    def backup_owners(
+        self, containers: Sequence[ContainerId] | None
+    ) -> Sequence[tuple[ContainerId, BackupOwner]]:
+        """Of these (None: all of the store); none while one is missing: a backup of a part is none."""
+        running = (
+            self.registry.all_running()
+            if containers is None
+            else [self.registry.get(container_id) for container_id in containers]
+        )
+        return [(each.container_id, each.backups) for each in running]
 
     def servers(
         self,
@@ -277,9 +291,10 @@ class _Parts:
         *,
         complaints: Callable[[], Sequence[str]],
         metrics: Callable[[], Mapping[str, float]] = dict,
+        cluster: NodeInCluster | None = None,
         store_calls: StoreCallAccess | None = None,
     ) -> Servers:
-        """`complaints` and `metrics`: of the assignment."""
+        """`complaints` and `metrics`: of the assignment. `cluster` and `store_calls` are for a node of a cluster."""
         return Servers(
             settings=settings,
             store=self.store,
@@ -306,6 +321,7 @@ class _Parts:
                 container_count=self.registry.container_count,
             ),
             store_calls=store_calls,
+            cluster=cluster,
         )
 
 

@@ -43,7 +43,7 @@ STATUS_OF_KIND: Mapping[ErrorKind, int] = {
     ErrorKind.FENCED: 503,
     ErrorKind.CORRUPT: 500,
 }
-_METHODS_THAT_CHANGE_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
+METHODS_THAT_CHANGE_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
@@ -85,7 +85,7 @@ def refusal_of(error: SegmentStoreError, retry_after_seconds: int, *, method: st
     status = STATUS_OF_KIND[error.kind]
     if status != 503:
         return Refusal(status, str(error), kind=error.kind.value)
-    if is_outcome_unknown(error) and method not in _METHODS_THAT_CHANGE_NOTHING:
+    if is_outcome_unknown(error) and method not in METHODS_THAT_CHANGE_NOTHING:
         return outcome_unknown(str(error), retry_after_seconds)
     return busy(str(error), retry_after_seconds)
 

@@ -42,8 +42,10 @@ class SimulatedCoordination:
     watch_seconds_max: float = 0.0
     """How late news of a change may be."""
     values: dict[str, _Value] = field(default_factory=dict)
-    on_change: Callable[[], None] = lambda: None
-    """Called behind every change, in the world."""
+    on_change: Callable[[str], None] = lambda _: None
+    """Called behind every change of a path."""
+    is_down: bool = False
+    """No session expires; all of them begin anew when it comes back."""
     _deadlines: dict[int, float] = field(default_factory=dict)
     _next_session: int = 1
     _waiting: dict[str, dict[Event, Context]] = field(default_factory=dict)
@@ -66,8 +68,13 @@ class SimulatedCoordination:
             loop.call_at(deadline, self._expire, session_id, deadline, context=Context())
 
     def _expire(self, session_id: int, deadline: float) -> None:
-        if self._deadlines.get(session_id) == deadline:
+        if not self.is_down and self._deadlines.get(session_id) == deadline:
             self.end(session_id)
+
+    def come_back(self) -> None:
+        self.is_down = False
+        for session_id in self._deadlines:
+            self.touch(session_id)
 
     def end(self, session_id: int) -> None:
         if self._deadlines.pop(session_id, None) is not None:
@@ -124,7 +131,7 @@ class SimulatedCoordination:
 
     def _tell(self, path: str) -> None:
         loop = asyncio.get_running_loop()
-        self.on_change()
+        self.on_change(path)
         for place in (path, f"{path.rpartition('/')[0]}/"):
             for event, context in self._waiting.pop(place, {}).items():
                 seconds = self.random.uniform(0, self.watch_seconds_max)
