@@ -62,7 +62,7 @@ from segmentstore.runtime.local_processes import (
     is_listening,
     start_process,
 )
-from tier1.bookkeeper.jars import Part, build
+from tier1.bookkeeper.jars import Part, build, is_built
 from tier1.bookkeeper.local_ensemble import LEDGERS_PATH, LocalEnsemble, Server
 
 ACCESS_KEY: Final = "local-cluster"
@@ -185,7 +185,8 @@ class LocalCluster:
         Raises InvalidRequestError if something is missing or a port is taken, ClusterNotReadyError.
         """
         for part in Part:
-            build(part)
+            if not is_built(part):
+                build(part)
         built_gateway()
         # A directory of the gateway is a bucket.
         (self.directory / "s3" / BUCKET).mkdir(parents=True, exist_ok=True)
