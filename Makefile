@@ -24,6 +24,7 @@ help:
 	@echo "make cluster DATA=DIR   three nodes, two controllers, BookKeeper and an S3 server on this machine; also needs Go"
 	@echo "make cluster-status DATA=DIR         what of it runs, and whether it works; make cluster-down DATA=DIR ends it"
 	@echo "make demo               a demonstration that checks itself; DEMO='--tier1 bookkeeper' on bookies of its own"
+	@echo "make demo CLUSTER=1 DATA=DIR         the same of a cluster, of which a node is killed; see make cluster"
 	@echo "make demo-spark         words of a stream counted on Spark three ways; needs Java 17"
 	@echo "make bench              throughput and latency, each beside a limit of the same run"
 	@echo "make bench BENCHMARKS=slow_tier2     one of them; --all adds those that take minutes"
@@ -107,8 +108,8 @@ SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 integration: setup
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m integration
 
-demo: $(SERVABLE) $(if $(findstring bookkeeper,$(DEMO)),$(BRIDGED))
-	@$(BIN)/python -m segmentstore.demo.store $(DEMO)
+demo: $(SERVABLE) $(if $(CLUSTER)$(findstring bookkeeper,$(DEMO)),$(BRIDGED))
+	@$(BIN)/python -m $(if $(CLUSTER),segmentstore.demo.cluster $(DATA),segmentstore.demo.store $(DEMO))
 
 demo-spark: setup
 	@$(BIN)/python -m segmentstore.demo.spark $(DEMO)

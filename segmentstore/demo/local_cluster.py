@@ -62,7 +62,7 @@ from segmentstore.runtime.local_processes import (
     is_listening,
     start_process,
 )
-from tier1.bookkeeper.jars import Part, build
+from tier1.bookkeeper.jars import Part, build, is_built
 from tier1.bookkeeper.local_ensemble import LEDGERS_PATH, LocalEnsemble, Server
 
 ACCESS_KEY: Final = "local-cluster"
@@ -185,7 +185,8 @@ class LocalCluster:
         Raises InvalidRequestError if something is missing or a port is taken, ClusterNotReadyError.
         """
         for part in Part:
-            build(part)
+            if not is_built(part):
+                build(part)
         built_gateway()
         # A directory of the gateway is a bucket.
         (self.directory / "s3" / BUCKET).mkdir(parents=True, exist_ok=True)
@@ -244,7 +245,7 @@ class LocalCluster:
     async def problems(self) -> list[str]:
         """What `segmentstore cluster check` says of it."""
         process = await asyncio.create_subprocess_exec(
-            *_segmentstore("cluster", "check", "--cluster", self.place, "--tier2", TIER2),
+            *_segmentstore("cluster", "check", "--cluster", self.place),
             env={**os.environ, **self._python_path(), **self.environment()},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
@@ -297,6 +298,10 @@ class LocalCluster:
                 words = ["node", "--data", str(self.directory / process.name)]
                 words += ["--http", process.http, "--wire", process.wire, "--tier2", TIER2]
                 words += ["--containers", str(self.plan.containers)]
+                words += ["--set", f"cluster.node_name={process.name}"]
+                words += ["--set", "bookkeeper.heap_bytes_max=96MiB"]
+                words += ["--set", "bookkeeper.direct_bytes_max=128MiB"]
+                words += ["--set", "cache.bytes_max=96MiB"]
             case _:
                 words = ["controller", "--http", process.http, "--listen", process.grpc]
         words += ["--cluster", self.place]

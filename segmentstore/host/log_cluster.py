@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from segmentstore.coordination.coordination_store import CoordinationSession, CoordinationStore
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, LogPlace
 from segmentstore.host.setting_sources import ResolvedSettings, resolve_settings
 from segmentstore.host.settings import (
@@ -166,6 +167,26 @@ async def connect_metadata(names: LogCluster, settings: BookKeeperSettings) -> M
 
     return await ZooKeeperMetadataStore.connect(
         names.servers, root=names.root, session_seconds=settings.session_seconds
+    )
+
+
+async def connect_coordination(
+    names: LogCluster, settings: BookKeeperSettings
+) -> CoordinationStore:
+    """A client of ZooKeeper. Raises InvalidRequestError, CoordinationUnavailableError."""
+    from segmentstore.coordination.zookeeper import ZooKeeperStore
+
+    return await ZooKeeperStore.connect(
+        names.servers, root=names.root, session_seconds=settings.session_seconds
+    )
+
+
+async def connect_session(names: LogCluster, session_seconds: float) -> CoordinationSession:
+    """A client of ZooKeeper with one session. Raises as connect_coordination()."""
+    from segmentstore.coordination.zookeeper import ZooKeeperStore
+
+    return await ZooKeeperStore.connect_session(
+        names.servers, root=names.root, session_seconds=session_seconds
     )
 
 

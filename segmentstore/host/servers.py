@@ -30,6 +30,7 @@ from segmentstore.http.tier2_verbs import BackupOwnerSource, SwapOwnerSource
 from segmentstore.runtime.clock import WallClock
 from segmentstore.wire.server import WireServer
 from segmentstore.wire.settings import WireSettings
+from segmentstore.wire.store_calls import StoreCallAccess
 
 _OFF = "off"
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -62,8 +63,12 @@ class Servers:
         backup_owners: BackupOwnerSource,
         layout: SegmentLayout,
         cluster: NodeInCluster | None = None,
+        store_calls: StoreCallAccess | None = None,
     ) -> None:
-        """`cluster` is for a node of one; a process without it has all containers."""
+        """`cluster` is for a node of one; a process without it has all containers.
+
+        `store_calls` is for one too, whose controllers are other processes.
+        """
         self._settings = settings
         self._cluster = cluster
         self._process_metrics = process_metrics
@@ -90,8 +95,10 @@ class Servers:
                 flush_container=flush_container,
                 list_chunks=layout.list_chunks,
                 event_near=layout.event_near,
-                # Without a controller here, another one may keep its records in the store.
-                system_is_closed=settings.controller.address != _OFF,
+                store_calls=store_calls,
+                # Without a controller here, another one may keep its records in the store; one of a cluster has calls
+                # of its own.
+                system_is_closed=settings.controller.address != _OFF or store_calls is not None,
                 cluster=cluster,
             )
         if settings.controller.address != _OFF:
@@ -142,11 +149,11 @@ class Servers:
     def addresses(self) -> ServerAddresses:
         """After start()."""
         return ServerAddresses(
-            http=_text(*self._http.address),
-            wire="" if self._wire is None else _text(*self._wire.address),
+            http=address_text(*self._http.address),
+            wire="" if self._wire is None else address_text(*self._wire.address),
             controller=""
             if self._controller_server is None
-            else _text(
+            else address_text(
                 split_address(self._settings.controller.address)[0], self._controller_server.port
             ),
         )
@@ -260,5 +267,6 @@ def health_of_node(
     return of_node, expected, complaints
 
 
-def _text(host: str, port: int) -> str:
+def address_text(host: str, port: int) -> str:
+    """HOST:PORT; an IPv6 address is bracketed."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

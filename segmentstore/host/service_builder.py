@@ -14,9 +14,11 @@ Invariants:
 
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from random import Random
 
@@ -29,26 +31,43 @@ from containers.container_settings import (
     WriterSettings,
 )
 from containers.segment_container import StreamSegmentContainer
+from segmentstore.cluster.cluster_view import ClusterView
+from segmentstore.cluster.node_session import NodeSession
 from segmentstore.codec.stream_names import is_of_internal_stream
 from segmentstore.contracts.cluster import NodeInCluster
 from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.host.cluster_access import cluster_place
 from segmentstore.host.container_manager import ContainerManager, InProcessAssignmentSource
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, DirectoryIdentity
-from segmentstore.host.log_cluster import OpenedCluster, choose_log_place, open_cluster
+from segmentstore.host.log_cluster import (
+    OpenedCluster,
+    choose_log_place,
+    connect_coordination,
+    connect_session,
+    open_cluster,
+)
 from segmentstore.host.logs import BookKeeperLogs, ContainerLogs, FileLogs, MemoryLogs
-from segmentstore.host.object_stores import Tier2Stores, tier2_place
+from segmentstore.host.node_membership import NodeMembership
+from segmentstore.host.object_stores import S3_SCHEME, Tier2Stores, tier2_place
 from segmentstore.host.published_container import PublishedContainer
 from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads
 from segmentstore.host.servers import Servers
 from segmentstore.host.setting_sources import ResolvedSettings
-from segmentstore.host.settings import ServiceSettings, parse_retention_rules
-from segmentstore.host.store_record import open_store_record
+from segmentstore.host.settings import (
+    ServiceSettings,
+    SettingsError,
+    is_reachable_address,
+    parse_retention_rules,
+    split_address,
+)
+from segmentstore.host.store_record import controller_token, open_store_record
 from segmentstore.runtime.clock import SystemWallClock, WallClock
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.runtime.files import FileSystem, SystemFileSystem
 from segmentstore.runtime.thread_pool import FairThreadPool, Lane
+from segmentstore.wire.store_calls import StoreCallAccess
 from tier1.file_log.settings import FileLogSettings
 from tier2.format.chunk_format import Compression
 from tier2.settings import StorageSettings
@@ -113,6 +132,117 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class NodeService:
+    """The parts that the caller of open_node() handles."""
+
+    registry: ContainerRegistry
+    view: ClusterView
+    membership: NodeMembership
+    servers: Servers
+    containers: "ContainerFactory"
+
+
+@asynccontextmanager
+async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
+    """A node of a cluster, whose parts exist and are not started yet; on exit they are gone.
+
+    Raises SettingsError, StoreRecordError, LedgerUnavailableError, and what open_service() raises.
+    """
+    settings = _node_settings(resolved)
+    outside = _Outside()
+    async with AsyncExitStack() as stack:
+        place = await _open_node_place(resolved, stack, outside)
+        assert place.cluster is not None, "a node without a cluster"
+        names, count = place.cluster.names, place.identity.container_count
+        store = await connect_coordination(names, settings.bookkeeper)
+        stack.push_async_callback(store.close)
+        view = ClusterView(store, container_count=count, random=outside.random)
+        await view.refresh()
+        parts = await _open_parts(resolved, place, stack, outside)
+
+        def register(on_lost: Callable[[], None]) -> Awaitable[NodeSession]:
+            addresses = servers.addresses()
+            http = settings.http.advertised_address or addresses.http
+            return NodeSession.register(
+                partial(connect_session, names, settings.cluster.session_seconds),
+                name=settings.cluster.node_name
+                or f"{socket.gethostname()}:{http.rpartition(':')[2]}",
+                http=http,
+                wire=settings.wire.advertised_address or addresses.wire,
+                capacity=settings.cluster.capacity_count,
+                version=version("segmentstore"),
+                random=outside.random,
+                on_lost=on_lost,
+            )
+
+        membership = NodeMembership(
+            register=register,
+            store=store,
+            running=parts.registry.running,
+            manager_of=lambda session: ContainerManager(
+                host_id=session.node.node_id,
+                assignments=session.assignments,
+                registry=parts.registry,
+                create_container=parts.containers.create,
+            ),
+            can_drain=lambda node_id: (
+                view.leader() is not None and any(node.node_id != node_id for node in view.nodes())
+            ),
+            random=outside.random,
+        )
+        servers = parts.servers(
+            settings,
+            outside,
+            complaints=membership.complaints,
+            metrics=membership.metrics,
+            cluster=NodeInCluster(
+                locations=view,
+                node_id=lambda: membership.node_id,
+                is_lease_valid=membership.is_valid,
+                serves=parts.registry.serves,
+            ),
+            store_calls=StoreCallAccess(
+                token=controller_token(place.identity, names),
+                containers=lambda number: parts.registry.get(ContainerId(number)),
+                newest_epoch=lambda: membership.leader_epoch,
+            ),
+        )
+        yield NodeService(
+            registry=parts.registry,
+            view=view,
+            membership=membership,
+            servers=servers,
+            containers=parts.containers,
+        )
+
+
+def _node_settings(resolved: ResolvedSettings) -> ServiceSettings:
+    """Those of a node, which has no controller. Raises SettingsError if they cannot be those of one."""
+    settings = resolved.settings
+    cluster_place(resolved)
+    problems = []
+    if not settings.tier2.place.startswith(S3_SCHEME):
+        problems.append(
+            f"Tier 2 has to be the same for all nodes: --tier2 s3://BUCKET/PREFIX, not {settings.tier2.place}"
+        )
+    for name, address, advertised in (
+        ("http", settings.http.address, settings.http.advertised_address),
+        ("wire", settings.wire.address, settings.wire.advertised_address),
+    ):
+        host, _ = (
+            split_address(advertised or address) if (advertised or address) != "off" else ("", 0)
+        )
+        if not is_reachable_address(host):
+            problems.append(
+                f"other processes have to reach a node: {name}.advertised_address is to be an IP address with its"
+                f" port, if {name}.address is none that they reach, not {advertised or address!r}"
+            )
+    if problems:
+        raise SettingsError(problems)
+    return replace(settings, controller=replace(settings.controller, address="off"))
+
+
 class _Outside:
     """The machine, as every part of a process sees it."""
 
@@ -160,9 +290,11 @@ class _Parts:
         outside: _Outside,
         *,
         complaints: Callable[[], Sequence[str]],
+        metrics: Callable[[], Mapping[str, float]] = dict,
         cluster: NodeInCluster | None = None,
+        store_calls: StoreCallAccess | None = None,
     ) -> Servers:
-        """`complaints`: of the assignment. `cluster` is for a node of one."""
+        """`complaints` and `metrics`: of the assignment. `cluster` and `store_calls` are for a node of a cluster."""
         return Servers(
             settings=settings,
             store=self.store,
@@ -179,6 +311,7 @@ class _Parts:
                 **self.logs.metrics(),
                 **self.object_stores.metrics(),
                 **self.containers.metrics(),
+                **metrics(),
             },
             swap_owner=self.swap_owner,
             backup_owners=self.backup_owners,
@@ -187,6 +320,7 @@ class _Parts:
                 storage_of=self.swap_owner,
                 container_count=self.registry.container_count,
             ),
+            store_calls=store_calls,
             cluster=cluster,
         )
 
@@ -451,6 +585,30 @@ async def _open_place(
     )
     await directory.adopt(identity, log_place=log_place)
     return _Place(directory, cluster, identity)
+
+
+async def _open_node_place(
+    resolved: ResolvedSettings, stack: AsyncExitStack, outside: _Outside
+) -> _Place:
+    """As _open_place(); nothing that a node has on its own disk is needed by another start."""
+    settings = resolved.settings
+    if settings.store.data_directory:
+        return await _open_place(resolved, stack, outside)
+    cluster = await stack.enter_async_context(
+        open_cluster(cluster_place(resolved), settings.bookkeeper)
+    )
+    is_default = resolved.source_of("store.container_count") == "default"
+    identity = await open_store_record(
+        cluster.metadata,
+        cluster.names,
+        directory=None,
+        has_tier2=False,
+        container_count=None if is_default else settings.store.container_count,
+        default_count=settings.store.container_count,
+        random=outside.random,
+        wall_clock=outside.wall_clock,
+    )
+    return _Place(None, cluster, identity)
 
 
 def _needs_directory(place: str) -> bool:

@@ -24,6 +24,7 @@ below `/ledgers`:
     bookkeeper://SERVER[:PORT][,SERVER[:PORT]...][/PATH]      e.g.  bookkeeper://zk1,zk2,zk3/ledgers
 """
 
+import ipaddress
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -640,6 +641,14 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of a checked address; an IPv6 address is bracketed where a port follows it."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def is_reachable_address(host: str) -> bool:
+    """Whether it is an IP address that other processes can be sent to: none that means every address."""
+    try:
+        return not ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
