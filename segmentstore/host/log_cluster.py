@@ -31,7 +31,7 @@ from segmentstore.host.store_record import LogCluster, log_record_path
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
-from tier1.bookkeeper.ledgers import LedgerClient, LedgerUnavailableError, Quorum
+from tier1.bookkeeper.ledgers import LedgerClient, LedgerUnavailableError
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
 from tier1.bookkeeper.metadata_store import MetadataStore
 from tier1.bookkeeper.settings import BookKeeperLogSettings
@@ -193,14 +193,9 @@ async def connect_ledgers(names: LogCluster, settings: BookKeeperSettings) -> Le
 
 def log_settings(settings: BookKeeperSettings) -> BookKeeperLogSettings:
     """Of every log in the cluster."""
-    few = settings.few_bookies_count
     return BookKeeperLogSettings(
-        quorum=Quorum(
-            ensemble=settings.ensemble_count,
-            write=settings.write_quorum_count,
-            ack=settings.ack_quorum_count,
-        ),
-        quorum_with_few_bookies=Quorum(few, few, few) if few else None,
+        quorum=settings.quorum,
+        quorum_with_few_bookies=settings.quorum_with_few_bookies,
         ledger_bytes_max=settings.ledger_bytes_max,
         ledger_age_seconds_max=settings.ledger_age_seconds,
         retry_seconds_max=settings.retry_seconds,

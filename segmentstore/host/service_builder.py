@@ -14,7 +14,7 @@ Invariants:
 
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from containers.container_settings import (
 )
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.codec.stream_names import is_of_internal_stream
+from segmentstore.contracts.cluster import NodeInCluster
 from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_manager import ContainerManager, InProcessAssignmentSource
@@ -84,108 +85,159 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
 
     Raises DataDirectoryError, DataDirectoryInUseError, DataDirectoryCorruptedError.
     """
-    settings = resolved.settings
-    files, wall_clock, random = SystemFileSystem(), SystemWallClock(), system_random()
+    outside = _Outside()
     async with AsyncExitStack() as stack:
-        place = await _open_place(
-            resolved, stack, files=files, wall_clock=wall_clock, random=random
-        )
-        directory, identity = place.directory, place.identity
-        count = identity.container_count
-        logs = _logs(place, settings=settings, files=files, random=random)
-        stack.push_async_callback(logs.close)
-        await logs.start()
-        storage_threads = FairThreadPool(
-            thread_count=settings.tier2.worker_thread_count,
-            name="tier2",
-            niceness=_TIER2_NICENESS,
-        )
-        stack.callback(storage_threads.close)
-        storage_lanes = [storage_threads.lane() for _ in range(count)]
-        read_threads = FairThreadPool(thread_count=_READ_THREADS, name="reads")
-        stack.callback(read_threads.close)
-        object_stores = Tier2Stores(
-            place=tier2_place(resolved, directory, files),
-            settings=settings,
-            directory=directory,
-            files=files,
-            wall_clock=wall_clock,
-            random=random,
-            threads=storage_threads,
-            lanes=storage_lanes,
-            readers=read_threads,
-        )
-        containers = ContainerFactory(
-            settings=settings,
-            identity=identity,
-            logs=logs,
-            wall_clock=wall_clock,
-            random=random,
-            storage_lanes=storage_lanes,
-            read_lanes=[read_threads.lane() for _ in range(count)],
-            object_stores=object_stores,
-        )
-        stack.push_async_callback(containers.close)
-        registry = ContainerRegistry(container_count=count)
-
-        def keep_down(container_id: ContainerId, *, why: str, readable: bool) -> None:
-            # Damage may be a contradiction between the log and what is published: neither is answered from then.
-            published = containers.published(container_id, why=why) if readable else None
-            registry.set_kept_down(container_id, reason=why, published=published)
-
+        place = await _open_place(resolved, stack, outside)
+        parts = await _open_parts(resolved, place, stack, outside)
         assignments = InProcessAssignmentSource(
-            container_count=count,
-            settings=settings.restart,
-            on_kept_down=keep_down,
+            container_count=place.identity.container_count,
+            settings=resolved.settings.restart,
+            on_kept_down=parts.keep_down,
             # No other process can have a log in this directory; one in BookKeeper goes to the process that asks last.
             gives_way=place.cluster is not None,
         )
         manager = ContainerManager(
             host_id=HostId(f"{socket.gethostname()}:{os.getpid()}"),
             assignments=assignments,
-            registry=registry,
-            create_container=containers.create,
-        )
-
-        def swap_owner(container_id: ContainerId) -> TieredStorage:
-            registry.get(container_id)  # raises unless it runs: only an owner at work may publish
-            return containers.storage_of(container_id)
-
-        def backup_owners() -> Sequence[tuple[ContainerId, BackupOwner]]:
-            # None while one is missing: a backup of a part of the store is none.
-            return [(each.container_id, each.backups) for each in registry.all_running()]
-
-        store = SegmentStore(registry=registry)
-        servers = Servers(
-            settings=settings,
-            store=store,
-            reads=StoreReads(registry=registry),
-            registry=registry,
-            complaints=lambda: [
-                *assignments.complaints(),
-                *logs.complaints(),
-                *object_stores.complaints(),
-            ],
-            wall_clock=wall_clock,
-            random=random,
-            process_metrics=lambda: {
-                **logs.metrics(),
-                **object_stores.metrics(),
-                **containers.metrics(),
-            },
-            swap_owner=swap_owner,
-            backup_owners=backup_owners,
-            layout=SegmentLayout(segments=store, storage_of=swap_owner, container_count=count),
+            registry=parts.registry,
+            create_container=parts.containers.create,
         )
         yield Service(
-            store=store,
-            registry=registry,
+            store=parts.store,
+            registry=parts.registry,
             manager=manager,
-            servers=servers,
-            containers=containers,
-            logs=logs,
-            data_directory=directory.path if directory else "",
+            servers=parts.servers(resolved.settings, outside, complaints=assignments.complaints),
+            containers=parts.containers,
+            logs=parts.logs,
+            data_directory=place.directory.path if place.directory else "",
         )
+
+
+class _Outside:
+    """The machine, as every part of a process sees it."""
+
+    def __init__(self) -> None:
+        self.files = SystemFileSystem()
+        self.wall_clock = SystemWallClock()
+        self.random = system_random()
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a process has that runs containers, wherever their assignment comes from."""
+
+    store: SegmentStore
+    registry: ContainerRegistry
+    logs: ContainerLogs
+    object_stores: Tier2Stores
+    containers: "ContainerFactory"
+
+    def keep_down(self, container_id: ContainerId, *, why: str, readable: bool) -> None:
+        """A KeptDownListener: the container stays down."""
+        # Damage may be a contradiction between the log and what is published: neither is answered from then.
+        published = self.containers.published(container_id, why=why) if readable else None
+        self.registry.set_kept_down(container_id, reason=why, published=published)
+
+    def swap_owner(self, container_id: ContainerId) -> TieredStorage:
+        """Raises ContainerNotFoundError unless it runs: only an owner at work may publish."""
+        self.registry.get(container_id)
+        return self.containers.storage_of(container_id)
+
+    def backup_owners(
+        self, containers: Sequence[ContainerId] | None
+    ) -> Sequence[tuple[ContainerId, BackupOwner]]:
+        """Of these (None: all of the store); none while one is missing: a backup of a part is none."""
+        running = (
+            self.registry.all_running()
+            if containers is None
+            else [self.registry.get(container_id) for container_id in containers]
+        )
+        return [(each.container_id, each.backups) for each in running]
+
+    def servers(
+        self,
+        settings: ServiceSettings,
+        outside: _Outside,
+        *,
+        complaints: Callable[[], Sequence[str]],
+        cluster: NodeInCluster | None = None,
+    ) -> Servers:
+        """`complaints`: of the assignment. `cluster` is for a node of one."""
+        return Servers(
+            settings=settings,
+            store=self.store,
+            reads=StoreReads(registry=self.registry),
+            registry=self.registry,
+            complaints=lambda: [
+                *complaints(),
+                *self.logs.complaints(),
+                *self.object_stores.complaints(),
+            ],
+            wall_clock=outside.wall_clock,
+            random=outside.random,
+            process_metrics=lambda: {
+                **self.logs.metrics(),
+                **self.object_stores.metrics(),
+                **self.containers.metrics(),
+            },
+            swap_owner=self.swap_owner,
+            backup_owners=self.backup_owners,
+            layout=SegmentLayout(
+                segments=self.store,
+                storage_of=self.swap_owner,
+                container_count=self.registry.container_count,
+            ),
+            cluster=cluster,
+        )
+
+
+async def _open_parts(
+    resolved: ResolvedSettings, place: "_Place", stack: AsyncExitStack, outside: _Outside
+) -> _Parts:
+    settings = resolved.settings
+    count = place.identity.container_count
+    logs = _logs(place, settings=settings, files=outside.files, random=outside.random)
+    stack.push_async_callback(logs.close)
+    await logs.start()
+    storage_threads = FairThreadPool(
+        thread_count=settings.tier2.worker_thread_count,
+        name="tier2",
+        niceness=_TIER2_NICENESS,
+    )
+    stack.callback(storage_threads.close)
+    storage_lanes = [storage_threads.lane() for _ in range(count)]
+    read_threads = FairThreadPool(thread_count=_READ_THREADS, name="reads")
+    stack.callback(read_threads.close)
+    object_stores = Tier2Stores(
+        place=tier2_place(resolved, place.directory, outside.files),
+        settings=settings,
+        directory=place.directory,
+        files=outside.files,
+        wall_clock=outside.wall_clock,
+        random=outside.random,
+        threads=storage_threads,
+        lanes=storage_lanes,
+        readers=read_threads,
+    )
+    containers = ContainerFactory(
+        settings=settings,
+        identity=place.identity,
+        logs=logs,
+        wall_clock=outside.wall_clock,
+        random=outside.random,
+        storage_lanes=storage_lanes,
+        read_lanes=[read_threads.lane() for _ in range(count)],
+        object_stores=object_stores,
+    )
+    stack.push_async_callback(containers.close)
+    registry = ContainerRegistry(container_count=count)
+    return _Parts(
+        store=SegmentStore(registry=registry),
+        registry=registry,
+        logs=logs,
+        object_stores=object_stores,
+        containers=containers,
+    )
 
 
 class ContainerFactory:
@@ -348,12 +400,7 @@ def _logs(
 
 
 async def _open_place(
-    resolved: ResolvedSettings,
-    stack: AsyncExitStack,
-    *,
-    files: FileSystem,
-    wall_clock: WallClock,
-    random: Random,
+    resolved: ResolvedSettings, stack: AsyncExitStack, outside: _Outside
 ) -> _Place:
     settings = resolved.settings
     default_count = settings.store.container_count
@@ -365,14 +412,16 @@ async def _open_place(
                 "a data directory is needed: name one with --data, or keep both tiers in memory with "
                 "--tier1 memory --tier2 memory"
             )
-        identity = DirectoryIdentity(random_id(random), default_count, wall_clock.now_ms())
+        identity = DirectoryIdentity(
+            random_id(outside.random), default_count, outside.wall_clock.now_ms()
+        )
         return _Place(None, None, identity)
     directory = DataDirectory(
         _absolute(settings.store.data_directory),
-        files=files,
+        files=outside.files,
         executor=None,
-        random=random,
-        wall_clock=wall_clock,
+        random=outside.random,
+        wall_clock=outside.wall_clock,
         process_id=os.getpid(),
     )
     await directory.hold()
@@ -397,8 +446,8 @@ async def _open_place(
         has_tier2=await directory.has_tier2(),
         container_count=asked_count,
         default_count=default_count,
-        random=random,
-        wall_clock=wall_clock,
+        random=outside.random,
+        wall_clock=outside.wall_clock,
     )
     await directory.adopt(identity, log_place=log_place)
     return _Place(directory, cluster, identity)

@@ -36,7 +36,7 @@ from segmentstore.contracts.segments import (
 )
 from segmentstore.runtime.handle_cache import HandleCache, PinnedHandle
 from segmentstore.runtime.task_set import TaskSet
-from segmentstore.wire.replies import SendBuffer, is_stale, reply_to_error
+from segmentstore.wire.replies import OwnerAddress, SendBuffer, is_stale, reply_to_error
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
 
@@ -72,7 +72,9 @@ class ConnectionReads:
         counters: WireCounters,
         settings: WireSettings,
         on_answered: Callable[[], None],
+        owner_address: OwnerAddress,
     ) -> None:
+        self._owner_address = owner_address
         self._loop = asyncio.get_running_loop()
         self._handles = handles
         self._reads_of_down = reads
@@ -131,6 +133,16 @@ class ConnectionReads:
             self._answer(waiting.command, at_tail=True)
         for waiting in _take_expired(self._retrying, now):
             self._look_when_room(waiting.command)
+
+    def refuse_waiting(self, error: SegmentStoreError) -> None:
+        """End all that wait at the ends of their segments."""
+        for waiting_reads in (self._waiting, self._retrying):
+            waiting = list(waiting_reads.values())
+            waiting_reads.clear()
+            for read in waiting:
+                if read.future is not None:
+                    read.future.cancel()
+                self._refuse(read.command, error)
 
     def close(self) -> None:
         """The connection is gone: its reads wait no more."""
@@ -295,6 +307,7 @@ class ConnectionReads:
                 error,
                 request_id=command.request_id,
                 segment=command.segment,
+                owner_address=self._owner_address,
                 offset=command.offset,
             )
         )

@@ -41,16 +41,18 @@ def make_container(
     wall_clock: WallClock | None = None,
     cache: CacheManager | None = None,
     seed: int = 2,
+    container_id: int = 0,
+    container_count: int = 1,
 ) -> StreamSegmentContainer:
     """A container that is not started. Two that may run at once, or after a crash, need a seed of their own each."""
     return StreamSegmentContainer(
-        container_id=ContainerId(0),
+        container_id=ContainerId(container_id),
         log=log or MemoryDurableDataLog(tiers.log_store),
         storage=TieredStorage(
             object_store=object_store or tiers.object_store,
             store_id=STORE_ID,
-            container_id=ContainerId(0),
-            container_count=1,
+            container_id=ContainerId(container_id),
+            container_count=container_count,
             settings=StorageSettings(),
             wall_clock=SystemWallClock(),
             random=Random(seed),

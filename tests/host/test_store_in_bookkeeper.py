@@ -41,6 +41,7 @@ from segmentstore.recovery.recover import RecoveryOptions, recover_store
 from segmentstore.recovery.restore import restore_backup
 from segmentstore.runtime.files import SystemFileSystem
 from tests.host.cluster_in_memory import PLACE, ClusterInMemory
+from tests.host.node_directories import new_node
 from tier1.bookkeeper.log_record import LogRecord
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
 from tier1.bookkeeper.owned_record import edit_record, read_record
@@ -73,13 +74,6 @@ def data(tmp_path: Path) -> Path:
     """A new node: nothing but the disk of Tier 2."""
     (tmp_path / "disk").mkdir()
     return new_node(tmp_path, "data")
-
-
-def new_node(tmp_path: Path, name: str) -> Path:
-    path = tmp_path / name
-    path.mkdir()
-    (path / "tier2").symlink_to(tmp_path / "disk", target_is_directory=True)
-    return path
 
 
 @asynccontextmanager

@@ -47,20 +47,7 @@ class BookKeeperLogSettings:
     """Entries that one request of a recovery fetches at most: they may all be of the largest size."""
 
     def __post_init__(self) -> None:
-        _check_quorum("quorum", self.quorum)
-        few = self.quorum_with_few_bookies
-        if few is not None:
-            _check_quorum("quorum_with_few_bookies", few)
-            if few.ensemble >= self.quorum.ensemble:
-                raise ValueError(
-                    "quorum_with_few_bookies needs fewer bookies than quorum does "
-                    f"quorum_with_few_bookies={few} quorum={self.quorum}"
-                )
-            if few.ack < self.quorum.ack:
-                raise ValueError(
-                    "an acknowledged entry has as many copies with few bookies as otherwise "
-                    f"quorum_with_few_bookies={few} quorum={self.quorum}"
-                )
+        check_quorums(self.quorum, self.quorum_with_few_bookies)
         if not 0 < self.entry_bytes_max <= ENTRY_BYTES_LIMIT:
             raise ValueError(
                 f"entry_bytes_max is from 1 to {ENTRY_BYTES_LIMIT} entry_bytes_max={self.entry_bytes_max}"
@@ -88,12 +75,34 @@ class BookKeeperLogSettings:
                 raise ValueError(f"{name} is above zero {name}={getattr(self, name)}")
 
 
+def check_quorums(quorum: Quorum, quorum_with_few_bookies: Quorum | None) -> None:
+    """Raises ValueError for what no ledger can have, or what would acknowledge entries with fewer copies."""
+    _check_quorum("quorum", quorum)
+    few = quorum_with_few_bookies
+    if few is None:
+        return
+    _check_quorum("quorum_with_few_bookies", few)
+    if few.ensemble >= quorum.ensemble:
+        raise ValueError(
+            "quorum_with_few_bookies needs fewer bookies than quorum does "
+            f"quorum_with_few_bookies={_words(few)} quorum={_words(quorum)}"
+        )
+    if few.ack < quorum.ack:
+        raise ValueError(
+            "an acknowledged entry has as many copies with few bookies as otherwise "
+            f"quorum_with_few_bookies={_words(few)} quorum={_words(quorum)}"
+        )
+
+
 def _check_quorum(name: str, quorum: Quorum) -> None:
     if not 1 <= quorum.ack <= quorum.write <= quorum.ensemble <= 255:
         raise ValueError(
-            "a quorum has 1 <= acknowledged copies <= copies <= bookies <= 255 "
-            f"{name}={quorum.ensemble}/{quorum.write}/{quorum.ack}"
+            f"a quorum has 1 <= acknowledged copies <= copies <= bookies <= 255 {name}={_words(quorum)}"
         )
+
+
+def _words(quorum: Quorum) -> str:
+    return f"{quorum.ensemble}/{quorum.write}/{quorum.ack}"
 
 
 class LedgerRules:
