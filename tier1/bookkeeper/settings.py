@@ -116,6 +116,11 @@ class LedgerRules:
         """The ledger of an earlier owner, fenced: that owner can complete nothing more."""
         return await ledgers.open_fenced(ledger_id)
 
+    def is_left_behind(self, record: LogRecord, ledger_id: LedgerId, *, epoch: int) -> bool:
+        """Whether a ledger that an owner of that epoch made can never get into the record, nor is there or was."""
+        known = {*(each.ledger_id for each in record.ledgers), *record.garbage}
+        return epoch < record.epoch and ledger_id not in known
+
     def is_dispensable(self, ledger: LedgerInLog, *, up_to: LogAddress, is_newest: bool) -> bool:
         """Whether a truncation up to that address may take the ledger away."""
         if is_newest or ledger.is_open:
