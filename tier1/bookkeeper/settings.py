@@ -29,6 +29,8 @@ class BookKeeperLogSettings:
     """Largest entry that append() takes."""
     outstanding_bytes_max: int = 16 * MIB
     """What the caller may have in flight; also bounds the appends that wait for a ledger, which are never refused."""
+    writes_at_once: int = 4
+    """So many entries are sent as they come; further small appends gather for the next. Bookies take many at once."""
     ledger_bytes_max: int = 512 * MIB
     """A ledger that has grown so large is followed by another: only whole ledgers are given back."""
     ledger_age_seconds_max: float = 900.0
@@ -68,6 +70,7 @@ class BookKeeperLogSettings:
             "retry_pause_seconds_max",
             "retry_seconds_max",
             "look_again_seconds",
+            "writes_at_once",
             "read_bytes_max",
             "read_entries_max",
         ):
