@@ -146,7 +146,7 @@ class FramePipeline:
     def _may_wait(self) -> bool:
         settings = self._settings
         return (
-            bool(self._in_flight)
+            len(self._in_flight) >= self._log.write_settings.writes_at_once
             and len(self.queue) < settings.small_operations
             and self.queued_bytes < settings.small_bytes
             and not self._builder.has_rest

@@ -47,6 +47,9 @@ class WriteSettings:
     outstanding_bytes_max: int
     """The processor stops handing over frames while more than this is un-acknowledged."""
 
+    writes_at_once: int = 1
+    """With fewer entries un-acknowledged than this, the next one is written at once: it need not wait to grow."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogStatistics:

@@ -75,6 +75,7 @@ class BookKeeperDurableDataLog:
         self._write_settings = WriteSettings(
             entry_bytes_max=self._settings.entry_bytes_max,
             outstanding_bytes_max=self._settings.outstanding_bytes_max,
+            writes_at_once=self._settings.writes_at_once,
         )
         self._record = OwnedRecord(
             path,
