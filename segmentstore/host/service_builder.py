@@ -28,8 +28,10 @@ from containers.container_settings import (
     OperationProcessorSettings,
     WriterSettings,
 )
+from containers.ownership import OnlyProcess
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.codec.stream_names import is_of_internal_stream
+from segmentstore.contracts.cluster import Lease
 from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_manager import ContainerManager, InProcessAssignmentSource
@@ -124,6 +126,8 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             storage_lanes=storage_lanes,
             read_lanes=[read_threads.lane() for _ in range(count)],
             object_stores=object_stores,
+            # In a directory that this process holds no other can have a log.
+            lease=None if place.cluster is not None else OnlyProcess(),
         )
         stack.push_async_callback(containers.close)
         registry = ContainerRegistry(container_count=count)
@@ -202,7 +206,9 @@ class ContainerFactory:
         storage_lanes: list[Lane],
         read_lanes: list[Lane],
         object_stores: Tier2Stores,
+        lease: Lease | None,
     ) -> None:
+        """lease: while it is valid no other process has been given a container of this one; None: ask the logs."""
         self._settings = settings
         self._identity = identity
         self._logs = logs
@@ -213,6 +219,7 @@ class ContainerFactory:
         self._cache_storage = CacheStorage(budget_bytes=settings.cache.bytes_max)
         self._cache = CacheManager(storage=self._cache_storage)
         self._object_stores = object_stores
+        self._lease = lease
         self._storages: dict[ContainerId, TieredStorage] = {}
 
     async def close(self) -> None:
@@ -272,6 +279,7 @@ class ContainerFactory:
                     exempt=is_of_internal_stream,
                 ),
             ),
+            lease=self._lease,
         )
 
     def published(self, container_id: ContainerId, *, why: str) -> PublishedContainer:
