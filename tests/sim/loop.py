@@ -441,6 +441,8 @@ def _hand_over(done: "asyncio.Task[Any]", answer: "asyncio.Future[Any]") -> None
         return
     error = done.exception()
     if answer.done():
+        if error is None and not answer.cancelled() and answer.exception() is not None:
+            GRAVEYARD.append(done.result())  # finished in the moment in which its node died
         return
     if error is None:
         answer.set_result(done.result())
