@@ -1,6 +1,9 @@
 """Bugs to plant in the cluster: each breaks one promise by which a container could be at two nodes, or at none."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 
 import pytest
 
@@ -14,26 +17,37 @@ from segmentstore.cluster.records import (
     NodeReport,
     decode_assignment,
 )
-from segmentstore.contracts.containers import HostId
+from segmentstore.contracts.containers import HostAssignment, HostId
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.coordination.coordination_store import Change
 
 
-def _report_a_map_that_is_not_followed_yet(patch: pytest.MonkeyPatch) -> None:
-    """The manager applies an assignment late, and the report says that it did when it was read."""
-    honest = AssignedContainers._take
+def _apply_an_assignment_late(patch: pytest.MonkeyPatch) -> None:
+    """Reports say that the map is followed as soon as it was read; the manager hears of it seconds later."""
+    honest_take, honest_watch = AssignedContainers._take, AssignedContainers.watch
 
     def take(self: AssignedContainers, assignment: AssignmentMap) -> None:
         report = self._report
         self._report = NodeReport(
             assignment.version, report.held, report.running, report.failed, report.loads
         )
-        honest(self, assignment)
+        honest_take(self, assignment)
+
+    async def watch(
+        self: AssignedContainers, host_id: HostId
+    ) -> AsyncGenerator[HostAssignment, None]:
+        async with aclosing(honest_watch(self, host_id)) as assignments:
+            async for assignment in assignments:
+                await asyncio.sleep(3.0)
+                yield assignment
 
     patch.setattr(AssignedContainers, "_take", take)
+    patch.setattr(AssignedContainers, "watch", watch)
 
 
-def _write_without_a_check_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
+def write_without_a_check_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Seeds do not find it, because the version of the map protects as well: test_sessions.py does."""
+
     async def commit(self: Leadership, changes: Sequence[Change]) -> None:
         await self.session.commit(changes)
 
@@ -80,11 +94,21 @@ def _give_away_what_is_still_being_closed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Planning, "_has_left", has_left)
 
 
-BUGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "report a map that is not followed yet": _report_a_map_that_is_not_followed_yet,
-    "write without a check of the epoch": _write_without_a_check_of_the_epoch,
-    "trust a lease for longer than its session": _trust_a_lease_for_longer_than_its_session,
-    "count a lease from the answer": _count_a_lease_from_the_answer,
-    "forget since when a container is where it is": _forget_since_when_a_container_is_where_it_is,
-    "give away what is still being closed": _give_away_what_is_still_being_closed,
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """What is broken, and the world in which it shows."""
+
+    patch: Callable[[pytest.MonkeyPatch], None]
+
+
+BUGS = {
+    "apply an assignment late": PlantedBug(_apply_an_assignment_late),
+    "trust a lease for longer than its session": PlantedBug(
+        _trust_a_lease_for_longer_than_its_session
+    ),
+    "count a lease from the answer": PlantedBug(_count_a_lease_from_the_answer),
+    "forget since when a container is where it is": PlantedBug(
+        _forget_since_when_a_container_is_where_it_is
+    ),
+    "give away what is still being closed": PlantedBug(_give_away_what_is_still_being_closed),
 }

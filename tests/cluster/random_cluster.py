@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -38,14 +39,16 @@ from segmentstore.contracts.errors import StorageError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.coordination.coordination_store import (
     CoordinationUnavailableError,
+    CreateValue,
     SessionLostError,
+    SetValue,
 )
 from segmentstore.host.container_manager import ContainerManager
 from segmentstore.host.container_registry import ContainerRegistry
 from tests.cluster.simulated_coordination import SimulatedCoordination, SimulatedSession
 from tests.host.simple_container import SimpleContainer
 from tests.sim.loop import SimLoop
-from tests.sim.node import Node
+from tests.sim.node import Node, current_node
 from tests.sim.simulation import run_simulation
 from tests.tier1.bookkeeper.simulated_network import Network
 
@@ -112,6 +115,7 @@ class World:
     controllers: list[Machine] = field(default_factory=list)
     held: list[HeldContainer] = field(default_factory=list)
     start_failures: float = 0.0
+    has_slow_leaders: bool = False
     maps: int = 0
     given: int = 0
 
@@ -205,9 +209,23 @@ class World:
             random=Random(self.random.random()),
         ).run()
 
+    def slow_leaders(self) -> None:
+        """A leader needs seconds to read what it decides by; it stands still behind a write that comes late."""
+        self.has_slow_leaders = True
+        self.coordination.late_commits = 0.3
+        self.coordination.on_late_commit = self._stop_this_process
+        for machine in self.controllers:
+            machine.network.message_seconds = 0.15
+
+    def _stop_this_process(self) -> None:
+        process = current_node()
+        if process is not None:
+            self.loop.call_soon(self.loop.pause, process, context=Context())
+            self.loop.call_later(20.0, self.loop.resume, process, context=Context())
+
     # --- troubles ---------------------------------------------------------------------------------
 
-    async def trouble(self) -> None:
+    def trouble(self) -> None:
         """One fault, which is over by itself after a while; others begin meanwhile."""
         random = self.random
         machine = random.choice(self.nodes + self.controllers)
@@ -215,6 +233,8 @@ class World:
         kind = random.choice(
             ["kill", "stop", "stop", "cut", "lose", "late", "store", "fail", "wish", "wish"]
         )
+        if self.has_slow_leaders and machine in self.controllers:
+            kind = random.choice(["stop", "kill", "wish", "fail"])
         self.loop.trace(kind, machine.name, f"{seconds:.1f}")
         process, network = machine.process, machine.network
         assert process is not None
@@ -245,7 +265,7 @@ class World:
             case "fail":
                 self._fail_a_container()
             case _:
-                await self._wish()
+                self._wish()
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         self.loop.call_later(seconds, call)
@@ -277,12 +297,12 @@ class World:
             self.loop.trace("failed", each.container_id, each.session.node.node_id)
             each.fail(StorageError("it ends by itself"))
 
-    async def _wish(self) -> None:
+    def _wish(self) -> None:
         random = self.random
         names = [machine.name for machine in self.nodes]
         found = self.coordination.values.get(WISHES_PATH)
         before = Wishes() if found is None else decode_wishes(found.value)
-        await self.wish(
+        self.wish(
             replace(
                 before,
                 drained=random.sample(names, random.randrange(3)),
@@ -294,20 +314,23 @@ class World:
             )
         )
 
-    async def wish(self, wishes: Wishes) -> None:
-        session = await SimulatedSession.connect(self.coordination, Network(Random(0)))
-        found = await session.get(WISHES_PATH)
-        if found is None:
-            await session.create(WISHES_PATH, encode_wishes(wishes))
-        else:
-            await session.compare_and_set(WISHES_PATH, encode_wishes(wishes), version=found.version)
-        await session.close()
+    def wish(self, wishes: Wishes) -> None:
+        value = encode_wishes(wishes)
+        found = self.coordination.values.get(WISHES_PATH)
+        version = None if found is None else found.version
+        self.coordination.commit(
+            [
+                CreateValue(WISHES_PATH, value)
+                if version is None
+                else SetValue(WISHES_PATH, value, version)
+            ]
+        )
 
     # --- the end ----------------------------------------------------------------------------------
 
-    async def heal_all(self) -> None:
+    def heal_all(self) -> None:
         self._set_store(is_down=False)
-        self.start_failures = 0.0
+        self.start_failures = self.coordination.late_commits = 0.0
         for machine in self.nodes + self.controllers:
             self._heal(machine)()
             assert machine.process is not None
@@ -359,7 +382,7 @@ class World:
         return f"{held=} {values=}"
 
 
-async def _main(loop: SimLoop, seed: int) -> int:
+async def _main(loop: SimLoop, seed: int, *, has_slow_leaders: bool) -> int:
     random = Random(seed)
     coordination = SimulatedCoordination(
         Random(random.random()), watch_seconds_max=random.choice([0.0, 0.1, 4.0])
@@ -374,16 +397,18 @@ async def _main(loop: SimLoop, seed: int) -> int:
 
     world.nodes += [machine(f"n{number}") for number in range(3)]
     world.controllers += [machine(f"c{number}") for number in range(2)]
+    if has_slow_leaders:
+        world.slow_leaders()
     for each in world.nodes + world.controllers:
         world.boot(each)
     loop.watch(50, world.check_owners)
     mean = random.choice([1.0, 3.0, 10.0])
     while loop.time() < _FAULT_SECONDS:
         await asyncio.sleep(random.expovariate(1 / mean))
-        await world.trouble()
+        world.trouble()
     await asyncio.sleep(40.0)  # the last of them is over
-    await world.heal_all()
-    await world.wish(replace(_without_drains(world), retries={}))
+    world.heal_all()
+    world.wish(replace(_without_drains(world), retries={}))
     await world.converge()
     for each in world.nodes + world.controllers:
         assert each.process is not None
@@ -396,9 +421,10 @@ def _without_drains(world: World) -> Wishes:
     return Wishes() if found is None else replace(decode_wishes(found.value), drained=())
 
 
-def live(seed: int, *, verbose: bool = False) -> int:
+def live(seed: int, *, has_slow_leaders: bool = False, verbose: bool = False) -> int:
     """How many maps were written. Raises AssertionError, SimulationError."""
-    return run_simulation(seed, partial(_main, seed=seed), verbose=verbose).result
+    world = partial(_main, seed=seed, has_slow_leaders=has_slow_leaders)
+    return run_simulation(seed, world, verbose=verbose).result
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import asyncio
 from asyncio import Event
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from segmentstore.coordination.coordination_store import (
@@ -44,6 +44,10 @@ class SimulatedCoordination:
     values: dict[str, _Value] = field(default_factory=dict)
     on_change: Callable[[str], None] = lambda _: None
     """Called behind every change of a path."""
+    late_commits: float = 0.0
+    """Probability that a commit has no answer, and arrives up to 20 s later."""
+    on_late_commit: Callable[[], None] = lambda: None
+    """Called in the process that has sent one."""
     is_down: bool = False
     """No session expires; all of them begin anew when it comes back."""
     _deadlines: dict[int, float] = field(default_factory=dict)
@@ -187,7 +191,13 @@ class SimulatedSession:
         await self.commit([DeleteValue(path, version)])
 
     async def commit(self, changes: Sequence[Change]) -> None:
-        await self._request(lambda: self._world.commit(changes))
+        is_late = (
+            self._world.late_commits and self._world.random.random() < self._world.late_commits
+        )
+        network = replace(self._network, late=1.0) if is_late else self._network
+        if is_late:
+            self._world.on_late_commit()
+        await self._request(lambda: self._world.commit(changes), network)
 
     async def close(self) -> None:
         if not self.is_closed:
@@ -197,10 +207,14 @@ class SimulatedSession:
             except CoordinationUnavailableError:
                 return  # it expires
 
-    async def _request(self, effect: Callable[[], Result]) -> Result:
+    async def _request(
+        self, effect: Callable[[], Result], network: Network | None = None
+    ) -> Result:
         if self.is_closed:
             raise CoordinationUnavailableError("the client is closed")
-        answer = await self._network.request(lambda: self._took_effect(effect), _unavailable)
+        answer = await (network or self._network).request(
+            lambda: self._took_effect(effect), _unavailable
+        )
         if not answer[0]:
             self._ended.set()
             raise SessionLostError("the session has ended")
