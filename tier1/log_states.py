@@ -34,6 +34,10 @@ class LogStates:
     def is_closed(self) -> bool:
         return self._state is LogState.CLOSED
 
+    @property
+    def present(self) -> LogState:
+        return self._state
+
     def move_to(self, state: LogState) -> None:
         """Asserts that the move is allowed."""
         assert state in _NEXT[self._state], f"log cannot go from {self._state} to {state}"

@@ -30,11 +30,12 @@ from containers.container_settings import (
     OperationProcessorSettings,
     WriterSettings,
 )
+from containers.ownership import OnlyProcess
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.cluster.cluster_view import ClusterView
 from segmentstore.cluster.node_session import NodeSession
 from segmentstore.codec.stream_names import is_of_internal_stream
-from segmentstore.contracts.cluster import NodeInCluster
+from segmentstore.contracts.cluster import Lease, NodeInCluster
 from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.cluster_access import cluster_place
@@ -119,7 +120,10 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             host_id=HostId(f"{socket.gethostname()}:{os.getpid()}"),
             assignments=assignments,
             registry=parts.registry,
-            create_container=parts.containers.create,
+            # In a directory that this process holds no other can have a log.
+            create_container=partial(
+                parts.containers.create, lease=None if place.cluster else OnlyProcess()
+            ),
         )
         yield Service(
             store=parts.store,
@@ -184,7 +188,8 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
                 host_id=session.node.node_id,
                 assignments=session.assignments,
                 registry=parts.registry,
-                create_container=parts.containers.create,
+                # That of the session in which the container was given to this node, not of a later one.
+                create_container=partial(parts.containers.create, lease=session.lease),
             ),
             can_drain=lambda node_id: (
                 view.leader() is not None and any(node.node_id != node_id for node in view.nodes())
@@ -421,8 +426,11 @@ class ContainerFactory:
         """Have the cache's memory made before it is needed; returns when it has all that it may have."""
         await self._cache_storage.make_ahead(self._read_lanes[0])
 
-    def create(self, container_id: ContainerId) -> SegmentContainer:
-        """A container to be started once."""
+    def create(self, container_id: ContainerId, *, lease: Lease | None) -> SegmentContainer:
+        """A container to be started once.
+
+        While the lease is valid no other process has been given the container; None: its log is asked.
+        """
         settings = self._settings
         lane = self._storage_lanes[container_id]
         storage = TieredStorage(
@@ -458,6 +466,7 @@ class ContainerFactory:
                     exempt=is_of_internal_stream,
                 ),
             ),
+            lease=lease,
         )
 
     def published(self, container_id: ContainerId, *, why: str) -> PublishedContainer:

@@ -43,8 +43,8 @@ from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.reads import ConnectionReads
 from segmentstore.wire.received_appends import read_whole_append
-from segmentstore.wire.replies import OwnerAddress, SendBuffer
-from segmentstore.wire.requests import LEASE_IS_OVER, ConnectionRequests, TokenVerifier
+from segmentstore.wire.replies import LEASE_IS_OVER, OwnerAddress, SendBuffer
+from segmentstore.wire.requests import ConnectionRequests, TokenVerifier
 from segmentstore.wire.segment_commands import SegmentCommands
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters

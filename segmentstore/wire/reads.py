@@ -179,8 +179,13 @@ class ConnectionReads:
         self._cold_queue.append(command)
         self._start_cold()
 
-    def _look_in_memory(self, segment: ReadOnlySegment, command: ReadSegment) -> bool:
-        """Answer it, or let it wait at the end; False if its bytes are in Tier 2 only. Raises what reading raises."""
+    def _look_in_memory(
+        self, segment: ReadOnlySegment, command: ReadSegment, *, is_confirmed: bool = False
+    ) -> bool:
+        """Answer it, or let it wait at the end; False if its bytes are in Tier 2, or its end has to be confirmed.
+
+        Raises what reading raises.
+        """
         offset = command.offset
         length_max = min(max(command.suggested_length, _READ_BYTES_MIN), self._read_bytes_max)
         try:
@@ -191,7 +196,7 @@ class ConnectionReads:
         if views:
             self._answer(command, *views, at_tail=offset + sum(map(len, views)) >= info.length)
             return True
-        if offset < info.length:
+        if offset < info.length or not (is_confirmed or segment.is_sure()):
             return False
         if not info.sealed:
             self._wait(segment, command)
@@ -269,6 +274,10 @@ class ConnectionReads:
     async def _read_opened(self, segment: ReadOnlySegment, command: ReadSegment) -> None:
         if self._look_in_memory(segment, command):
             return
+        if command.offset >= segment.info().length:
+            await segment.confirm()
+            if self._look_in_memory(segment, command, is_confirmed=True):
+                return
         length_max = min(max(command.suggested_length, _READ_BYTES_MIN), self._read_bytes_max)
         async with aclosing(segment.read(command.offset, length_max)) as entries:
             async for entry in entries:

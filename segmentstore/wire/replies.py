@@ -66,6 +66,7 @@ from segmentstore.wire.statistics import WireCounters
 
 _BORROWED_BYTES_MIN: Final = 16 << 10
 """Less is copied and gathered with what else the turn brings: a copy is cheaper than a system call."""
+LEASE_IS_OVER: Final = "this node may have lost its containers to others"
 TEXT_CHARACTERS_MAX: Final = 500
 """Of the message of an error."""
 

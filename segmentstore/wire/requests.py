@@ -45,14 +45,13 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.segments import SYSTEM_PREFIX, is_system_name
 from segmentstore.runtime.task_set import TaskSet
-from segmentstore.wire.replies import OwnerAddress, SendBuffer, reply_to_error
+from segmentstore.wire.replies import LEASE_IS_OVER, OwnerAddress, SendBuffer, reply_to_error
 from segmentstore.wire.segment_commands import CommandHandler, SegmentCommands
 from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.store_calls import ControllerConnection, StoreCalls
 from segmentstore.wire.table_commands import TableCommands, TableLookupBatcher, TableUpdateBatcher
 from segmentstore.wire.table_order import TableOrder
 
-LEASE_IS_OVER: Final = "this node may have lost its containers to others"
 _NO_REQUEST: Final = 0
 _READ_TABLE: Final = ReadTable.type
 _UPDATE_TABLE: Final = UpdateTableEntries.type

@@ -69,6 +69,7 @@ class WireServer:
                 tables=tables,
                 access=store_calls,
                 calls_max=settings.store_calls_max,
+                has_lease=_always if cluster is None else cluster.is_lease_valid,
             )
         self._segment_handles: HandleCache[Segment] = HandleCache(
             open_handle=segments.open_segment,

@@ -119,6 +119,9 @@ class HoldingLog:
     async def truncate(self, up_to: LogAddress) -> None:
         await self._log.truncate(up_to)
 
+    async def check_owner(self) -> None:
+        await self._log.check_owner()
+
     def statistics(self) -> LogStatistics:
         return self._log.statistics()
 

@@ -15,15 +15,23 @@ from segmentstore.codec.wire_protocol.reads import (
 )
 from segmentstore.codec.wire_protocol.refusals import WrongHost
 from segmentstore.codec.wire_protocol.segments import CreateSegment, SegmentCreated
+from segmentstore.codec.wire_protocol.store_calls import (
+    AnswerDone,
+    AnswerRefused,
+    CallInfo,
+    OpenStoreCalls,
+)
 from segmentstore.codec.wire_protocol.tables import ReadTable, UpdateTableEntries
 from segmentstore.contracts.cluster import ClusterNode, NodeInCluster
 from segmentstore.contracts.containers import HostId
+from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry, TableKey
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.segment_store import SegmentStore
 from segmentstore.wire.server import WireServer
 from segmentstore.wire.settings import WireSettings
+from segmentstore.wire.store_calls import StoreCallAccess
 from tests.containers.node import MemoryTiers, running
 from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.protocol_client import ProtocolClient
@@ -79,6 +87,9 @@ class OneNode:
                 is_lease_valid=lambda: self.is_lease_valid,
                 serves=self.registry.serves,
             ),
+            store_calls=StoreCallAccess(
+                token="token", containers=lambda number: self.registry.get(ContainerId(number))
+            ),
         )
         await server.start("127.0.0.1", 0)
         client = await ProtocolClient.connect(server.address)
@@ -130,3 +141,14 @@ async def test_a_reader_that_waits_is_sent_away_when_the_lease_ends() -> None:
         await client.ask(GetStreamSegmentInfo(2, SEGMENT, ""), StreamSegmentInfo)
         node.is_lease_valid = False
         assert (await client.expect(WrongHost)).request_id == 5
+
+
+async def test_a_node_without_its_lease_does_nothing_for_a_controller() -> None:
+    node = OneNode()
+    async with running(MemoryTiers()) as container, node.client() as client:
+        node.registry.set_starting(container)
+        node.registry.set_running(container)
+        await client.ask(OpenStoreCalls(1, "token", 1), AnswerDone)
+        node.is_lease_valid = False
+        refusal = await client.ask(CallInfo(2, SEGMENT), AnswerRefused)
+        assert isinstance(refusal.error.error(), ContainerNotFoundError)

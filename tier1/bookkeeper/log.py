@@ -7,7 +7,7 @@ How it works, and what each file here adds to it:
     read()         the ledgers of earlier owners, one behind the other
     truncate()     a change of the record (log_record.py); whole ledgers become garbage, and are deleted behind it
 
-Invariants (L1 to L7 of DurableDataLog apart):
+Invariants (L1 to L8 of DurableDataLog apart):
 
 - Nothing is deleted that a record names as part of the log: a ledger leaves the list first.
 - What waits for ZooKeeper alone never ends a log whose appends go on: a truncation is remembered and follows, a full
@@ -75,6 +75,7 @@ class BookKeeperDurableDataLog:
         self._write_settings = WriteSettings(
             entry_bytes_max=self._settings.entry_bytes_max,
             outstanding_bytes_max=self._settings.outstanding_bytes_max,
+            writes_at_once=self._settings.writes_at_once,
         )
         self._record = OwnedRecord(
             path,
@@ -298,6 +299,14 @@ class BookKeeperDurableDataLog:
         except MAY_PASS as error:
             _LOG.info("garbage is deleted later path=%s: %s", self._path, error)
         self._deleted = {each: None for each in self._deleted if each in record.garbage}
+
+    async def check_owner(self) -> None:
+        """As DurableDataLog says: one reading of the log's record, which is not tried again when ZooKeeper fails."""
+        if self._states.present is not LogState.OPEN:
+            raise DurableDataLogError(
+                f"the log is {self._states.present.value} path={self._path!r}"
+            )
+        await self._record.check_owner()
 
     # --- what it says of itself ------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ class BookKeeperLogSettings:
     """Largest entry that append() takes."""
     outstanding_bytes_max: int = 16 * MIB
     """What the caller may have in flight; also bounds the appends that wait for a ledger, which are never refused."""
+    writes_at_once: int = 4
+    """So many entries are sent as they come; further small appends gather for the next. Bookies take many at once."""
     ledger_bytes_max: int = 512 * MIB
     """A ledger that has grown so large is followed by another: only whole ledgers are given back."""
     ledger_age_seconds_max: float = 900.0
@@ -68,6 +70,7 @@ class BookKeeperLogSettings:
             "retry_pause_seconds_max",
             "retry_seconds_max",
             "look_again_seconds",
+            "writes_at_once",
             "read_bytes_max",
             "read_entries_max",
         ):
@@ -115,6 +118,11 @@ class LedgerRules:
     async def open_former(self, ledgers: LedgerClient, ledger_id: LedgerId) -> LedgerReader:
         """The ledger of an earlier owner, fenced: that owner can complete nothing more."""
         return await ledgers.open_fenced(ledger_id)
+
+    def is_left_behind(self, record: LogRecord, ledger_id: LedgerId, *, epoch: int) -> bool:
+        """Whether a ledger that an owner of that epoch made can never get into the record, nor is there or was."""
+        known = {*(each.ledger_id for each in record.ledgers), *record.garbage}
+        return epoch < record.epoch and ledger_id not in known
 
     def is_dispensable(self, ledger: LedgerInLog, *, up_to: LogAddress, is_newest: bool) -> bool:
         """Whether a truncation up to that address may take the ledger away."""

@@ -6,7 +6,7 @@ How it works, and what each file here adds to it:
                    -> frames (frames.py) -> files (journals.py), made ahead by JournalPool
     initialize()   LogOpening (opening.py): lock and epoch (directory.py), scan and chain (recovery.py)
 
-Invariants (L1 to L6 of DurableDataLog apart):
+Invariants (L1 to L8 of DurableDataLog apart):
 - Nothing that read() returns can vanish afterwards: it was synced before, here or by an earlier owner.
 - States move forward only: NEW -> OPENING -> OPEN -> CLOSED; a failed writer stays OPEN and refuses everything.
 """
@@ -261,6 +261,15 @@ class FileDurableDataLog:
     def _discard(self, journal: Journal) -> None:
         journal.close()
         self._directory.remove_file(journal.path)
+
+    async def check_owner(self) -> None:
+        """As DurableDataLog says: one look at the name of the own epoch."""
+        if self._states.present is not LogState.OPEN:
+            raise DurableDataLogError(
+                f"the log is {self._states.present.value} path={self._path!r}"
+            )
+        with self._translated():
+            await run_blocking(self._executor, self._directory.check_epoch)
 
     def statistics(self) -> LogStatistics:
         writer, pool = self._writer, self._pool

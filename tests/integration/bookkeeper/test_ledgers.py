@@ -1,6 +1,7 @@
 """The official client on real bookies keeps what a log builds on."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,13 @@ async def damage_each_copy(cluster: Cluster, *, copies: int) -> None:
     async with asyncio.timeout(DAMAGE_SECONDS_MAX):
         while len(damaged) < copies:
             for path in cluster.ensemble.directory.glob("bookie*/ledgers/current/*.log"):
-                at = path.read_bytes().find(MARK)
-                if at >= 0:
-                    with path.open("r+b") as file:
-                        file.seek(at)
-                        file.write(b"E")
-                    damaged.add(path)
+                with suppress(FileNotFoundError):  # bookies delete those of deleted ledgers
+                    at = path.read_bytes().find(MARK)
+                    if at >= 0:
+                        with path.open("r+b") as file:
+                            file.seek(at)
+                            file.write(b"E")
+                        damaged.add(path)
             await asyncio.sleep(0.05)
 
 
