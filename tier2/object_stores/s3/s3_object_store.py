@@ -25,8 +25,9 @@ from importlib import import_module
 from random import Random
 from typing import Any, TypedDict
 
+import aioboto3
 from aiobotocore.config import AioConfig
-from aiobotocore.session import AioSession, get_session
+from aiobotocore.session import get_session
 from botocore.exceptions import ClientError, NoCredentialsError
 from botocore.loaders import Loader
 from crc32c import crc32c
@@ -104,12 +105,12 @@ class S3ObjectStore:
             raise
         return 0
 
-    async def _connect(self, session: AioSession, credentials: object) -> None:
+    async def _connect(self, session: aioboto3.Session, credentials: object) -> None:
         settings = self._settings
         if settings.rust_reads:
             self._reads = RustReads(settings=settings, session=session)
         self._client = await self._stack.enter_async_context(
-            session.create_client(
+            session.client(
                 "s3",
                 region_name=settings.region,
                 endpoint_url=settings.endpoint_url or None,
@@ -297,11 +298,11 @@ class S3ObjectStore:
         return {"Bucket": self._settings.bucket, "Key": self._full_key(key)}
 
 
-def _new_session() -> AioSession:
+def _new_session() -> aioboto3.Session:
     """It looks for credentials anew. The descriptions of AWS's services, megabytes to be parsed, are read once."""
     session = get_session()
     session.register_component("data_loader", _service_descriptions())
-    return session
+    return aioboto3.Session(botocore_session=session)
 
 
 @functools.cache
@@ -491,7 +492,7 @@ class RustReads:
     - Credentials are those that the other client found; they are asked for again before they are five minutes old.
     """
 
-    def __init__(self, *, settings: S3Settings, session: AioSession) -> None:
+    def __init__(self, *, settings: S3Settings, session: aioboto3.Session) -> None:
         """Raises InvalidRequestError if obstore is not installed."""
         try:
             # Optional: its types are not known where it is not installed.
