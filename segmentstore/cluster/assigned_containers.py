@@ -63,6 +63,11 @@ class AssignedContainers:
         self._report = NodeReport()
         self._to_report = asyncio.Event()
 
+    @property
+    def leader_epoch(self) -> int:
+        """Of the leader that wrote the newest map that was read here; 0 before that."""
+        return 0 if self._map is None else self._map.leader_epoch
+
     async def watch(self, host_id: HostId) -> AsyncGenerator[HostAssignment, None]:
         """The present assignment, then the latest one after every change. Hold it in `aclosing`."""
         assert host_id == self._node_id, f"another node's {host_id=} node_id={self._node_id}"

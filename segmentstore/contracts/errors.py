@@ -227,6 +227,15 @@ class ContainerStoppedError(SegmentStoreError):
     """The container stopped while the request was under way; its outcome is unknown."""
 
 
+class LeaderReplacedError(SegmentStoreError):
+    """A controller's call met a node that knows a newer leader; nothing was done. Only the newer one is answered."""
+
+    def __init__(self, *, given: int, newest: int) -> None:
+        super().__init__(f"another controller leads meanwhile epoch={given} newest_epoch={newest}")
+        self.given = given
+        self.newest = newest
+
+
 # --- Tier 1 --------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,8 @@ class WireSettings:
     """Set-up writers on one connection. One more: the connection is closed. The Java client stops at 2000."""
     requests_per_connection_max: int = 256
     """Requests under way that could not be answered at once. At it: the socket is not read."""
+    store_calls_max: int = 8_192
+    """Calls of controllers under way on the server; one more is refused."""
     transients_per_connection_max: int = 1_000
     """Transient segments that go with the connection that made them, the newest ones; older ones go by age."""
     reads_per_connection_max: int = 10_000

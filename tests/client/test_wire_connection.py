@@ -140,7 +140,7 @@ async def test_what_may_not_be_repeated_has_an_unknown_outcome(fake_store: FakeS
 @pytest.mark.parametrize(
     ("refusal", "attempts"),
     [
-        (WrongHost(0, "segment", "elsewhere"), 1),
+        (WrongHost(0, "segment", "elsewhere"), 2),
         (ErrorMessage(0, "segment", "stopping", -1), 1),
         (AuthTokenCheckFailed(0, "", TOKEN_EXPIRED), 2),
     ],

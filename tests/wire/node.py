@@ -25,6 +25,7 @@ from segmentstore.wire.requests import TokenVerifier
 from segmentstore.wire.segment_commands import EventNear, FlushContainer, ListChunks
 from segmentstore.wire.server import WireServer
 from segmentstore.wire.settings import WireSettings
+from segmentstore.wire.store_calls import StoreCallAccess
 from tests.containers.node import MemoryTiers, running
 from tests.reference.memory_tables import MemoryTables
 from tests.wire.protocol_client import ProtocolClient
@@ -118,6 +119,9 @@ class HoldingLog:
     async def truncate(self, up_to: LogAddress) -> None:
         await self._log.truncate(up_to)
 
+    async def check_owner(self) -> None:
+        await self._log.check_owner()
+
     def statistics(self) -> LogStatistics:
         return self._log.statistics()
 
@@ -177,6 +181,7 @@ async def running_server(
     list_chunks: ListChunks | None = None,
     event_near: EventNear | None = None,
     system_is_closed: bool = False,
+    store_calls: StoreCallAccess | None = None,
 ) -> AsyncIterator[WireServer]:
     server = WireServer(
         segments=segments,
@@ -188,6 +193,7 @@ async def running_server(
         list_chunks=list_chunks,
         event_near=event_near,
         system_is_closed=system_is_closed,
+        store_calls=store_calls,
     )
     await server.start("127.0.0.1", 0)
     try:

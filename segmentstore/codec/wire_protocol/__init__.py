@@ -5,5 +5,5 @@ fields of the command. All numbers are big endian. A frame with its header is at
 
 Where to look, in the order data flows: `frames` cuts a byte stream into frames and finds the command of a type,
 `command` reads and writes the fields, `fields` says what a field looks like. The commands are in `command`, `appends`,
-`reads`, `segments`, `tables`, `administration` and `refusals`.
+`reads`, `segments`, `tables`, `administration`, `refusals` and, of our own, `store_calls`.
 """

@@ -18,6 +18,7 @@ from segmentstore.codec.wire_protocol import (
     reads,
     refusals,
     segments,
+    store_calls,
     tables,
 )
 from segmentstore.codec.wire_protocol.command import (
@@ -37,6 +38,7 @@ _COMMAND_MODULES: Final[tuple[ModuleType, ...]] = (
     tables,
     administration,
     refusals,
+    store_calls,
 )
 
 

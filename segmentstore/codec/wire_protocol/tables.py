@@ -96,9 +96,9 @@ Keys: TypeAlias = Annotated[
     Sequence[TableKey], list_of(Field(_write_key, _read_key), item_bytes_min=8)
 ]
 
-Entries: TypeAlias = Annotated[
-    Sequence[TableEntry], list_of(Field(_write_entry, _read_entry), item_bytes_min=16)
-]
+ENTRY: Final[Field[TableEntry]] = Field(_write_entry, _read_entry)
+
+Entries: TypeAlias = Annotated[Sequence[TableEntry], list_of(ENTRY, item_bytes_min=16)]
 
 Iterator: TypeAlias = Annotated[IteratorArguments, Field(_write_iterator, _read_iterator)]
 

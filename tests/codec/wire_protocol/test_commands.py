@@ -258,7 +258,7 @@ def test_versions_from_the_future_do_not_meet() -> None:
 
 
 def test_every_command_is_frozen_and_has_its_own_type() -> None:
-    assert len(COMMANDS) == 70
+    assert len(COMMANDS) == 106
     for kind, command in COMMANDS.items():
         assert command.type == kind
         assert command.__doc__, command

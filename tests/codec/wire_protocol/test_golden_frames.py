@@ -26,13 +26,33 @@ from segmentstore.codec.wire_protocol.segments import (
     CreateSegment,
     MergeSegments,
 )
+from segmentstore.codec.wire_protocol.store_calls import (
+    AnswerChanged,
+    AnswerDelta,
+    AnswerEntries,
+    AnswerRefused,
+    AnswerSegments,
+    CallAppend,
+    CallMergeAll,
+    CallReadPage,
+    CallUpdateTable,
+    CarriedError,
+    OpenStoreCalls,
+)
 from segmentstore.codec.wire_protocol.tables import (
     IteratorArguments,
     ReadTableEntries,
     ReadTableEntriesDelta,
     UpdateTableEntries,
 )
-from segmentstore.contracts.tables import TableEntry
+from segmentstore.contracts.errors import BadAttributeUpdateError, TableVersionError
+from segmentstore.contracts.identifiers import EVENT_COUNT, AttributeKey, SegmentId
+from segmentstore.contracts.segments import (
+    AttributeUpdate,
+    AttributeUpdateType,
+    SegmentProperties,
+)
+from segmentstore.contracts.tables import TableEntry, TableInfo
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "wire_commands.hex"
 WRITER = bytes(range(16))
@@ -59,6 +79,47 @@ FRAMES: dict[str, Command] = {
     "update_entries": UpdateTableEntries(7, "t", "", (TableEntry(b"k", b"value", -1),), -1),
     "read_entries": ReadTableEntries(8, "t", "", 10, IteratorArguments(b"x", b"", b"a", b"z")),
     "read_delta": ReadTableEntriesDelta(9, "t", "", 17, 10),
+    "open_store_calls": OpenStoreCalls(1, "token", 3),
+    "call_append": CallAppend(
+        2,
+        SEGMENT,
+        17,
+        None,
+        True,
+        (AttributeUpdate(EVENT_COUNT, 1, AttributeUpdateType.ACCUMULATE, None),),
+        b"data",
+    ),
+    "call_merge_all": CallMergeAll(3, "a", ("b", "c"), True),
+    "call_update_table": CallUpdateTable(4, "t", None, False, (TableEntry(b"k", b"v", -1),)),
+    "call_read_page": CallReadPage(5, "t", True, 10, b"token", None, b"z"),
+    "answer_segments": AnswerSegments(
+        6,
+        True,
+        (
+            SegmentProperties(
+                name="a",
+                segment_id=SegmentId(2),
+                container_id=1,
+                start_offset=3,
+                length=5,
+                storage_length=4,
+                sealed=True,
+                sealed_in_storage=False,
+                last_modified_ms=1_000,
+                core_attributes={EVENT_COUNT: 6, AttributeKey(b"key"): b"value"},
+            ),
+        ),
+    ),
+    "answer_changed": AnswerChanged(
+        7,
+        (9, CarriedError.of(TableVersionError("t", key=b"k", expected=1, current=2))),
+        TableInfo("t", 0, 3, 5, 1),
+    ),
+    "answer_entries": AnswerEntries(8, (None, TableEntry(b"k", b"v", 9))),
+    "answer_delta": AnswerDelta(9, False, True, 17, ()),
+    "answer_refused": AnswerRefused(
+        10, CarriedError.of(BadAttributeUpdateError("a", key=b"k", current=None))
+    ),
 }
 
 
