@@ -14,14 +14,17 @@ HTTP ?= 127.0.0.1:9091
 WIRE ?= 127.0.0.1:12345
 CONTROLLER ?= 127.0.0.1:9090
 
-.PHONY: help setup run test lint types unit simulation integration bookkeeper bookies bookies-down demo demo-spark bench bench-peers sim soak replay clean
+.PHONY: help setup run test lint types unit simulation integration bookkeeper bookies bookies-down cluster cluster-status cluster-down demo demo-spark bench bench-peers sim soak replay clean
 
 help:
 	@echo "make run                serve ./$(DATA) on http://$(HTTP)"
 	@echo "make test               lint, types, unit, simulation, integration; the last lines say what passed"
 	@echo "make bookkeeper         build what Tier 1 on BookKeeper needs; needs a JDK of release 17 and Maven"
 	@echo "make bookies DATA=DIR   a BookKeeper of four bookies on this machine; make bookies-down DATA=DIR ends it"
+	@echo "make cluster DATA=DIR   three nodes, two controllers, BookKeeper and an S3 server on this machine; also needs Go"
+	@echo "make cluster-status DATA=DIR         what of it runs, and whether it works; make cluster-down DATA=DIR ends it"
 	@echo "make demo               a demonstration that checks itself; DEMO='--tier1 bookkeeper' on bookies of its own"
+	@echo "make demo CLUSTER=1 DATA=DIR         the same of a cluster, of which a node is killed; see make cluster"
 	@echo "make demo-spark         words of a stream counted on Spark three ways; needs Java 17"
 	@echo "make bench              throughput and latency, each beside a limit of the same run"
 	@echo "make bench BENCHMARKS=slow_tier2     one of them; --all adds those that take minutes"
@@ -75,6 +78,15 @@ bookies: $(BRIDGED)
 bookies-down: $(SERVABLE)
 	@$(BIN)/python -m tier1.bookkeeper.local_ensemble down $(DATA)
 
+cluster: $(BRIDGED)
+	@$(BIN)/python -m segmentstore.demo.local_cluster up $(DATA)
+
+cluster-status: $(SERVABLE)
+	@$(BIN)/python -m segmentstore.demo.local_cluster status $(DATA)
+
+cluster-down: $(SERVABLE)
+	@$(BIN)/python -m segmentstore.demo.local_cluster down $(DATA)
+
 test: setup
 	@$(BIN)/python .ci/stages.py
 
@@ -96,8 +108,8 @@ SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 integration: setup
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m integration
 
-demo: $(SERVABLE) $(if $(findstring bookkeeper,$(DEMO)),$(BRIDGED))
-	@$(BIN)/python -m segmentstore.demo.store $(DEMO)
+demo: $(SERVABLE) $(if $(CLUSTER)$(findstring bookkeeper,$(DEMO)),$(BRIDGED))
+	@$(BIN)/python -m $(if $(CLUSTER),segmentstore.demo.cluster $(DATA),segmentstore.demo.store $(DEMO))
 
 demo-spark: setup
 	@$(BIN)/python -m segmentstore.demo.spark $(DEMO)

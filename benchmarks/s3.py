@@ -32,9 +32,10 @@ from benchmarks.tier2 import open_storage, publish_rate
 from benchmarks.tier2_care import BilledObjectStore
 from benchmarks.workbench import Row, median, print_rows, row, seconds_of_calls
 from segmentstore.contracts.identifiers import BufferView
+from segmentstore.demo.s3_gateway import CACHE, gateway_command, gateway_environment
 from segmentstore.runtime.process import freeze_long_lived_objects, loop_factory, tune_for_serving
 from tests.tier2.object_stores.s3.conftest import free_port
-from tests.tier2.object_stores.s3.real_server import CACHE, gateway, wait_for
+from tests.tier2.object_stores.s3.real_server import gateway, wait_for
 from tier2.object_stores.s3.s3_object_store import S3ObjectStore
 from tier2.object_stores.s3.settings import S3Settings
 
@@ -77,9 +78,9 @@ def start_ours(directory: str) -> tuple["subprocess.Popen[str]", str]:
 
 def start_gateway(directory: str) -> tuple["subprocess.Popen[str]", str]:
     port = free_port()
-    environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
+    environment = {**os.environ, **gateway_environment(ACCESS_KEY, SECRET_KEY)}
     process = subprocess.Popen(
-        [str(gateway()), "--port", f"127.0.0.1:{port}", "--quiet", "posix", directory],
+        gateway_command(gateway(), f"127.0.0.1:{port}", Path(directory)),
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -18,6 +18,7 @@ from typing import TypedDict, TypeVar
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import BLOCK_BYTES_MAX, CacheStorage
 from containers.container_settings import ContainerSettings
+from containers.ownership import OnlyProcess
 from containers.segment_container import StreamSegmentContainer
 from containers.segments.segment_handle import SegmentHandle
 from segmentstore.contracts.durable_data_log import DurableDataLog
@@ -214,6 +215,7 @@ def make_container(
         random=Random(4),
         executor=on.executor,
         settings=settings or ContainerSettings(),
+        lease=OnlyProcess(),
     )
     return container, cache_storage
 

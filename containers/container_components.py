@@ -19,6 +19,7 @@ from containers.log.operation_metadata_updater import OperationMetadataUpdater
 from containers.log.operation_processor import OperationProcessor
 from containers.log.throttler import ThrottleGauges, Throttler
 from containers.metadata.segment_metadata import SegmentMetadata
+from containers.ownership import Ownership
 from containers.recovery.recovery import RecoveredState
 from containers.segments.segment_expiry import SegmentExpiry
 from containers.segments.segment_mapper import SegmentMapper
@@ -26,6 +27,7 @@ from containers.segments.segment_queries import SegmentQueries
 from containers.tables.container_tables import ContainerTables
 from containers.writer.storage_writer import StorageWriter
 from containers.writer_source import ContainerWriterSource
+from segmentstore.contracts.cluster import Lease
 from segmentstore.contracts.identifiers import AttributeKey, SegmentId
 from segmentstore.runtime.clock import WallClock
 
@@ -37,6 +39,7 @@ class ContainerComponents:
     processor: OperationProcessor
     source: ContainerWriterSource
     writer: StorageWriter
+    ownership: Ownership
     mapper: SegmentMapper
     queries: SegmentQueries
     attribute_fetches: AttributeFetches
@@ -49,6 +52,7 @@ class ContainerComponents:
     def background_tasks(self) -> tuple[Callable[[], Coroutine[None, None, None]], ...]:
         """What runs as long as the container does, beside processor, storage writer and housekeeping."""
         return (
+            self.ownership.run,
             self.attribute_fetches.run,
             self.attribute_memory.run,
             self.tables.run,
@@ -64,6 +68,7 @@ def build_components(
     wall_clock: WallClock,
     random: Random,
     executor: Executor | None,
+    lease: Lease | None,
 ) -> ContainerComponents:
     """Parts over a recovered state; nothing runs yet."""
 
@@ -74,6 +79,9 @@ def build_components(
         """An append waits for room: flush earlier."""
         writer.set_pressure(1.0)
 
+    def fail(error: Exception) -> None:
+        processor.fail(error)
+
     def gauges() -> ThrottleGauges:
         return housekeeping.gauges()
 
@@ -82,10 +90,17 @@ def build_components(
 
     attribute_fetches = AttributeFetches(storage=state.storage, settings=settings.attribute_fetches)
     attribute_memory = AttributeMemory(metadata=state.metadata, settings=settings.attribute_memory)
+    ownership = Ownership(
+        container_id=state.metadata.container_id,
+        lease=lease,
+        check_owner=state.log.check_owner,
+        fail=fail,
+    )
     processor = _processor(
         state,
         settings,
         wall_clock,
+        ownership=ownership,
         throttler=Throttler(gauges=gauges, settings=settings.throttler),
         fetch_attributes=fetch_attributes,
         request_flush=request_flush,
@@ -118,6 +133,7 @@ def build_components(
         read_index=state.read_index,
         processor=processor,
         attribute_fetches=attribute_fetches,
+        ownership=ownership,
         acknowledged=lambda: source.acknowledged,
         flush=flush,
         now_ms=wall_clock.now_ms,
@@ -128,6 +144,7 @@ def build_components(
         metadata=state.metadata,
         mapper=mapper,
         processor=processor,
+        ownership=ownership,
         fetches=attribute_fetches,
         storage=state.storage,
         executor=executor,
@@ -150,6 +167,7 @@ def build_components(
         processor=processor,
         source=source,
         writer=writer,
+        ownership=ownership,
         mapper=mapper,
         queries=SegmentQueries(metadata=state.metadata, storage=state.storage, mapper=mapper),
         attribute_fetches=attribute_fetches,
@@ -170,6 +188,7 @@ def _processor(
     settings: ContainerSettings,
     wall_clock: WallClock,
     *,
+    ownership: Ownership,
     throttler: Throttler,
     fetch_attributes: Callable[[SegmentMetadata, list[AttributeKey]], Awaitable[None]],
     request_flush: Callable[[], None],
@@ -177,7 +196,9 @@ def _processor(
     return OperationProcessor(
         log=state.log,
         metadata_updater=OperationMetadataUpdater(metadata=state.metadata),
-        memory_state=MemoryStateUpdater(metadata=state.metadata, memory_log=state.memory_log),
+        memory_state=MemoryStateUpdater(
+            metadata=state.metadata, memory_log=state.memory_log, ownership=ownership
+        ),
         builder=DataFrameBuilder(
             epoch=state.metadata.epoch,
             entry_bytes_max=state.log.write_settings.entry_bytes_max,
@@ -186,6 +207,7 @@ def _processor(
         markers=state.markers,
         checkpoints=state.checkpoints,
         throttler=throttler,
+        ownership=ownership,
         fetch_attributes=fetch_attributes,
         request_flush=request_flush,
         wall_clock=wall_clock,

@@ -32,8 +32,8 @@ class FramePipelineSettings:
     this has to fit into the reserve of the log."""
     small_bytes: int = 64 * 1024
     small_operations: int = 256
-    """Below both, operations wait for a frame that is in flight and share the next one: no time is lost, because the
-    log has one write at a time anyway, and a frame costs as much as ten small operations."""
+    """Below both, operations wait for a frame in flight, and share the next one, if the log has as many as it writes at
+    once: no time is lost then, and a frame costs as much as ten small operations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,15 @@ Invariants:
 - at most one owner of a container id acknowledges anything: the log's epoch decides;
 - when one part fails, the container stops whole, once, and says why. States move one way: a container that stopped or
   failed never runs again and never restarts itself;
-- corruption disables the log, so that no retry destroys the evidence.
+- corruption disables the log, so that no retry destroys the evidence;
+- what only the owner can know is told while this is known to be the owner (containers/ownership.py).
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from random import Random
 
 from containers.cache.cache_manager import CacheManager
@@ -27,9 +28,11 @@ from containers.log.checkpoints import CheckpointPolicy
 from containers.log.in_memory_log import InMemoryLog
 from containers.log.log_truncation import TruncationMarkers
 from containers.metadata.container_metadata import ContainerMetadata
+from containers.metadata.segment_metadata import SegmentMetadata
 from containers.read_index.container_read_index import ContainerReadIndex
 from containers.recovery.recovery import RecoveredState, Recovery, RecoverySummary
 from containers.segments.segment_handle import SegmentHandle, SegmentMerges, properties_of
+from segmentstore.contracts.cluster import Lease
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
@@ -99,12 +102,15 @@ class StreamSegmentContainer:
         random: Random,
         executor: Executor | None,
         settings: ContainerSettings,
+        lease: Lease | None,
     ) -> None:
+        """lease: of the host, for all of its containers; None: the log is asked instead (containers/ownership.py)."""
         self._container_id = container_id
         self._wall_clock = wall_clock
         self._random = random
         self._executor = executor
         self._settings = settings
+        self._lease = lease
         self._lifecycle_state = ContainerState.CREATED
         self._cause: BaseException | None = None
         """What ended it, if it failed."""
@@ -131,7 +137,7 @@ class StreamSegmentContainer:
         """What it has of its segments; empty until start() has filled it."""
         self._components: ContainerComponents
         """What works on that, once it is filled."""
-        self._merges = SegmentMerges(open_segment=self.open_segment)
+        self._merges = SegmentMerges(open_segment=self._opened)
         self._stop_listening: Callable[[], None] = lambda: None
         self.recovery_summary: RecoverySummary | None = None
         """None until it has recovered."""
@@ -183,6 +189,7 @@ class StreamSegmentContainer:
             wall_clock=self._wall_clock,
             random=self._random,
             executor=self._executor,
+            lease=self._lease,
         )
         self._components.housekeeping.start_writer(self.recovery_summary, recovery.overlap)
         await self._components.processor.first_checkpoint()
@@ -293,54 +300,76 @@ class StreamSegmentContainer:
         self._stop_listening = lambda: self._recovered.cache.on_space_freed.remove(space_freed)
 
     # --- verbs -----------------------------------------------------------------------------------
+    #
+    # What they judge by what is remembered here is told when it is confirmed: refusals of every verb, and the results
+    # of those that write nothing. Refusals that the operation processor judged are confirmed before it tells them.
 
     def _require_running(self) -> None:
         if not self._is_running:
             raise ContainerNotFoundError(self._container_id, f"it is {self._lifecycle_state.value}")
 
+    def _confirming(self, *, refusals_only: bool = False) -> AbstractAsyncContextManager[None]:
+        """Around what judges. Raises ContainerNotFoundError unless the container runs."""
+        self._require_running()
+        return self._components.ownership.confirming(refusals_only=refusals_only)
+
     @asynccontextmanager
     async def open_segment(self, name: str) -> AsyncIterator[SegmentHandle]:
         """Resolve, activate and pin."""
+        async with self._confirming(refusals_only=True):
+            segment = await self._components.mapper.resolve(name)
+        try:
+            await self._components.ownership.confirm()
+            yield self._handle(segment)
+        finally:
+            segment.pins -= 1
+
+    @asynccontextmanager
+    async def _opened(self, name: str) -> AsyncIterator[SegmentHandle]:
+        """The same for a verb that confirms what comes of it."""
         self._require_running()
         segment = await self._components.mapper.resolve(name)
         try:
-            yield SegmentHandle(
-                metadata=segment,
-                processor=self._components.processor,
-                mapper=self._components.mapper,
-            )
+            yield self._handle(segment)
         finally:
             segment.pins -= 1
+
+    def _handle(self, segment: SegmentMetadata) -> SegmentHandle:
+        return SegmentHandle(
+            metadata=segment,
+            processor=self._components.processor,
+            mapper=self._components.mapper,
+        )
 
     async def create(
         self, name: str, attributes: Sequence[AttributeUpdate] = ()
     ) -> SegmentProperties:
-        self._require_running()
-        segment = await self._components.mapper.create(name, attributes)
-        try:
-            return properties_of(segment, self._container_id)
-        finally:
-            segment.pins -= 1
+        async with self._confirming(refusals_only=True):
+            segment = await self._components.mapper.create(name, attributes)
+            try:
+                return properties_of(segment, self._container_id)
+            finally:
+                segment.pins -= 1
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
-        async with self.open_segment(name) as handle:
+        async with self._confirming(refusals_only=True), self._opened(name) as handle:
             await asyncio.shield(handle.update_attributes(updates))
 
     async def attributes(
         self, name: str, keys: Sequence[AttributeKey] | None = None
     ) -> Mapping[AttributeKey, AttributeValue]:
-        async with self.open_segment(name) as handle:
+        async with self._confirming(refusals_only=keys is not None), self._opened(name) as handle:
             if keys is not None:
                 return await handle.load_attributes(keys)
             return await self._components.queries.all_attributes(handle.metadata)
 
     async def seal(self, name: str) -> int:
-        async with self.open_segment(name) as handle:
+        async with self._confirming(refusals_only=True), self._opened(name) as handle:
             return await asyncio.shield(self._components.processor.seal(handle.metadata))
 
     async def truncate(self, name: str, offset: int, segment_id: SegmentId | None = None) -> None:
         """With an id: raises SegmentNotFoundError if the name is another segment's by now."""
-        async with self.open_segment(name) as handle:
+        async with self._confirming(refusals_only=True), self._opened(name) as handle:
             if segment_id not in (None, handle.segment_id):
                 raise SegmentNotFoundError(name)
             handle.require_no_table()
@@ -354,56 +383,57 @@ class StreamSegmentContainer:
         attribute_updates: Sequence[AttributeUpdate] = (),
         seal_source: bool = False,
     ) -> int:
-        return await self._merges.merge(
-            target, source, attribute_updates=attribute_updates, seal_source=seal_source
-        )
+        async with self._confirming(refusals_only=True):
+            return await self._merges.merge(
+                target, source, attribute_updates=attribute_updates, seal_source=seal_source
+            )
 
     async def merge_all(
         self, target: str, sources: Sequence[str], *, seal_sources: bool = False
     ) -> Sequence[int]:
-        return await self._merges.merge_all(target, sources, seal_sources=seal_sources)
+        async with self._confirming(refusals_only=True):
+            return await self._merges.merge_all(target, sources, seal_sources=seal_sources)
 
     async def forget_merged(self, target: str, sources: Sequence[str]) -> None:
-        async with self.open_segment(target) as handle:
+        async with self._confirming(refusals_only=True), self._opened(target) as handle:
             await handle.forget_merged(sources)
 
     async def delete(self, name: str) -> None:
-        async with self.open_segment(name) as handle:
+        async with self._confirming(refusals_only=True), self._opened(name) as handle:
             await asyncio.shield(self._components.processor.delete(handle.metadata))
 
     async def info(self, name: str) -> SegmentProperties:
-        self._require_running()
-        return await self._components.queries.info(name)
+        async with self._confirming():
+            return await self._components.queries.info(name)
 
     async def flush(self, name: str | None = None) -> None:
         """Returns when everything acknowledged before is in Tier 2."""
-        self._require_running()
-        if name is not None:
-            async with self.open_segment(name):
-                await self._components.housekeeping.flush()
-            return
-        await self._components.housekeeping.flush()
+        async with self._confirming(refusals_only=True), AsyncExitStack() as opened:
+            if name is not None:
+                await opened.enter_async_context(self._opened(name))
+            await self._components.housekeeping.flush()
 
     async def list_segments(
         self, prefix: str = "", start_after: str = "", limit: int = 1000
     ) -> Sequence[SegmentProperties]:
-        self._require_running()
-        return await self._components.queries.list_segments(prefix, start_after, limit)
+        async with self._confirming():
+            return await self._components.queries.list_segments(prefix, start_after, limit)
 
     @asynccontextmanager
     async def open_table(self, name: str) -> AsyncIterator[Table]:
-        """Resolve, activate and pin."""
-        self._require_running()
-        async with self._components.tables.open_table(name) as table:
+        """Resolve, activate and pin. What its table reads is confirmed then."""
+        async with AsyncExitStack() as opened:
+            async with self._confirming(refusals_only=True):
+                table = await opened.enter_async_context(self._components.tables.open_table(name))
             yield table
 
     async def create_table(self, name: str, *, key_length: int = 0) -> None:
-        self._require_running()
-        await self._components.tables.create_table(name, key_length=key_length)
+        async with self._confirming(refusals_only=True):
+            await self._components.tables.create_table(name, key_length=key_length)
 
     async def delete_table(self, name: str, *, must_be_empty: bool) -> None:
-        self._require_running()
-        await self._components.tables.delete_table(name, must_be_empty=must_be_empty)
+        async with self._confirming(refusals_only=True):
+            await self._components.tables.delete_table(name, must_be_empty=must_be_empty)
 
     @property
     def backups(self) -> ContainerBackups:

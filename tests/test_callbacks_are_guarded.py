@@ -41,7 +41,7 @@ LOOKED_AT = {
     "containers/tables/table_handle.py:appended": "what it raises is its caller's answer",
     "segmentstore/cli/pipes.py:announce": "sets a future",
     "segmentstore/controller/metadata/metadata_table.py:self._abandoned.pop": "takes out of a dictionary",
-    "segmentstore/host/standalone.py:give_up": "ends the process",
+    "segmentstore/host/serving.py:give_up": "ends the process",
     "segmentstore/runtime/cancellation.py:wake": "sets a future",
     "segmentstore/runtime/process.py:insist": "ends the process",
     "segmentstore/runtime/task_set.py:self._ended": "tells its owner by itself, and once",

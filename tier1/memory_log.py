@@ -179,9 +179,19 @@ class MemoryDurableDataLog:
     async def truncate(self, up_to: LogAddress) -> None:
         if self._failure is not None:
             raise self._failure
-        if self._store.epoch != self._epoch:
-            raise LogNotPrimaryError(f"another owner has taken the log over epoch={self._epoch}")
+        self._require_epoch()
         self._store.truncate(up_to)
+
+    async def check_owner(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._require_epoch()
+
+    def _require_epoch(self) -> None:
+        if self._store.epoch != self._epoch:
+            raise LogNotPrimaryError(
+                f"another owner has taken the log over epoch={self._epoch} owner_epoch={self._store.epoch}"
+            )
 
     def statistics(self) -> LogStatistics:
         return LogStatistics(

@@ -129,11 +129,24 @@ class Bookies(Protocol):
     def stop(self) -> None: ...
 
 
+SETTINGS_OF_PRAVEGAS_BOOKIES: Mapping[str, str] = {
+    # Entries are sorted in memory and written to the entry logs behind the appends, not on their way.
+    "ledgerStorageClass": "org.apache.bookkeeper.bookie.SortedLedgerStorage",
+    "journalMaxGroupWaitMSec": "2",
+    "journalMaxSizeMB": "2048",
+    "journalPreAllocSizeMB": "16",
+    "entryLogSizeLimit": str(1 << 30),
+    "flushInterval": "10000",
+    "gcWaitTime": "600000",
+}
+"""Those of its own tests say little: these are BookKeeper's defaults, where the ones of our tests differ from them."""
+
+
 class EnsembleBookies:
     """Those of `tier1.bookkeeper.local_ensemble`, BookKeeper 4.17.3: a process each.
 
-    They gather writes for as long as Pravega's do, and have more memory than tests give them: with 256 MB of heap a
-    bookie ends when entries of 1 MB come as fast as they can.
+    They are set as Pravega's are, and have more memory than tests give them: with 256 MB of heap a bookie ends when
+    entries of 1 MB come as fast as they can.
     """
 
     ledgers_path = LEDGERS_PATH
@@ -141,7 +154,7 @@ class EnsembleBookies:
     def __init__(self, directory: Path) -> None:
         self._ensemble = LocalEnsemble.opened(directory / "bookies", bookie_count=BOOKIES)
         self._ensemble.heap_megabytes = BOOKIE_HEAP_MEGABYTES
-        self._ensemble.conf = {"journalMaxGroupWaitMSec": "2"}
+        self._ensemble.conf = dict(SETTINGS_OF_PRAVEGAS_BOOKIES)
         try:
             asyncio.run(self._ensemble.up())
         except BaseException:

@@ -26,7 +26,7 @@ from containers.container_settings import FramePipelineSettings
 from containers.log.checkpoints import CheckpointPolicy
 from containers.log.data_frame import DataFrameBuilder, FrameInFlight
 from containers.log.log_truncation import TruncationMarkers
-from containers.log.memory_state_updater import MemoryStateUpdater, complete_barriers
+from containers.log.memory_state_updater import MemoryStateUpdater
 from containers.operations.operation import Barrier, MetadataCheckpointOperation, Operation
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import ContainerStoppedError, LogFullError
@@ -102,7 +102,7 @@ class FramePipeline:
             self.submit(barrier, future)
         else:
             barrier.future = future
-            complete_barriers([barrier])
+            self._memory_state.complete_barriers([barrier])
 
     def schedule(self) -> None:
         """Run the pump in the next turn of the loop: everything that comes until then shares a frame."""
@@ -146,7 +146,7 @@ class FramePipeline:
     def _may_wait(self) -> bool:
         settings = self._settings
         return (
-            bool(self._in_flight)
+            len(self._in_flight) >= self._log.write_settings.writes_at_once
             and len(self.queue) < settings.small_operations
             and self.queued_bytes < settings.small_bytes
             and not self._builder.has_rest
@@ -179,7 +179,7 @@ class FramePipeline:
         if self._in_flight:
             self._in_flight[-1][0].completed.extend(barriers)
         else:
-            complete_barriers(barriers)
+            self._memory_state.complete_barriers(barriers)
         for _ in barriers:
             self.queue.popleft()
 

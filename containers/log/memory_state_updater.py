@@ -3,9 +3,13 @@
 Nothing in here may be refused: room was reserved when the operation was accepted. An exception is a bug, and the
 processor halts the container before any further future completes. Because the bytes are in the read index and
 `length` has moved before a future completes, a client that saw its ack can read its bytes.
+
+A barrier wrote nothing, so that it was durable proves nothing: what it tells (a refusal, a length) is told once the
+container is known to be the owner still (containers/ownership.py).
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from containers.log.in_memory_log import InMemoryLog
 from containers.metadata.container_metadata import ContainerMetadata
@@ -21,6 +25,7 @@ from containers.operations.operation import (
     TruncateOperation,
     commit_fields,
 )
+from containers.ownership import Ownership
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 
@@ -28,9 +33,12 @@ from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_
 class MemoryStateUpdater:
     """The commit of operations to everything in memory."""
 
-    def __init__(self, *, metadata: ContainerMetadata, memory_log: InMemoryLog) -> None:
+    def __init__(
+        self, *, metadata: ContainerMetadata, memory_log: InMemoryLog, ownership: Ownership
+    ) -> None:
         self._metadata = metadata
         self._memory_log = memory_log
+        self._ownership = ownership
 
     def commit(self, operations: Sequence[Operation]) -> None:
         """Apply operations in order, then complete their futures, then wake tail readers."""
@@ -76,12 +84,30 @@ class MemoryStateUpdater:
             future = operation.future
             if future is not None and not future.done():
                 if operation.__class__ is Barrier:
-                    _complete_barrier(operation)
+                    self._complete_barrier(operation)
                 else:
                     future.set_result(operation.result)
         for segment in grown:
             segment.read_index.appended()
         self._memory_log.wake_reader()
+
+    def complete_barriers(self, operations: Sequence[Operation]) -> None:
+        """Complete barriers that have nothing left to wait for."""
+        for operation in operations:
+            future = operation.future
+            if future is not None and not future.done():
+                self._complete_barrier(operation)
+
+    def _complete_barrier(self, operation: Operation) -> None:
+        assert isinstance(operation, Barrier), f"not a barrier: {operation!r}"
+        future, segment, refusal = operation.future, operation.segment, operation.error
+        assert future is not None, "a barrier without a future"
+        fail = partial(fail_unless_done, future)
+        if refusal is not None:
+            tell = partial(fail, refusal)
+        else:
+            tell = partial(complete_unless_done, future, segment.length if segment else 0)
+        self._ownership.when_confirmed(tell, fail)
 
     def _seal_with_append(self, append: AppendOperation) -> None:
         seal = SealOperation(append.segment)
@@ -122,21 +148,3 @@ class MemoryStateUpdater:
         source.read_index.end_reads(SegmentNotFoundError(source.name))
         if target.read_index.has_waiters:
             target.read_index.appended()
-
-
-def complete_barriers(operations: Sequence[Operation]) -> None:
-    """Complete barriers that have nothing left to wait for."""
-    for operation in operations:
-        future = operation.future
-        if future is not None and not future.done():
-            _complete_barrier(operation)
-
-
-def _complete_barrier(operation: Operation) -> None:
-    assert isinstance(operation, Barrier), f"not a barrier: {operation!r}"
-    assert operation.future is not None, "a barrier without a future"
-    if operation.error is not None:
-        fail_unless_done(operation.future, operation.error)
-    else:
-        segment = operation.segment
-        complete_unless_done(operation.future, segment.length if segment is not None else 0)

@@ -7,7 +7,8 @@ attribute that is not in memory), it waits for in the admission queue. Submittin
 Invariants:
 - P1  sequence numbers strictly increase in the order of acceptance, which is the order of the log;
 - P2  a future completes only when its operation is durable and applied; refusals that were judged against pending
-  state complete only when that state has committed;
+  state complete only when that state has committed, and the container is known to be the owner behind that (where its
+  log has to be asked, what was submitted later may be told of earlier);
 - P3  what cannot be accepted yet waits in the admission queue, in call order per segment; delay comes before
   acceptance;
 - P4  any failure of the pipeline ends the processor for good; the container's next owner recovers.
@@ -39,6 +40,7 @@ from containers.operations.operation import (
     Operation,
     SegmentOperation,
 )
+from containers.ownership import Ownership
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
     AppendTooLargeError,
@@ -81,6 +83,7 @@ class OperationProcessor:
         markers: TruncationMarkers,
         checkpoints: CheckpointPolicy,
         throttler: Throttler,
+        ownership: Ownership,
         fetch_attributes: Callable[[SegmentMetadata, list[AttributeKey]], Awaitable[None]],
         request_flush: Callable[[], None],
         wall_clock: WallClock,
@@ -91,6 +94,7 @@ class OperationProcessor:
         self._updater = metadata_updater
         self._checkpoints = checkpoints
         self._throttler = throttler
+        self._ownership = ownership
         self._wall_clock = wall_clock
         self._settings = settings
         self._admission_queue = AdmissionQueue(
@@ -493,6 +497,7 @@ class OperationProcessor:
             if isinstance(operation, SegmentOperation):
                 operation.segment.reset_pending()
         self._admission_queue.fail_all(self._pipeline.stop_error())
+        self._ownership.end(f"it has stopped: {self._pipeline.failure}")
 
     # --- start and end ---------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ Invariants (check() proves the first four):
 
 import asyncio
 from asyncio import Future
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Protocol
 
 from containers.cache.cache_entry import NO_ROOM, PINNED, CacheEntry
@@ -57,6 +57,8 @@ from segmentstore.contracts.segments import ReadResultEntry, ReadResultEntryKind
 
 PIECE_BYTES_MAX = 1024 * 1024
 """One entry has at most this many bytes: a copy of about 50 us."""
+
+_WITH_BYTES = (ReadResultEntryKind.CACHE, ReadResultEntryKind.STORAGE)
 
 StepEntry = CachedEntry | WaitingEntry | EndOfSegmentEntry | TruncatedEntry
 
@@ -446,8 +448,12 @@ class SegmentReadIndex:
 
     # --- bytes go out -------------------------------------------------------------------------
 
-    async def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
+    async def read(
+        self, offset: int, max_length: int, *, confirm: Callable[[], Awaitable[None]]
+    ) -> AsyncGenerator[ReadResultEntry, None]:
         """Entries from `offset` on, as `Segment.read` promises them. Hold it in `aclosing`.
+
+        `confirm` is awaited before anything but bytes is told: an end, a truncation, a refusal. It may raise.
 
         It ends when `max_length` bytes were delivered or an entry without bytes came; a STORAGE or FUTURE entry whose
         content was not taken is one. Raises BadOffsetError from the first step for an offset that is negative or past
@@ -455,9 +461,15 @@ class SegmentReadIndex:
         """
         end = offset + max_length
         while True:
-            entry = self._next_entry(offset, end)
+            try:
+                entry = self._next_entry(offset, end)
+            except (BadOffsetError, SegmentNotFoundError):
+                await confirm()
+                raise
             if offset >= end:
                 return
+            if entry.kind not in _WITH_BYTES:
+                await confirm()
             yield entry
             if not entry.length_taken:
                 return

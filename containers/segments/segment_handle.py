@@ -1,7 +1,9 @@
 """One active segment in a caller's hands (`SegmentHandle`), and merges by name (`SegmentMerges`).
 
-A handle is what contracts.segments.Segment says. A merge by name takes one source, or many into one target behind one
-another.
+A handle is what contracts.segments.Segment says. What it tells that another owner of the container could contradict is
+confirmed first (containers/ownership.py): refusals of changes where they complete, all else here.
+
+A merge by name takes one source, or many into one target behind one another.
 
 Invariants of merges:
 - a source that is gone counts as merged only if the target remembers it;
@@ -81,8 +83,17 @@ class SegmentHandle:
         """For benchmarks and checks inside this package's tests."""
         return self._metadata
 
+    def is_sure(self) -> bool:
+        """See contracts.segments.ReadOnlySegment.is_sure."""
+        return self._mapper.ownership.is_sure()
+
+    async def confirm(self) -> None:
+        """See contracts.segments.ReadOnlySegment.confirm."""
+        await self._mapper.ownership.confirm()
+
     def info(self) -> SegmentProperties:
         """Raises SegmentNotFoundError if it was deleted or merged away meanwhile."""
+        self._mapper.ownership.is_sure()
         if self._metadata.is_gone():
             raise SegmentNotFoundError(self._metadata.name)
         return properties_of(self._metadata, self._mapper.container_id)
@@ -136,6 +147,13 @@ class SegmentHandle:
         return table.pending_value(key)
 
     async def load_attributes(
+        self, keys: Sequence[AttributeKey]
+    ) -> Mapping[AttributeKey, AttributeValue]:
+        values = await self._known_attributes(keys)
+        await self._mapper.ownership.confirm()
+        return values
+
+    async def _known_attributes(
         self, keys: Sequence[AttributeKey]
     ) -> Mapping[AttributeKey, AttributeValue]:
         values = await self._mapper.attribute_values(self._metadata, keys)
@@ -193,16 +211,23 @@ class SegmentHandle:
         self._mapper.forget_merged(source_names)
 
     def read_nowait(self, offset: int, length_max: int) -> bytes | None:
-        return self._metadata.read_index.read_nowait(offset, length_max)
+        return b"".join(self.views_nowait(offset, length_max)) or None
 
     def views_nowait(self, offset: int, length_max: int) -> Sequence[memoryview]:
-        return self._metadata.read_index.views_nowait(offset, length_max)
+        if self._mapper.ownership.is_sure():
+            return self._metadata.read_index.views_nowait(offset, length_max)
+        try:
+            return self._metadata.read_index.views_nowait(offset, length_max)
+        except SegmentStoreError:
+            return ()  # a refusal that is not confirmed: read() has to say it
 
     def readable(self, offset: int) -> "Future[None]":
         return self._metadata.read_index.readable(offset)
 
     def read(self, offset: int, max_length: int) -> AsyncGenerator[ReadResultEntry, None]:
-        return self._metadata.read_index.read(offset, max_length)
+        return self._metadata.read_index.read(
+            offset, max_length, confirm=self._mapper.ownership.confirm
+        )
 
 
 def properties_of(metadata: SegmentMetadata, container_id: ContainerId) -> SegmentProperties:

@@ -24,6 +24,7 @@ from containers.container_settings import SegmentMapperSettings
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
+from containers.ownership import Ownership
 from containers.read_index.container_read_index import ContainerReadIndex
 from segmentstore.contracts.errors import (
     LogFullError,
@@ -56,6 +57,7 @@ class SegmentMapper:
         read_index: ContainerReadIndex,
         processor: OperationProcessor,
         attribute_fetches: AttributeFetches,
+        ownership: Ownership,
         acknowledged: Callable[[], SequenceNumber],
         flush: Callable[[], Awaitable[None]],
         now_ms: Callable[[], int],
@@ -68,6 +70,8 @@ class SegmentMapper:
         self._read_index = read_index
         self._processor = processor
         self._attribute_fetches = attribute_fetches
+        self.ownership = ownership
+        """Its handles ask it: a field of their own would take each of them over the end of its cache line."""
         self._acknowledged = acknowledged
         self._flush = flush
         self._now_ms = now_ms

@@ -11,6 +11,7 @@ from containers.container_settings import TableSettings
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
+from containers.ownership import Ownership
 from containers.segments.segment_mapper import SegmentMapper
 from containers.tables.table_batch import counter
 from containers.tables.table_compaction import TableCompaction
@@ -46,6 +47,7 @@ class ContainerTables:
         metadata: ContainerMetadata,
         mapper: SegmentMapper,
         processor: OperationProcessor,
+        ownership: Ownership,
         fetches: AttributeFetches,
         storage: ReadOnlyStorage,
         executor: Executor | None,
@@ -54,6 +56,7 @@ class ContainerTables:
         self._metadata = metadata
         self._mapper = mapper
         self._processor = processor
+        self._ownership = ownership
         self._fetches = fetches
         self._storage = storage
         self._executor = executor
@@ -71,6 +74,7 @@ class ContainerTables:
             yield TableHandle(
                 segment=segment,
                 processor=self._processor,
+                ownership=self._ownership,
                 fetches=self._fetches,
                 reader=self._reader(segment),
                 scan=lambda: self._scan(segment),

@@ -1,4 +1,7 @@
-"""One table as a server uses it: see contracts.tables.Table."""
+"""One table as a server uses it: see contracts.tables.Table.
+
+What it reads is told once the container is known to be the owner still (containers/ownership.py).
+"""
 
 import asyncio
 from asyncio import Future
@@ -9,6 +12,7 @@ from containers.attributes.extended_attributes import AttributeFetches
 from containers.container_settings import TableSettings
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.segment_metadata import SegmentMetadata
+from containers.ownership import Ownership
 from containers.tables.table_batch import (
     IndependentUpdateBatch,
     RemovalBatch,
@@ -50,6 +54,7 @@ class TableHandle:
     __slots__ = (
         "_fetches",
         "_loop",
+        "_ownership",
         "_processor",
         "_reader",
         "_scan",
@@ -63,6 +68,7 @@ class TableHandle:
         *,
         segment: SegmentMetadata,
         processor: OperationProcessor,
+        ownership: Ownership,
         fetches: AttributeFetches,
         reader: TableReader,
         scan: Callable[[], IndexScan],
@@ -71,6 +77,7 @@ class TableHandle:
         self._loop = asyncio.get_running_loop()
         self._segment = segment
         self._processor = processor
+        self._ownership = ownership
         self._fetches = fetches
         self._reader = reader
         self._scan = scan
@@ -81,9 +88,14 @@ class TableHandle:
     def name(self) -> str:
         return self._segment.name
 
+    async def confirm(self) -> None:
+        """See contracts.tables.Table.confirm."""
+        await self._ownership.confirm()
+
     def info(self) -> TableInfo:
         """Raises SegmentNotFoundError if it was deleted meanwhile."""
         segment = self._segment
+        self._ownership.is_sure()
         self._raise_if_gone()
         return TableInfo(
             name=segment.name,
@@ -159,10 +171,11 @@ class TableHandle:
     # --- reads -----------------------------------------------------------------------------------
 
     def get_nowait(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None] | None:
-        return self._reader.get_nowait(keys)
+        return self._reader.get_nowait(keys) if self._ownership.is_sure() else None
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
-        return await self._reader.get(keys)
+        async with self._ownership.confirming():
+            return await self._reader.get(keys)
 
     async def read_keys(
         self,
@@ -172,7 +185,8 @@ class TableHandle:
         first: bytes | None = None,
         last: bytes | None = None,
     ) -> TableKeyPage:
-        found, more = await self._page(count=count, token=token, first=first, last=last)
+        async with self._ownership.confirming():
+            found, more = await self._page(count=count, token=token, first=first, last=last)
         keys = [TableKey(key, place.version) for key, place in found]
         return TableKeyPage(keys, keys[-1].key if more else b"")
 
@@ -183,6 +197,12 @@ class TableHandle:
         token: bytes = b"",
         first: bytes | None = None,
         last: bytes | None = None,
+    ) -> TableEntryPage:
+        async with self._ownership.confirming():
+            return await self._entry_page(count=count, token=token, first=first, last=last)
+
+    async def _entry_page(
+        self, *, count: int, token: bytes, first: bytes | None, last: bytes | None
     ) -> TableEntryPage:
         while True:
             found, more = await self._page(count=count, token=token, first=first, last=last)
@@ -231,14 +251,15 @@ class TableHandle:
             raise InvalidRequestError(
                 f"changes are asked for from a position on position={position} count={count}"
             )
-        self._raise_if_gone()
-        return await read_delta(
-            self._reader,
-            self._segment,
-            self._settings,
-            position=position,
-            count=min(count, self._settings.page_count_max),
-        )
+        async with self._ownership.confirming():
+            self._raise_if_gone()
+            return await read_delta(
+                self._reader,
+                self._segment,
+                self._settings,
+                position=position,
+                count=min(count, self._settings.page_count_max),
+            )
 
     def _raise_if_gone(self) -> None:
         if self._segment.is_gone():

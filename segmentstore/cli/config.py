@@ -23,7 +23,9 @@ _SHORT_FLAGS = {
     "http": "http.address",
     "wire": "wire.address",
     "controller": "controller.address",
+    "listen": "controller.address",
     "tier1": "tier1.kind",
+    "cluster": "tier1.kind",
     "tier2": "tier2.place",
     "log_level": "log.level",
     "log_format": "log.format",
@@ -35,52 +37,89 @@ def config() -> None:
     """Show and check settings. Flags win over the environment, that over the file, that over defaults."""
 
 
+_DATA = click.option("--data", metavar="DIR", help="Data directory: identity, Tier 1, Tier 2.")
+_SCRATCH = click.option("--data", metavar="DIR", help="Data directory; may be lost with the node.")
+_HTTP = click.option("--http", metavar="HOST:PORT", help="Listen here.  [default: 127.0.0.1:9091]")
+_WIRE = click.option(
+    "--wire",
+    metavar="HOST:PORT|off",
+    help="Segment store protocol.  [default: 127.0.0.1:12345]",
+)
+_CONTROLLER = click.option(
+    "--controller",
+    metavar="HOST:PORT|off",
+    help="Controller, gRPC.  [default: 127.0.0.1:9090]",
+)
+_LISTEN = click.option(
+    "--listen", metavar="HOST:PORT", help="gRPC, for clients.  [default: 127.0.0.1:9090]"
+)
+_CONTAINERS = click.option(
+    "--containers", metavar="COUNT", help="Fixed at first start.  [default: 4]"
+)
+_TIER1 = click.option(
+    "--tier1",
+    metavar="file|bookkeeper://ZK1,ZK2/LEDGERS|memory",
+    help="The durable log.  [default: file]",
+)
+_CLUSTER = click.option(
+    "--cluster",
+    metavar="bookkeeper://ZK1,ZK2/LEDGERS",
+    help="Where the cluster is: ZooKeeper, and the ledgers below it.",
+)
+_TIER2 = click.option(
+    "--tier2",
+    metavar="volumes|filesystem|s3://BUCKET/PREFIX|memory",
+    help="Long-term storage.  [default: volumes]",
+)
+_BUCKET = click.option(
+    "--tier2", metavar="s3://BUCKET/PREFIX", help="Long-term storage, the same for all nodes."
+)
+_EVERYWHERE = (
+    click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error."),
+    click.option("--log-format", metavar="text|json", help="Form of the log on stderr."),
+    click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Any setting by its full name; see 'config show'. Repeatable.",
+    ),
+    click.option(
+        "--config",
+        "config_file",
+        envvar="SEGMENTSTORE_CONFIG",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="TOML file with settings.  [env: SEGMENTSTORE_CONFIG]",
+    ),
+)
+
+
 def setting_options(command: _Command) -> _Command:
     """Add --config, --set and the short flags to a command, which passes them all on to `resolve`."""
-    options = [
-        click.option("--data", metavar="DIR", help="Data directory: identity, Tier 1, Tier 2."),
-        click.option("--http", metavar="HOST:PORT", help="Listen here.  [default: 127.0.0.1:9091]"),
-        click.option(
-            "--wire",
-            metavar="HOST:PORT|off",
-            help="Segment store protocol.  [default: 127.0.0.1:12345]",
-        ),
-        click.option(
-            "--controller",
-            metavar="HOST:PORT|off",
-            help="Controller, gRPC.  [default: 127.0.0.1:9090]",
-        ),
-        click.option("--containers", metavar="COUNT", help="Fixed at first start.  [default: 4]"),
-        click.option(
-            "--tier1",
-            metavar="file|bookkeeper://ZK1,ZK2/LEDGERS|memory",
-            help="The durable log.  [default: file]",
-        ),
-        click.option(
-            "--tier2",
-            metavar="volumes|filesystem|s3://BUCKET/PREFIX|memory",
-            help="Long-term storage.  [default: volumes]",
-        ),
-        click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error."),
-        click.option("--log-format", metavar="text|json", help="Form of the log on stderr."),
-        click.option(
-            "--set",
-            "assignments",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="Any setting by its full name; see 'config show'. Repeatable.",
-        ),
-        click.option(
-            "--config",
-            "config_file",
-            envvar="SEGMENTSTORE_CONFIG",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="TOML file with settings.  [env: SEGMENTSTORE_CONFIG]",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _with_options(command, _DATA, _HTTP, _WIRE, _CONTROLLER, _CONTAINERS, _TIER1, _TIER2)
+
+
+def node_options(command: _Command) -> _Command:
+    """As setting_options(), for a node of a cluster."""
+    return _with_options(command, _CLUSTER, _BUCKET, _SCRATCH, _HTTP, _WIRE, _CONTAINERS)
+
+
+def controller_options(command: _Command) -> _Command:
+    """As setting_options(), for a controller of a cluster."""
+    return _with_options(command, _CLUSTER, _LISTEN, _HTTP)
+
+
+def cluster_options(command: _Command) -> _Command:
+    """As setting_options(), for a command that looks at a cluster."""
+    return _with_options(command, _CLUSTER, _BUCKET)
+
+
+def _with_options(command: _Command, *options: Callable[[Any], Any]) -> _Command:
+    """`options`: click's decorators, which take any command function and give it back."""
+    decorated: _Command = command
+    for option in reversed((*options, *_EVERYWHERE)):
+        decorated = option(decorated)
+    return decorated
 
 
 @config.command()

@@ -1,7 +1,7 @@
 """`segmentstore log ...`: Tier 1 as it is on disk or in BookKeeper.
 
 `inspect` reads a log as recovery would, and changes nothing; `enable` undoes a disable() of the log; `set-aside` takes
-a log in BookKeeper out of the way of a recovery from Tier 2.
+a log in BookKeeper out of the way of a recovery from Tier 2; `sweep` deletes ledgers that no log will ever name.
 """
 
 import asyncio
@@ -99,6 +99,33 @@ def set_aside(place: str, container: int | None) -> None:
             return await cluster_logs.set_log_aside(opened, _named(container))
 
     click.echo(asyncio.run(work()))
+
+
+@log.command()
+@place_argument
+@container_option
+@output_option
+def sweep(place: str, container: int | None, output: str) -> int:
+    """Delete empty ledgers that a process made and did not write into the record of its log before it died.
+
+    The store may be at work: a ledger that its present owner made stays. Each ledger of the cluster is looked at, those
+    of other stores too. Ends with 7 if one has entries that no record names: it stays, and is evidence.
+    """
+
+    async def work() -> list[Row]:
+        from segmentstore.recovery import cluster_logs  # loads the whole service
+
+        async with cluster_logs.open_cluster_of(place, environment=environment()) as opened:
+            if opened is None:
+                raise InvalidRequestError(
+                    f"the logs are in the data directory, which has no ledgers path={place}"
+                )
+            wanted = [] if container is None else [container]
+            return [row async for row in cluster_logs.sweep_ledgers(opened, wanted)]
+
+    rows = asyncio.run(work())
+    print_rows(rows, output)
+    return ExitCode.CORRUPT if any(row["entries"] for row in rows) else ExitCode.OK
 
 
 async def _rows_in_cluster(

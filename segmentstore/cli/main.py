@@ -18,9 +18,15 @@ from segmentstore.contracts.errors import SegmentStoreError
 _NOUNS = {
     "backup": ("backup", "Keep the store as it is now, and get it back as it was."),
     "bench": ("bench", "Measure durable appends and reads over HTTP."),
+    "cluster": ("cluster", "Look at a cluster, and say where its containers shall be."),
     "config": ("config", "Show and check settings."),
+    "controller": ("serve", "Answer the controller's calls of a cluster until SIGTERM or SIGINT."),
     "load": ("load", "Load files and trees, each file into a segment of its own."),
     "log": ("log", "Look into the durable logs of a store."),
+    "node": (
+        "serve",
+        "Serve containers of a cluster from this process until SIGTERM or SIGINT.",
+    ),
     "reader-group": (
         "reader_group",
         "Create, list, inspect and delete reader groups (SCOPE/GROUP).",

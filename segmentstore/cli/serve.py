@@ -1,6 +1,7 @@
-"""`segmentstore standalone` and `segmentstore s3`: servers in this process.
+"""`segmentstore standalone`, `node`, `controller` and `s3`: servers in this process.
 
-`standalone` is the whole store; `s3` is an S3 endpoint over the embedded object store.
+`standalone` is the whole store; `node` and `controller` are processes of a cluster; `s3` is an S3 endpoint over the
+embedded object store.
 """
 
 import sys
@@ -8,7 +9,13 @@ from pathlib import Path
 
 import click
 
-from segmentstore.cli.config import environment, resolve, setting_options
+from segmentstore.cli.config import (
+    controller_options,
+    environment,
+    node_options,
+    resolve,
+    setting_options,
+)
 from segmentstore.host.settings import split_address
 from segmentstore.runtime.process import configure_logging
 
@@ -25,11 +32,7 @@ def standalone(
     resolved = resolve(config_file, assignments, **short_flags)
     from segmentstore.host.standalone import run_standalone  # loads the whole service
 
-    def announce(line: str) -> None:
-        click.echo(line)
-        sys.stdout.flush()
-
-    run_standalone(resolved, announce)
+    run_standalone(resolved, _announce)
 
 
 @click.command()
@@ -77,16 +80,46 @@ def s3(data_directory: Path, listen: str, region: str, log_level: str) -> None:
         raise click.BadParameter("wants HOST:PORT", param_hint="--listen") from error
     configure_logging(level=log_level)
     variables = environment()
-
-    def announce(line: str) -> None:
-        click.echo(line)
-        sys.stdout.flush()
-
     run_endpoint(
         data_directory.absolute(),
         credentials=given_credentials(
             variables.get(ACCESS_KEY_VARIABLE, ""), variables.get(SECRET_KEY_VARIABLE, "")
         ),
         settings=EndpointSettings(host=host, port=port, region=region),
-        announce=announce,
+        announce=_announce,
     )
+
+
+@click.command()
+@node_options
+def node(config_file: Path | None, assignments: tuple[str, ...], **short_flags: str | None) -> None:
+    """Serve containers of a cluster from this process until SIGTERM or SIGINT.
+
+    Which ones, its leading controller says. Told to end, it has them moved to other nodes first. Prints one line
+    beginning with 'ready' when it takes requests; its log goes to stderr.
+    """
+    resolved = resolve(config_file, assignments, **short_flags)
+    from segmentstore.host.node import run_node  # loads the whole service
+
+    run_node(resolved, _announce)
+
+
+@click.command()
+@controller_options
+def controller(
+    config_file: Path | None, assignments: tuple[str, ...], **short_flags: str | None
+) -> None:
+    """Answer the controller's calls of a cluster until SIGTERM or SIGINT.
+
+    One controller of a cluster leads: it assigns containers to nodes and works on streams. The others hand calls on to
+    it, and one of them takes its place when it is gone. Prints one line beginning with 'ready' when it takes calls.
+    """
+    resolved = resolve(config_file, assignments, **short_flags)
+    from segmentstore.host.cluster_controller import run_controller  # loads the whole service
+
+    run_controller(resolved, _announce)
+
+
+def _announce(line: str) -> None:
+    click.echo(line)
+    sys.stdout.flush()

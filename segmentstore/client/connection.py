@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, cast
 
 from segmentstore.client.errors import ConnectionLostError
 from segmentstore.client.settings import ClientSettings, Tls
@@ -155,9 +155,9 @@ class WireConnection(asyncio.Protocol):
         await asyncio.shield(self._ended)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), f"not a stream transport {transport!r}"
-        self._transport = transport
-        transport.write(Hello(WIRE_VERSION, OLDEST_WIRE_VERSION).encode())
+        # Of a stream socket, which can write. uvloop's is of no class of asyncio.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(Hello(WIRE_VERSION, OLDEST_WIRE_VERSION).encode())
 
     def data_received(self, data: bytes) -> None:
         self._received_at = asyncio.get_running_loop().time()

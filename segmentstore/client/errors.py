@@ -171,10 +171,7 @@ class RefusedError(ClientError):
 
 
 class WrongHostError(ServiceUnavailableError):
-    """The segment's container runs elsewhere, or nowhere at the moment.
-
-    A container that stopped while the request was under way may be answered so as well: it proves nothing.
-    """
+    """The segment's container runs elsewhere, or nowhere at the moment. Nothing was done."""
 
 
 class TokenExpiredError(ServiceUnavailableError):

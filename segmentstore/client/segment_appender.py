@@ -42,7 +42,7 @@ from segmentstore.client.errors import (
     error_from_reply,
     outcome_unknown,
 )
-from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.segment_calls import MovePauses, SegmentCalls
 from segmentstore.codec.wire_protocol.appends import (
     AppendBlockEnd,
     AppendSetup,
@@ -197,13 +197,13 @@ class SegmentAppender:
 
     async def run(self) -> None:
         """Connect when there is something to append, and again after each loss, until the segment ends."""
-        backoff = self._settings.backoff(self._calls.random)
+        pauses = MovePauses(self._calls, self.segment)
         loop = asyncio.get_running_loop()
         while True:
             await self._has_work.wait()
             progress, progress_at = self._acknowledged_number, loop.time()
             while self.unacknowledged:
-                error = await self._append_until_lost()
+                error = await self._append_until_lost(pauses)
                 if isinstance(error, SegmentSealedError | SegmentNotFoundError):
                     if self._in_flight:
                         # It ended before a set-up could tell what it has.
@@ -216,16 +216,15 @@ class SegmentAppender:
                 ):
                     self._owner.failed(error)
                     return
-                self._calls.locator.forget(self.segment)
                 if self._acknowledged_number != progress:
                     progress, progress_at = self._acknowledged_number, loop.time()
-                    backoff.reset()
+                    pauses.reset()
                 elif loop.time() - progress_at > self._settings.append_seconds:
                     self._owner.failed(
                         OutcomeUnknownError(f"gave up appending segment={self.segment!r}: {error}")
                     )
                     return
-                await asyncio.sleep(backoff.next_seconds())
+                await pauses.before_next_attempt()
             self._has_work.clear()
 
     def check(self) -> None:
@@ -238,9 +237,10 @@ class SegmentAppender:
         waiting_bytes = sum(len(event.content) for event in self._waiting)
         assert self._waiting_bytes == waiting_bytes, f"{self._waiting_bytes} != {waiting_bytes}"
 
-    async def _append_until_lost(self) -> SegmentStoreError:
+    async def _append_until_lost(self, pauses: MovePauses) -> SegmentStoreError:
         """One session; why it ended."""
         try:
+            await pauses.begin_attempt()
             connection = await self._calls.connection(self.segment)
             session = _AppendSession(self, connection)
             try:

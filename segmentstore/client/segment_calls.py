@@ -6,10 +6,12 @@ which segment stores know what this client may do.
 
 Invariants:
 
-- A request is sent again only if it certainly was not carried out (no connection, a token that is too old), or if
-  carrying it out twice is the same as once (`repeatable`). Otherwise the caller gets OutcomeUnknownError, also where
-  the answer is "wrong host" or "not now": a container that stops meanwhile may have stored it, and a second attempt
-  would meet the first and call it a conflict.
+- A request is sent again only if it certainly was not carried out (no connection, "wrong host", a token that is too
+  old), or if carrying it out twice is the same as once (`repeatable`). Otherwise the caller gets OutcomeUnknownError,
+  also where the answer is "not now": a container that stops meanwhile may have stored it, and a second attempt would
+  meet the first and call it a conflict.
+- A segment that is found at another server than before is asked for there at once; a pause comes before a server is
+  asked again.
 - Everything ends within `request_seconds`, reads that wait at the tail within `long_poll_seconds`.
 - A server's address is remembered until a caller finds it wrong (`forget`). A segment's transactions and transient
   segments are in the container of their segment, so they share its address.
@@ -20,6 +22,7 @@ Invariants:
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Final, Protocol, TypeVar
@@ -31,15 +34,17 @@ from segmentstore.client.errors import (
     OutcomeUnknownError,
     ServiceUnavailableError,
     TokenExpiredError,
+    WrongHostError,
     error_from_reply,
     outcome_unknown,
 )
 from segmentstore.client.settings import ClientSettings
 from segmentstore.codec.stream_names import parse_segment
 from segmentstore.codec.wire_protocol.command import Command
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
 
 _REMEMBERED_MAX: Final = 10_000
+_MOVES_MAX: Final = 2
 _SEGMENT_FIELDS: Final = ("segment", "target", "parent_segment")
 """Fields that say which segment a command is about."""
 
@@ -123,15 +128,15 @@ class SegmentCalls:
 
         Raises DeadlineExceededError, and what else the attempt raises.
         """
-        backoff = self.settings.backoff(self.random)
+        pauses = MovePauses(self, segment)
         try:
             async with asyncio.timeout(seconds):
                 while True:
                     try:
+                        await pauses.begin_attempt()
                         return await attempt()
                     except (ConnectionLostError, ServiceUnavailableError):
-                        self.locator.forget(segment)
-                    await asyncio.sleep(backoff.next_seconds())
+                        await pauses.before_next_attempt()
         except TimeoutError as error:
             raise DeadlineExceededError(
                 f"no answer in time segment={segment!r} seconds={seconds:g}"
@@ -162,11 +167,48 @@ class SegmentCalls:
             return reply
         refusal = error_from_reply(reply)
         is_open = isinstance(refusal, ServiceUnavailableError) and not isinstance(
-            refusal, TokenExpiredError
+            refusal, TokenExpiredError | WrongHostError
         )
         if is_open and not repeatable:
             raise outcome_unknown(refusal) from refusal
         raise refusal
+
+
+class MovePauses:
+    """Between the attempts at one segment: none if its server is another one by then, else growing pauses.
+
+    At most _MOVES_MAX attempts follow one another without a pause: servers may send a client from one to the other.
+    """
+
+    def __init__(self, calls: SegmentCalls, segment: str) -> None:
+        self._locator = calls.locator
+        self._segment = segment
+        self._backoff = calls.settings.backoff(calls.random)
+        self._tried: ServerAddress | None = None
+        self._moves = 0
+
+    def reset(self) -> None:
+        """There was progress: the next pause is the first again."""
+        self._backoff.reset()
+
+    async def begin_attempt(self) -> None:
+        """Note which server is asked. Raises what the locator raises."""
+        self._tried = None
+        self._tried = await self._locator.endpoint(self._segment)
+
+    async def before_next_attempt(self) -> None:
+        """Ask anew where the segment is, and return when the next attempt makes sense."""
+        self._locator.forget(self._segment)
+        if self._tried is not None and self._moves < _MOVES_MAX:
+            # What the controller has to say against it the attempt itself will meet.
+            with suppress(SegmentStoreError):
+                if await self._locator.endpoint(self._segment) != self._tried:
+                    self._moves += 1
+                    return
+        self._moves = 0
+        await asyncio.sleep(self._backoff.next_seconds())
+        # It may have moved meanwhile.
+        self._locator.forget(self._segment)
 
 
 class EndpointSource(Protocol):

@@ -109,6 +109,9 @@ class RemoteTable:
     def key_length(self) -> int:
         return self._state.key_length
 
+    async def confirm(self) -> None:
+        """The node has confirmed it before it answered."""
+
     def info(self) -> TableInfo:
         return self._state
 
@@ -236,6 +239,12 @@ class RemoteSegment:
     @property
     def segment_id(self) -> SegmentId:
         return self._properties.segment_id
+
+    def is_sure(self) -> bool:
+        return True  # the node has confirmed it before it answered
+
+    async def confirm(self) -> None:
+        """As is_sure() says."""
 
     def info(self) -> SegmentProperties:
         return self._properties

@@ -10,7 +10,7 @@ Invariants:
 - A node whose lease is not valid answers nothing that another owner of its containers could contradict.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,3 +59,16 @@ class Lease(Protocol):
         It is true until some time before the session can end, counted from when a request was *sent* that was answered.
         Once it was false for an assignment it stays false for that session.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInCluster:
+    """What the servers of a node know of the cluster and of their own process in it. None of it waits."""
+
+    locations: ContainerLocations
+    node_id: Callable[[], HostId]
+    """Of the present session: a node that lost its session is another one to the cluster."""
+    is_lease_valid: Callable[[], bool]
+    """Of the present session's lease."""
+    serves: Callable[[ContainerId], bool]
+    """Whether this process answers for the container now: it runs here, or stays down here for good."""

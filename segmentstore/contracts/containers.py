@@ -123,6 +123,8 @@ class ContainerFailure:
     """A container that ended by itself, reported once."""
 
     container_id: ContainerId
+    since: int
+    """The version of the assignment that had given the container to the host."""
     cause: BaseException
 
 
@@ -137,8 +139,15 @@ class AssignmentSource(Protocol):
         self,
         host_id: HostId,
         *,
+        version: int,
+        held: Mapping[ContainerId, int],
         running: Collection[ContainerId],
         failed: Collection[ContainerFailure] = (),
     ) -> None:
         """What runs now and what failed since the last report. A failed container is not restarted
-        before a later version assigns it again."""
+        before a later version assigns it again.
+
+        `version`: of the assignment that the host follows, 0 before the first. `held`: every container that has a task
+        in the host, from before its start until its close() has returned, and since when: one that is neither here nor
+        in the assignment of this version has gone from the host.
+        """

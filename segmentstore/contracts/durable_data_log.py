@@ -15,6 +15,8 @@ Guarantees every implementation gives (tests/contracts/durable_data_log_suite.py
       nothing that was replayed can disappear.
 - L7  read() returns an entry's bytes as append() was given them, or raises LogCorruptedError: callers
       need no checksum of their own.
+- L8  A check_owner() that begins after a later initialize() has returned raises. So whatever its caller knew before a
+      call that returns, no other owner had changed by then.
 
 Priorities: entries marked `internal` may use the reserve that is kept for checkpoints, deletes and
 truncates when the disk is full. A log without a reserve never raises LogFullError: while there is no space
@@ -46,6 +48,9 @@ class WriteSettings:
 
     outstanding_bytes_max: int
     """The processor stops handing over frames while more than this is un-acknowledged."""
+
+    writes_at_once: int = 1
+    """With fewer entries un-acknowledged than this, the next one is written at once: it need not wait to grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,13 @@ class DurableDataLog(Protocol):
 
     async def truncate(self, up_to: LogAddress) -> None:
         """Drop every entry at or before the address, as far as whole files allow."""
+
+    async def check_owner(self) -> None:
+        """Returns if this log was its storage's owner at some moment of the call, which changes nothing there.
+
+        Raises LogNotPrimaryError if another owner has claimed it, DurableDataLogError if that cannot be found out now
+        or this log is closed. Calls may run beside everything else.
+        """
 
     def statistics(self) -> LogStatistics: ...
 

@@ -128,12 +128,25 @@ class ReadOnlySegment(Protocol):
     @property
     def segment_id(self) -> SegmentId: ...
 
+    def is_sure(self) -> bool:
+        """Whether what it says needs no confirm(): its host knows that no other owner has been given its container.
+
+        Raises ContainerNotFoundError if its host knows that another one may have.
+        """
+
+    async def confirm(self) -> None:
+        """Returns when what info() said before is known to be the word of the container's owner at that time, or later.
+
+        For one that stays open: opening confirms what info() says then. Raises ContainerNotFoundError if it may not be.
+        """
+
     def info(self) -> SegmentProperties:
-        """Committed state now."""
+        """Committed state now, as far as is known here: see confirm(). Raises ContainerNotFoundError as is_sure()."""
 
     def read_nowait(self, offset: int, length_max: int) -> bytes | None:
         """Committed bytes from `offset` on, as many as the cache holds there (at most length_max); None if the first
-        one is not in memory, or at the end. Raises SegmentTruncatedError, BadOffsetError, SegmentNotFoundError."""
+        one is not in memory, or at the end, or if only read() can say what is there. Raises SegmentTruncatedError,
+        BadOffsetError, SegmentNotFoundError."""
 
     def views_nowait(self, offset: int, length_max: int) -> Sequence[memoryview]:
         """As read_nowait(), in pieces that are not copied, none where that says None. They are the cache's memory: look

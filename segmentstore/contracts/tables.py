@@ -108,7 +108,14 @@ class Table(Protocol):
     @property
     def key_length(self) -> int: ...
 
-    def info(self) -> TableInfo: ...
+    async def confirm(self) -> None:
+        """Returns when what info() said before is known to be the word of the container's owner at that time, or later.
+
+        Raises ContainerNotFoundError if it may not be.
+        """
+
+    def info(self) -> TableInfo:
+        """Committed state now, as far as is known here: confirm() before it is told."""
 
     def update(
         self, entries: Sequence[TableEntry], *, offset: int | None = None
@@ -128,7 +135,8 @@ class Table(Protocol):
         """Remove keys. Without an expected version a missing key is no error."""
 
     def get_nowait(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None] | None:
-        """Committed entries in the order of the keys, None for a missing one; None if not all of it is in memory."""
+        """Committed entries in the order of the keys, None for a missing one; None if not all of it is in memory, or
+        if it has to be confirmed first."""
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         """As get_nowait, fetching from Tier 2 what is not in memory."""

@@ -32,25 +32,23 @@ failure doubles the pause up to a limit, and a container that ran well for a whi
 
 import asyncio
 import logging
-import traceback
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Protocol
 
+from segmentstore.contracts.container_failures import (
+    is_corrupt,
+    is_fenced,
+    lasting_failure,
+    root_of,
+)
 from segmentstore.contracts.containers import (
     AssignmentSource,
     ContainerFailure,
     HostAssignment,
     HostId,
     SegmentContainer,
-)
-from segmentstore.contracts.errors import (
-    ContainerStoppedError,
-    ErrorKind,
-    SegmentStoreError,
-    ServiceHaltError,
 )
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_registry import ContainerRegistry
@@ -101,7 +99,7 @@ class ContainerManager:
         self._assignment: HostAssignment | None = None
         self._blocked: dict[ContainerId, int] = {}
         self._container_tasks: dict[ContainerId, _ContainerTask] = {}
-        self._reported: Sequence[ContainerId] = []
+        self._reported: tuple[int, dict[ContainerId, int], Sequence[ContainerId]] = (0, {}, [])
         self._wake = asyncio.Event()
         self._settled = asyncio.Event()
 
@@ -126,9 +124,8 @@ class ContainerManager:
         watch = self._assignments.watch(self._host_id)
         async with aclosing(watch) as assignments:
             async for assignment in assignments:
-                known = self._assignment.version if self._assignment is not None else 0
-                assert assignment.version > known, (
-                    f"an assignment went back version={assignment.version} known={known}"
+                assert assignment.version > self._version(), (
+                    f"an assignment went back version={assignment.version} known={self._version()}"
                 )
                 for container_id, since in assignment.since.items():
                     assert since <= assignment.version, (
@@ -156,7 +153,7 @@ class ContainerManager:
         """The report is also what keeps this host's claim alive."""
         while True:
             await asyncio.sleep(self._report_interval_seconds)
-            await self._assignments.report(self._host_id, running=self._registry.running())
+            await self._send_report([])
 
     async def _report(self) -> None:
         """Forget tasks that have ended; report those that ended by themselves, and what runs if that changed."""
@@ -167,18 +164,34 @@ class ContainerManager:
         ]
         failures = []
         for container_id in ended:
-            cause = self._container_tasks.pop(container_id).cause
-            if cause is not None:
-                failures.append(ContainerFailure(container_id, cause))
-        running = self._registry.running()
-        if not failures and running == self._reported:
-            return
-        self._reported = running
-        await self._assignments.report(self._host_id, running=running, failed=failures)
+            container_task = self._container_tasks.pop(container_id)
+            if container_task.cause is not None:
+                failures.append(
+                    ContainerFailure(container_id, container_task.since, container_task.cause)
+                )
+        if failures or self._state() != self._reported:
+            await self._send_report(failures)
         # What was published before the report did not know of the failure: it cannot order a restart.
-        version = self._assignment.version if self._assignment is not None else 0
+        version = self._version()
         for failure in failures:
             self._blocked[failure.container_id] = version
+
+    async def _send_report(self, failures: Sequence[ContainerFailure]) -> None:
+        self._reported = version, held, running = self._state()
+        await self._assignments.report(
+            self._host_id, version=version, held=held, running=running, failed=failures
+        )
+
+    def _state(self) -> tuple[int, dict[ContainerId, int], Sequence[ContainerId]]:
+        """What a report says, of one moment: the version, what is held for it or still, and what runs."""
+        held = {
+            container_id: container_task.since
+            for container_id, container_task in sorted(self._container_tasks.items())
+        }
+        return self._version(), held, self._registry.running()
+
+    def _version(self) -> int:
+        return self._assignment.version if self._assignment is not None else 0
 
     def _converge(self, group: asyncio.TaskGroup) -> None:
         if self._assignment is None:
@@ -348,6 +361,8 @@ class InProcessAssignmentSource:
         self,
         host_id: HostId,  # noqa: ARG002 - one host
         *,
+        version: int,  # noqa: ARG002 - what a failure was of is known
+        held: Mapping[ContainerId, int],  # noqa: ARG002 - what is taken out comes back to this host
         running: Collection[ContainerId],
         failed: Collection[ContainerFailure] = (),
     ) -> None:
@@ -392,7 +407,7 @@ class InProcessAssignmentSource:
 
     def _give_way(self, failure: ContainerFailure) -> None:
         placement = self._placements[failure.container_id]
-        cause = str(_root_of(failure.cause))[:_CAUSE_CHARACTERS_MAX]
+        cause = str(root_of(failure.cause))[:_CAUSE_CHARACTERS_MAX]
         placement.complaint = (
             f"container {failure.container_id} stays down: another process has taken it over: {cause};"
             " of the two the one that was started last serves it. End this process, or, if it is the one that shall"
@@ -404,7 +419,7 @@ class InProcessAssignmentSource:
     def _keep_down(self, failure: ContainerFailure, why: str, *, readable: bool) -> None:
         placement = self._placements[failure.container_id]
         # Refusals carry it, and the wire cuts them: what to do has to be in front of that. `/health` has all of it.
-        cause = str(_root_of(failure.cause))[:_CAUSE_CHARACTERS_MAX]
+        cause = str(root_of(failure.cause))[:_CAUSE_CHARACTERS_MAX]
         meanwhile = " Meanwhile what Tier 2 has of its segments can be read." if readable else ""
         placement.complaint = (
             f"container {failure.container_id} stays down: {why}: {cause};"
@@ -433,57 +448,3 @@ class InProcessAssignmentSource:
         return {
             c: placement.since for c, placement in self._placements.items() if placement.assigned
         }
-
-
-def is_corrupt(cause: BaseException) -> bool:
-    """Whether corruption is among the causes of a failure: in a group, or behind `raise ... from`."""
-    waiting: list[BaseException | None] = [cause]
-    seen: list[BaseException] = []
-    while waiting:
-        error = waiting.pop()
-        if error is None or any(error is known for known in seen):
-            continue
-        seen.append(error)
-        if isinstance(error, SegmentStoreError) and error.kind is ErrorKind.CORRUPT:
-            return True
-        if isinstance(error, BaseExceptionGroup):
-            waiting += error.exceptions
-        waiting.append(error.__cause__)
-    return False
-
-
-def is_fenced(cause: BaseException) -> bool:
-    """Whether a container stopped because another owner has its log or its manifest."""
-    root = _root_of(cause)
-    return isinstance(root, SegmentStoreError) and root.kind is ErrorKind.FENCED
-
-
-def lasting_failure(cause: BaseException) -> str:
-    """The cause and the place of a failure that time does not mend, such as a value that cannot be stored.
-
-    "" for one that may pass: a disk or a network that fails, memory or files that run out, another owner.
-    """
-    root = _root_of(cause)
-    if isinstance(root, OSError | MemoryError) or not isinstance(root, Exception):
-        return ""
-    if isinstance(root, SegmentStoreError) and not isinstance(root, ServiceHaltError):
-        may_pass = root.kind in (ErrorKind.UNAVAILABLE, ErrorKind.FULL, ErrorKind.FENCED)
-        if may_pass:
-            return ""
-    frames = traceback.extract_tb(root.__traceback__)
-    place = f"{PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
-    kind = type(root)
-    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-    return f"{name} in {place}"
-
-
-def _root_of(error: BaseException) -> BaseException:
-    """What made a container stop, behind the error that tells of the stop."""
-    seen: list[BaseException] = []
-    while not any(error is known for known in seen):
-        seen.append(error)
-        if isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        elif isinstance(error, ContainerStoppedError) and error.__cause__ is not None:
-            error = error.__cause__
-    return error

@@ -54,6 +54,11 @@ class ContainerRegistry:
         container = self._running.get(container_id) or self._published.get(container_id)
         return self.get(container_id) if container is None else container
 
+    def serves(self, container_id: ContainerId) -> bool:
+        """Whether what this process says of the container will not be otherwise in a moment: it runs, or what Tier 2
+        has of it is read."""
+        return container_id in self._running or container_id in self._published
+
     def running(self) -> Sequence[ContainerId]:
         """Ids of the running containers, ascending."""
         return sorted(self._running)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from segmentstore.coordination.coordination_store import CoordinationSession, CoordinationStore
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, LogPlace
 from segmentstore.host.setting_sources import ResolvedSettings, resolve_settings
 from segmentstore.host.settings import (
@@ -31,7 +32,7 @@ from segmentstore.host.store_record import LogCluster, log_record_path
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
-from tier1.bookkeeper.ledgers import LedgerClient, LedgerUnavailableError, Quorum
+from tier1.bookkeeper.ledgers import LedgerClient, LedgerUnavailableError
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
 from tier1.bookkeeper.metadata_store import MetadataStore
 from tier1.bookkeeper.settings import BookKeeperLogSettings
@@ -169,6 +170,26 @@ async def connect_metadata(names: LogCluster, settings: BookKeeperSettings) -> M
     )
 
 
+async def connect_coordination(
+    names: LogCluster, settings: BookKeeperSettings
+) -> CoordinationStore:
+    """A client of ZooKeeper. Raises InvalidRequestError, CoordinationUnavailableError."""
+    from segmentstore.coordination.zookeeper import ZooKeeperStore
+
+    return await ZooKeeperStore.connect(
+        names.servers, root=names.root, session_seconds=settings.session_seconds
+    )
+
+
+async def connect_session(names: LogCluster, session_seconds: float) -> CoordinationSession:
+    """A client of ZooKeeper with one session. Raises as connect_coordination()."""
+    from segmentstore.coordination.zookeeper import ZooKeeperStore
+
+    return await ZooKeeperStore.connect_session(
+        names.servers, root=names.root, session_seconds=session_seconds
+    )
+
+
 async def connect_ledgers(names: LogCluster, settings: BookKeeperSettings) -> LedgerClient:
     """A client of the bookies. Raises InvalidRequestError, LedgerUnavailableError."""
     # Only a store in BookKeeper needs JPype, and a JVM.
@@ -193,14 +214,9 @@ async def connect_ledgers(names: LogCluster, settings: BookKeeperSettings) -> Le
 
 def log_settings(settings: BookKeeperSettings) -> BookKeeperLogSettings:
     """Of every log in the cluster."""
-    few = settings.few_bookies_count
     return BookKeeperLogSettings(
-        quorum=Quorum(
-            ensemble=settings.ensemble_count,
-            write=settings.write_quorum_count,
-            ack=settings.ack_quorum_count,
-        ),
-        quorum_with_few_bookies=Quorum(few, few, few) if few else None,
+        quorum=settings.quorum,
+        quorum_with_few_bookies=settings.quorum_with_few_bookies,
         ledger_bytes_max=settings.ledger_bytes_max,
         ledger_age_seconds_max=settings.ledger_age_seconds,
         retry_seconds_max=settings.retry_seconds,

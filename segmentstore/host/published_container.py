@@ -126,6 +126,13 @@ class PublishedSegment:
     def segment_id(self) -> SegmentId:
         return self._properties.segment_id
 
+    def is_sure(self) -> bool:
+        """What is published is no one's word but Tier 2's; what only an owner could say is refused."""
+        return True
+
+    async def confirm(self) -> None:
+        return
+
     def info(self) -> SegmentProperties:
         """As Tier 2 has it."""
         return self._properties

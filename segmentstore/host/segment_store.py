@@ -14,7 +14,7 @@ Invariants:
 - What is not published yet has no layout; no answer stands in for it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from heapq import merge as merge_sorted
 from itertools import islice, takewhile
@@ -111,18 +111,32 @@ class SegmentStore:
             return
         await gather_all(container.flush() for container in self._registry.all_running())
 
+    async def flush_containers(self, containers: Collection[ContainerId]) -> None:
+        """Of these, side by side. Raises ContainerNotFoundError if one of them does not run here."""
+        running = [self._registry.get(container_id) for container_id in containers]
+        await gather_all(container.flush() for container in running)
+
     async def list_segments(
         self, prefix: str = "", start_after: str = "", limit: int = 1000
     ) -> Sequence[SegmentProperties]:
         """Segments of all containers in name order (by code point), at most `limit` of them."""
+        everything = [ContainerId(number) for number in range(self._registry.container_count)]
+        return await self.list_segments_of(everything, prefix, start_after, limit)
+
+    async def list_segments_of(
+        self,
+        containers: Collection[ContainerId],
+        prefix: str = "",
+        start_after: str = "",
+        limit: int = 1000,
+    ) -> Sequence[SegmentProperties]:
+        """As list_segments(), of these. Raises ContainerNotFoundError if one of them does not run here."""
         if not 1 <= limit <= LIST_LIMIT_MAX:
             raise InvalidRequestError(
                 f"a listing has 1 to {LIST_LIMIT_MAX} segments a page limit={limit}"
             )
-        pages = [
-            await container.list_segments(prefix, start_after, limit)
-            for container in self._registry.all_running()
-        ]
+        running = [self._registry.get(container_id) for container_id in containers]
+        pages = [await container.list_segments(prefix, start_after, limit) for container in running]
         return list(islice(merge_sorted(*pages, key=lambda segment: segment.name), limit))
 
     def open_table(self, name: str) -> AbstractAsyncContextManager[Table]:

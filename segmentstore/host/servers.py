@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from segmentstore.contracts.cluster import NodeInCluster
+from segmentstore.contracts.containers import ContainerHealth, ContainerState
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.controller.api.grpc_server import ControllerServer, ControllerServerSettings
 from segmentstore.controller.api.messages import Endpoint
@@ -28,6 +30,7 @@ from segmentstore.http.tier2_verbs import BackupOwnerSource, SwapOwnerSource
 from segmentstore.runtime.clock import WallClock
 from segmentstore.wire.server import WireServer
 from segmentstore.wire.settings import WireSettings
+from segmentstore.wire.store_calls import StoreCallAccess
 
 _OFF = "off"
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -59,14 +62,22 @@ class Servers:
         swap_owner: SwapOwnerSource,
         backup_owners: BackupOwnerSource,
         layout: SegmentLayout,
+        cluster: NodeInCluster | None = None,
+        store_calls: StoreCallAccess | None = None,
     ) -> None:
+        """`cluster` is for a node of one; a process without it has all containers.
+
+        `store_calls` is for one too, whose controllers are other processes.
+        """
         self._settings = settings
+        self._cluster = cluster
         self._process_metrics = process_metrics
         self._swap_owner = swap_owner
         self._backup_owners = backup_owners
         self._registry = registry
         self._complaints = complaints
         self._http = self._http_server(store, reads, wall_clock, random)
+        registry.watch(self._container_changed)
         self._wire: WireServer | None = None
         self._controller: ControllerSupervisor | None = None
         self._controller_server: ControllerServer | None = None
@@ -84,8 +95,11 @@ class Servers:
                 flush_container=flush_container,
                 list_chunks=layout.list_chunks,
                 event_near=layout.event_near,
-                # Without a controller here, another one may keep its records in the store.
-                system_is_closed=settings.controller.address != _OFF,
+                store_calls=store_calls,
+                # Without a controller here, another one may keep its records in the store; one of a cluster has calls
+                # of its own.
+                system_is_closed=settings.controller.address != _OFF or store_calls is not None,
+                cluster=cluster,
             )
         if settings.controller.address != _OFF:
             controller = Controller(
@@ -135,11 +149,11 @@ class Servers:
     def addresses(self) -> ServerAddresses:
         """After start()."""
         return ServerAddresses(
-            http=_text(*self._http.address),
-            wire="" if self._wire is None else _text(*self._wire.address),
+            http=address_text(*self._http.address),
+            wire="" if self._wire is None else address_text(*self._wire.address),
             controller=""
             if self._controller_server is None
-            else _text(
+            else address_text(
                 split_address(self._settings.controller.address)[0], self._controller_server.port
             ),
         )
@@ -160,7 +174,7 @@ class Servers:
             host=host,
             port=port,
             append_bytes_max=self._settings.http.append_bytes_max,
-            hosts=split_list(self._settings.http.hosts),
+            hosts=(*split_list(self._settings.http.hosts), *self._own_names()),
             cors_origins=split_list(self._settings.http.cors_origins),
         )
         return build_server(
@@ -175,20 +189,39 @@ class Servers:
             wall_clock=wall_clock,
             random=random,
             settings=settings,
+            cluster=self._cluster,
+            parts=None if self._cluster is None else store,
         )
+
+    def _own_names(self) -> Sequence[str]:
+        """By which other nodes address this one."""
+        advertised = self._settings.http.advertised_address
+        return [split_address(advertised)[0]] if advertised else []
 
     def health(self) -> NodeHealth:
         """What `/health` says."""
         complaints = [] if self._controller is None else self._controller.complaints()
+        containers, expected = self._registry.health(), self._registry.container_count
+        if self._cluster is not None:
+            containers, expected, of_others = health_of_node(self._cluster, containers)
+            complaints = [*of_others, *complaints]
         return NodeHealth(
-            containers=self._registry.health(),
-            containers_expected=self._registry.container_count,
+            containers=containers,
+            containers_expected=expected,
             complaints=[
                 *self._complaints(),
                 *self._registry.complaints(),
                 *complaints,
             ],
         )
+
+    def _container_changed(self, container_id: ContainerId, *, runs: bool) -> None:
+        if runs:
+            return
+        count = self._registry.container_count
+        self._http.forget_container(container_id, container_count=count)
+        if self._wire is not None:
+            self._wire.forget_container(container_id, container_count=count)
 
     def _settle_clocks(self) -> None:
         self._registry.settle_clocks()
@@ -207,5 +240,33 @@ class Servers:
         return {f"wire_{name}": number for name, number in numbers.items()}
 
 
-def _text(host: str, port: int) -> str:
+def health_of_node(
+    cluster: NodeInCluster, containers: Sequence[ContainerHealth]
+) -> tuple[Sequence[ContainerHealth], int, Sequence[str]]:
+    """Of all containers those that concern this node, how many it should have, and what is amiss elsewhere.
+
+    A container without a node concerns none: every node complains of it, and none is less ready.
+    """
+    node_id = cluster.node_id()
+    of_node: list[ContainerHealth] = []
+    expected = 0
+    without_node: list[ContainerId] = []
+    for container in containers:
+        owner = cluster.locations.owner_of(container.container_id)
+        is_assigned = owner is not None and owner.node_id == node_id
+        expected += is_assigned
+        if is_assigned or container.state is not ContainerState.STOPPED:
+            of_node.append(container)
+        if owner is None:
+            without_node.append(container.container_id)
+    complaints = []
+    if without_node:
+        complaints.append(f"containers have no node now containers={without_node}")
+    if not cluster.is_lease_valid():
+        complaints.append("this node's session is not known to last: it answers for no container")
+    return of_node, expected, complaints
+
+
+def address_text(host: str, port: int) -> str:
+    """HOST:PORT; an IPv6 address is bracketed."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -14,9 +14,11 @@ Invariants:
 
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from random import Random
 
@@ -28,26 +30,45 @@ from containers.container_settings import (
     OperationProcessorSettings,
     WriterSettings,
 )
+from containers.ownership import OnlyProcess
 from containers.segment_container import StreamSegmentContainer
+from segmentstore.cluster.cluster_view import ClusterView
+from segmentstore.cluster.node_session import NodeSession
 from segmentstore.codec.stream_names import is_of_internal_stream
+from segmentstore.contracts.cluster import Lease, NodeInCluster
 from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.host.cluster_access import cluster_place
 from segmentstore.host.container_manager import ContainerManager, InProcessAssignmentSource
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, DirectoryIdentity
-from segmentstore.host.log_cluster import OpenedCluster, choose_log_place, open_cluster
+from segmentstore.host.log_cluster import (
+    OpenedCluster,
+    choose_log_place,
+    connect_coordination,
+    connect_session,
+    open_cluster,
+)
 from segmentstore.host.logs import BookKeeperLogs, ContainerLogs, FileLogs, MemoryLogs
-from segmentstore.host.object_stores import Tier2Stores, tier2_place
+from segmentstore.host.node_membership import NodeMembership
+from segmentstore.host.object_stores import S3_SCHEME, Tier2Stores, tier2_place
 from segmentstore.host.published_container import PublishedContainer
 from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads
 from segmentstore.host.servers import Servers
 from segmentstore.host.setting_sources import ResolvedSettings
-from segmentstore.host.settings import ServiceSettings, parse_retention_rules
-from segmentstore.host.store_record import open_store_record
+from segmentstore.host.settings import (
+    ServiceSettings,
+    SettingsError,
+    is_reachable_address,
+    parse_retention_rules,
+    split_address,
+)
+from segmentstore.host.store_record import controller_token, open_store_record
 from segmentstore.runtime.clock import SystemWallClock, WallClock
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.runtime.files import FileSystem, SystemFileSystem
 from segmentstore.runtime.thread_pool import FairThreadPool, Lane
+from segmentstore.wire.store_calls import StoreCallAccess
 from tier1.file_log.settings import FileLogSettings
 from tier2.format.chunk_format import Compression
 from tier2.settings import StorageSettings
@@ -84,108 +105,278 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
 
     Raises DataDirectoryError, DataDirectoryInUseError, DataDirectoryCorruptedError.
     """
-    settings = resolved.settings
-    files, wall_clock, random = SystemFileSystem(), SystemWallClock(), system_random()
+    outside = _Outside()
     async with AsyncExitStack() as stack:
-        place = await _open_place(
-            resolved, stack, files=files, wall_clock=wall_clock, random=random
-        )
-        directory, identity = place.directory, place.identity
-        count = identity.container_count
-        logs = _logs(place, settings=settings, files=files, random=random)
-        stack.push_async_callback(logs.close)
-        await logs.start()
-        storage_threads = FairThreadPool(
-            thread_count=settings.tier2.worker_thread_count,
-            name="tier2",
-            niceness=_TIER2_NICENESS,
-        )
-        stack.callback(storage_threads.close)
-        storage_lanes = [storage_threads.lane() for _ in range(count)]
-        read_threads = FairThreadPool(thread_count=_READ_THREADS, name="reads")
-        stack.callback(read_threads.close)
-        object_stores = Tier2Stores(
-            place=tier2_place(resolved, directory, files),
-            settings=settings,
-            directory=directory,
-            files=files,
-            wall_clock=wall_clock,
-            random=random,
-            threads=storage_threads,
-            lanes=storage_lanes,
-            readers=read_threads,
-        )
-        containers = ContainerFactory(
-            settings=settings,
-            identity=identity,
-            logs=logs,
-            wall_clock=wall_clock,
-            random=random,
-            storage_lanes=storage_lanes,
-            read_lanes=[read_threads.lane() for _ in range(count)],
-            object_stores=object_stores,
-        )
-        stack.push_async_callback(containers.close)
-        registry = ContainerRegistry(container_count=count)
-
-        def keep_down(container_id: ContainerId, *, why: str, readable: bool) -> None:
-            # Damage may be a contradiction between the log and what is published: neither is answered from then.
-            published = containers.published(container_id, why=why) if readable else None
-            registry.set_kept_down(container_id, reason=why, published=published)
-
+        place = await _open_place(resolved, stack, outside)
+        parts = await _open_parts(resolved, place, stack, outside)
         assignments = InProcessAssignmentSource(
-            container_count=count,
-            settings=settings.restart,
-            on_kept_down=keep_down,
+            container_count=place.identity.container_count,
+            settings=resolved.settings.restart,
+            on_kept_down=parts.keep_down,
             # No other process can have a log in this directory; one in BookKeeper goes to the process that asks last.
             gives_way=place.cluster is not None,
         )
         manager = ContainerManager(
             host_id=HostId(f"{socket.gethostname()}:{os.getpid()}"),
             assignments=assignments,
-            registry=registry,
-            create_container=containers.create,
-        )
-
-        def swap_owner(container_id: ContainerId) -> TieredStorage:
-            registry.get(container_id)  # raises unless it runs: only an owner at work may publish
-            return containers.storage_of(container_id)
-
-        def backup_owners() -> Sequence[tuple[ContainerId, BackupOwner]]:
-            # None while one is missing: a backup of a part of the store is none.
-            return [(each.container_id, each.backups) for each in registry.all_running()]
-
-        store = SegmentStore(registry=registry)
-        servers = Servers(
-            settings=settings,
-            store=store,
-            reads=StoreReads(registry=registry),
-            registry=registry,
-            complaints=lambda: [
-                *assignments.complaints(),
-                *logs.complaints(),
-                *object_stores.complaints(),
-            ],
-            wall_clock=wall_clock,
-            random=random,
-            process_metrics=lambda: {
-                **logs.metrics(),
-                **object_stores.metrics(),
-                **containers.metrics(),
-            },
-            swap_owner=swap_owner,
-            backup_owners=backup_owners,
-            layout=SegmentLayout(segments=store, storage_of=swap_owner, container_count=count),
+            registry=parts.registry,
+            # In a directory that this process holds no other can have a log.
+            create_container=partial(
+                parts.containers.create, lease=None if place.cluster else OnlyProcess()
+            ),
         )
         yield Service(
-            store=store,
-            registry=registry,
+            store=parts.store,
+            registry=parts.registry,
             manager=manager,
-            servers=servers,
-            containers=containers,
-            logs=logs,
-            data_directory=directory.path if directory else "",
+            servers=parts.servers(resolved.settings, outside, complaints=assignments.complaints),
+            containers=parts.containers,
+            logs=parts.logs,
+            data_directory=place.directory.path if place.directory else "",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeService:
+    """The parts that the caller of open_node() handles."""
+
+    registry: ContainerRegistry
+    view: ClusterView
+    membership: NodeMembership
+    servers: Servers
+    containers: "ContainerFactory"
+
+
+@asynccontextmanager
+async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
+    """A node of a cluster, whose parts exist and are not started yet; on exit they are gone.
+
+    Raises SettingsError, StoreRecordError, LedgerUnavailableError, and what open_service() raises.
+    """
+    settings = _node_settings(resolved)
+    outside = _Outside()
+    async with AsyncExitStack() as stack:
+        place = await _open_node_place(resolved, stack, outside)
+        assert place.cluster is not None, "a node without a cluster"
+        names, count = place.cluster.names, place.identity.container_count
+        store = await connect_coordination(names, settings.bookkeeper)
+        stack.push_async_callback(store.close)
+        view = ClusterView(store, container_count=count, random=outside.random)
+        await view.refresh()
+        parts = await _open_parts(resolved, place, stack, outside)
+
+        def register(on_lost: Callable[[], None]) -> Awaitable[NodeSession]:
+            addresses = servers.addresses()
+            http = settings.http.advertised_address or addresses.http
+            return NodeSession.register(
+                partial(connect_session, names, settings.cluster.session_seconds),
+                name=settings.cluster.node_name
+                or f"{socket.gethostname()}:{http.rpartition(':')[2]}",
+                http=http,
+                wire=settings.wire.advertised_address or addresses.wire,
+                capacity=settings.cluster.capacity_count,
+                version=version("segmentstore"),
+                random=outside.random,
+                on_lost=on_lost,
+            )
+
+        membership = NodeMembership(
+            register=register,
+            store=store,
+            running=parts.registry.running,
+            manager_of=lambda session: ContainerManager(
+                host_id=session.node.node_id,
+                assignments=session.assignments,
+                registry=parts.registry,
+                # That of the session in which the container was given to this node, not of a later one.
+                create_container=partial(parts.containers.create, lease=session.lease),
+            ),
+            can_drain=lambda node_id: (
+                view.leader() is not None and any(node.node_id != node_id for node in view.nodes())
+            ),
+            random=outside.random,
+        )
+        servers = parts.servers(
+            settings,
+            outside,
+            complaints=membership.complaints,
+            metrics=membership.metrics,
+            cluster=NodeInCluster(
+                locations=view,
+                node_id=lambda: membership.node_id,
+                is_lease_valid=membership.is_valid,
+                serves=parts.registry.serves,
+            ),
+            store_calls=StoreCallAccess(
+                token=controller_token(place.identity, names),
+                containers=lambda number: parts.registry.get(ContainerId(number)),
+                newest_epoch=lambda: membership.leader_epoch,
+            ),
+        )
+        yield NodeService(
+            registry=parts.registry,
+            view=view,
+            membership=membership,
+            servers=servers,
+            containers=parts.containers,
+        )
+
+
+def _node_settings(resolved: ResolvedSettings) -> ServiceSettings:
+    """Those of a node, which has no controller. Raises SettingsError if they cannot be those of one."""
+    settings = resolved.settings
+    cluster_place(resolved)
+    problems = []
+    if not settings.tier2.place.startswith(S3_SCHEME):
+        problems.append(
+            f"Tier 2 has to be the same for all nodes: --tier2 s3://BUCKET/PREFIX, not {settings.tier2.place}"
+        )
+    for name, address, advertised in (
+        ("http", settings.http.address, settings.http.advertised_address),
+        ("wire", settings.wire.address, settings.wire.advertised_address),
+    ):
+        host, _ = (
+            split_address(advertised or address) if (advertised or address) != "off" else ("", 0)
+        )
+        if not is_reachable_address(host):
+            problems.append(
+                f"other processes have to reach a node: {name}.advertised_address is to be an IP address with its"
+                f" port, if {name}.address is none that they reach, not {advertised or address!r}"
+            )
+    if problems:
+        raise SettingsError(problems)
+    return replace(settings, controller=replace(settings.controller, address="off"))
+
+
+class _Outside:
+    """The machine, as every part of a process sees it."""
+
+    def __init__(self) -> None:
+        self.files = SystemFileSystem()
+        self.wall_clock = SystemWallClock()
+        self.random = system_random()
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a process has that runs containers, wherever their assignment comes from."""
+
+    store: SegmentStore
+    registry: ContainerRegistry
+    logs: ContainerLogs
+    object_stores: Tier2Stores
+    containers: "ContainerFactory"
+
+    def keep_down(self, container_id: ContainerId, *, why: str, readable: bool) -> None:
+        """A KeptDownListener: the container stays down."""
+        # Damage may be a contradiction between the log and what is published: neither is answered from then.
+        published = self.containers.published(container_id, why=why) if readable else None
+        self.registry.set_kept_down(container_id, reason=why, published=published)
+
+    def swap_owner(self, container_id: ContainerId) -> TieredStorage:
+        """Raises ContainerNotFoundError unless it runs: only an owner at work may publish."""
+        self.registry.get(container_id)
+        return self.containers.storage_of(container_id)
+
+    def backup_owners(
+        self, containers: Sequence[ContainerId] | None
+    ) -> Sequence[tuple[ContainerId, BackupOwner]]:
+        """Of these (None: all of the store); none while one is missing: a backup of a part is none."""
+        running = (
+            self.registry.all_running()
+            if containers is None
+            else [self.registry.get(container_id) for container_id in containers]
+        )
+        return [(each.container_id, each.backups) for each in running]
+
+    def servers(
+        self,
+        settings: ServiceSettings,
+        outside: _Outside,
+        *,
+        complaints: Callable[[], Sequence[str]],
+        metrics: Callable[[], Mapping[str, float]] = dict,
+        cluster: NodeInCluster | None = None,
+        store_calls: StoreCallAccess | None = None,
+    ) -> Servers:
+        """`complaints` and `metrics`: of the assignment. `cluster` and `store_calls` are for a node of a cluster."""
+        return Servers(
+            settings=settings,
+            store=self.store,
+            reads=StoreReads(registry=self.registry),
+            registry=self.registry,
+            complaints=lambda: [
+                *complaints(),
+                *self.logs.complaints(),
+                *self.object_stores.complaints(),
+            ],
+            wall_clock=outside.wall_clock,
+            random=outside.random,
+            process_metrics=lambda: {
+                **self.logs.metrics(),
+                **self.object_stores.metrics(),
+                **self.containers.metrics(),
+                **metrics(),
+            },
+            swap_owner=self.swap_owner,
+            backup_owners=self.backup_owners,
+            layout=SegmentLayout(
+                segments=self.store,
+                storage_of=self.swap_owner,
+                container_count=self.registry.container_count,
+            ),
+            store_calls=store_calls,
+            cluster=cluster,
+        )
+
+
+async def _open_parts(
+    resolved: ResolvedSettings, place: "_Place", stack: AsyncExitStack, outside: _Outside
+) -> _Parts:
+    settings = resolved.settings
+    count = place.identity.container_count
+    logs = _logs(place, settings=settings, files=outside.files, random=outside.random)
+    stack.push_async_callback(logs.close)
+    await logs.start()
+    storage_threads = FairThreadPool(
+        thread_count=settings.tier2.worker_thread_count,
+        name="tier2",
+        niceness=_TIER2_NICENESS,
+    )
+    stack.callback(storage_threads.close)
+    storage_lanes = [storage_threads.lane() for _ in range(count)]
+    read_threads = FairThreadPool(thread_count=_READ_THREADS, name="reads")
+    stack.callback(read_threads.close)
+    object_stores = Tier2Stores(
+        place=tier2_place(resolved, place.directory, outside.files),
+        settings=settings,
+        directory=place.directory,
+        files=outside.files,
+        wall_clock=outside.wall_clock,
+        random=outside.random,
+        threads=storage_threads,
+        lanes=storage_lanes,
+        readers=read_threads,
+    )
+    containers = ContainerFactory(
+        settings=settings,
+        identity=place.identity,
+        logs=logs,
+        wall_clock=outside.wall_clock,
+        random=outside.random,
+        storage_lanes=storage_lanes,
+        read_lanes=[read_threads.lane() for _ in range(count)],
+        object_stores=object_stores,
+    )
+    stack.push_async_callback(containers.close)
+    registry = ContainerRegistry(container_count=count)
+    return _Parts(
+        store=SegmentStore(registry=registry),
+        registry=registry,
+        logs=logs,
+        object_stores=object_stores,
+        containers=containers,
+    )
 
 
 class ContainerFactory:
@@ -235,8 +426,11 @@ class ContainerFactory:
         """Have the cache's memory made before it is needed; returns when it has all that it may have."""
         await self._cache_storage.make_ahead(self._read_lanes[0])
 
-    def create(self, container_id: ContainerId) -> SegmentContainer:
-        """A container to be started once."""
+    def create(self, container_id: ContainerId, *, lease: Lease | None) -> SegmentContainer:
+        """A container to be started once.
+
+        While the lease is valid no other process has been given the container; None: its log is asked.
+        """
         settings = self._settings
         lane = self._storage_lanes[container_id]
         storage = TieredStorage(
@@ -272,6 +466,7 @@ class ContainerFactory:
                     exempt=is_of_internal_stream,
                 ),
             ),
+            lease=lease,
         )
 
     def published(self, container_id: ContainerId, *, why: str) -> PublishedContainer:
@@ -348,12 +543,7 @@ def _logs(
 
 
 async def _open_place(
-    resolved: ResolvedSettings,
-    stack: AsyncExitStack,
-    *,
-    files: FileSystem,
-    wall_clock: WallClock,
-    random: Random,
+    resolved: ResolvedSettings, stack: AsyncExitStack, outside: _Outside
 ) -> _Place:
     settings = resolved.settings
     default_count = settings.store.container_count
@@ -365,14 +555,16 @@ async def _open_place(
                 "a data directory is needed: name one with --data, or keep both tiers in memory with "
                 "--tier1 memory --tier2 memory"
             )
-        identity = DirectoryIdentity(random_id(random), default_count, wall_clock.now_ms())
+        identity = DirectoryIdentity(
+            random_id(outside.random), default_count, outside.wall_clock.now_ms()
+        )
         return _Place(None, None, identity)
     directory = DataDirectory(
         _absolute(settings.store.data_directory),
-        files=files,
+        files=outside.files,
         executor=None,
-        random=random,
-        wall_clock=wall_clock,
+        random=outside.random,
+        wall_clock=outside.wall_clock,
         process_id=os.getpid(),
     )
     await directory.hold()
@@ -397,11 +589,35 @@ async def _open_place(
         has_tier2=await directory.has_tier2(),
         container_count=asked_count,
         default_count=default_count,
-        random=random,
-        wall_clock=wall_clock,
+        random=outside.random,
+        wall_clock=outside.wall_clock,
     )
     await directory.adopt(identity, log_place=log_place)
     return _Place(directory, cluster, identity)
+
+
+async def _open_node_place(
+    resolved: ResolvedSettings, stack: AsyncExitStack, outside: _Outside
+) -> _Place:
+    """As _open_place(); nothing that a node has on its own disk is needed by another start."""
+    settings = resolved.settings
+    if settings.store.data_directory:
+        return await _open_place(resolved, stack, outside)
+    cluster = await stack.enter_async_context(
+        open_cluster(cluster_place(resolved), settings.bookkeeper)
+    )
+    is_default = resolved.source_of("store.container_count") == "default"
+    identity = await open_store_record(
+        cluster.metadata,
+        cluster.names,
+        directory=None,
+        has_tier2=False,
+        container_count=None if is_default else settings.store.container_count,
+        default_count=settings.store.container_count,
+        random=outside.random,
+        wall_clock=outside.wall_clock,
+    )
+    return _Place(None, cluster, identity)
 
 
 def _needs_directory(place: str) -> bool:

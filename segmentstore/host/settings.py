@@ -24,6 +24,7 @@ below `/ledgers`:
     bookkeeper://SERVER[:PORT][,SERVER[:PORT]...][/PATH]      e.g.  bookkeeper://zk1,zk2,zk3/ledgers
 """
 
+import ipaddress
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -32,10 +33,13 @@ from typing import TypeAlias, cast
 from containers.container_settings import RetentionRule
 from segmentstore.codec.quantities import parse_bytes, parse_seconds
 from segmentstore.contracts.errors import InvalidRequestError
+from tier1.bookkeeper.ledgers import Quorum
+from tier1.bookkeeper.settings import check_quorums
 
 MIB = 1 << 20
 GIB = 1 << 30
 _WORDS_FOR_NO_ADDRESS = {
+    "http.advertised_address": ("",),
     "wire.address": ("off",),
     "wire.advertised_address": ("",),
     "controller.address": ("off",),
@@ -47,6 +51,8 @@ _ZOOKEEPER_PORT = 2181
 _LEDGERS_PATH = "/ledgers"
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,/:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
 _NODE_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\s]+)+")
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*|")
 
 SettingValue: TypeAlias = int | float | str
 
@@ -108,6 +114,10 @@ class HttpSettings:
     """The HTTP server."""
 
     address: str = text("127.0.0.1:9091", "HOST:PORT to listen on; port 0 takes any free one.")
+    advertised_address: str = text(
+        "",
+        "HOST:PORT at which other nodes of a cluster reach it, if not the address listened on.",
+    )
     append_bytes_max: int = count(
         8 * MIB,
         "Largest body of one append request; a larger one is answered 413.",
@@ -148,6 +158,31 @@ class ControllerSettings:
 
     address: str = text(
         "127.0.0.1:9090", "HOST:PORT to listen on; port 0 takes any free one; off: not at all."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """A node or a controller of a cluster; tier1.kind says which cluster."""
+
+    node_name: str = text(
+        "",
+        "Name of a node, which outlives its process; empty: its host and the port of HTTP.",
+    )
+    session_seconds: float = number(
+        10.0,
+        "Silence after which a node has lost its containers, or a controller its leadership.",
+        minimum=2,
+        maximum=600,
+    )
+    drain_seconds: float = number(
+        30.0,
+        "How long a node that is told to end waits for its containers to be at other nodes; 0: not at all.",
+        minimum=0,
+        maximum=3600,
+    )
+    capacity_count: int = count(
+        0, "Containers that a node takes at most; 0: any number.", minimum=0, maximum=1024
     )
 
 
@@ -254,6 +289,17 @@ class BookKeeperSettings:
         minimum=64 * MIB,
         maximum=64 * GIB,
     )
+
+    @property
+    def quorum(self) -> Quorum:
+        return Quorum(
+            ensemble=self.ensemble_count, write=self.write_quorum_count, ack=self.ack_quorum_count
+        )
+
+    @property
+    def quorum_with_few_bookies(self) -> Quorum | None:
+        few = self.few_bookies_count
+        return Quorum(few, few, few) if few else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +473,7 @@ class ServiceSettings:
     http: HttpSettings = field(default_factory=HttpSettings)
     wire: WireSettings = field(default_factory=WireSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     tier1: Tier1Settings = field(default_factory=Tier1Settings)
     bookkeeper: BookKeeperSettings = field(default_factory=BookKeeperSettings)
     tier2: Tier2Settings = field(default_factory=Tier2Settings)
@@ -444,6 +491,7 @@ SECTIONS: tuple[type, ...] = (
     HttpSettings,
     WireSettings,
     ControllerSettings,
+    ClusterSettings,
     Tier1Settings,
     BookKeeperSettings,
     Tier2Settings,
@@ -518,6 +566,7 @@ def check_relations(settings: ServiceSettings) -> list[str]:
         problems.append("restart.delay_initial_seconds must not be above restart.delay_max_seconds")
     addresses = {
         "http.address": settings.http.address,
+        "http.advertised_address": settings.http.advertised_address,
         "wire.address": settings.wire.address,
         "wire.advertised_address": settings.wire.advertised_address,
         "controller.address": settings.controller.address,
@@ -542,6 +591,11 @@ def check_relations(settings: ServiceSettings) -> list[str]:
             f"tier2.place must be volumes, filesystem, memory or s3://BUCKET/PREFIX, not {place!r}"
         )
     problems += _check_tier1(settings)
+    if _NODE_NAME.fullmatch(settings.cluster.node_name) is None:
+        problems.append(
+            "cluster.node_name must be letters, digits, dots, colons, dashes and underscores, not"
+            f" {settings.cluster.node_name!r}"
+        )
     try:
         parse_retention_rules(settings.retention.rules)
     except ValueError as error:
@@ -566,17 +620,11 @@ def _check_tier1(settings: ServiceSettings) -> list[str]:
             f"tier1.kind must be file, memory or bookkeeper://ZK1[:PORT],ZK2/LEDGERS, not {kind!r}"
         )
     bookies = settings.bookkeeper
-    if not bookies.ack_quorum_count <= bookies.write_quorum_count <= bookies.ensemble_count:
-        problems.append(
-            "bookkeeper.ack_quorum_count must not be above bookkeeper.write_quorum_count, nor that above"
-            " bookkeeper.ensemble_count"
-        )
-    few = bookies.few_bookies_count
-    if few and not bookies.ack_quorum_count <= few < bookies.ensemble_count:
-        problems.append(
-            "bookkeeper.few_bookies_count must be below bookkeeper.ensemble_count, and no acknowledged entry may have"
-            f" fewer copies then: at least bookkeeper.ack_quorum_count, or 0, not {few}"
-        )
+    try:
+        check_quorums(bookies.quorum, bookies.quorum_with_few_bookies)
+    except ValueError as error:
+        names = ("ensemble_count", "write_quorum_count", "ack_quorum_count", "few_bookies_count")
+        problems.append(f"{', '.join(f'bookkeeper.{name}' for name in names)}: {error}")
     if _NODE_PATH.fullmatch(bookies.root) is None:
         problems.append(
             f"bookkeeper.root must be a path such as /segmentstore, not {bookies.root!r}"
@@ -593,6 +641,14 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of a checked address; an IPv6 address is bracketed where a port follows it."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def is_reachable_address(host: str) -> bool:
+    """Whether it is an IP address that other processes can be sent to: none that means every address."""
+    try:
+        return not ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

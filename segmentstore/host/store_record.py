@@ -224,5 +224,11 @@ def _decode(value: bytes, cluster: LogCluster) -> DirectoryIdentity:
     return identity
 
 
+def controller_token(identity: DirectoryIdentity, cluster: LogCluster) -> str:
+    """What a controller shows to the nodes of its cluster; it follows from the ledgers' password and the store id."""
+    message = b"controller" + identity.store_id
+    return hmac.new(cluster.password, message, hashlib.sha256).hexdigest()
+
+
 def _password_check(store_id: bytes, password: bytes) -> str:
     return hmac.new(password, store_id, hashlib.sha256).hexdigest()

@@ -6,6 +6,8 @@ from multidict import istr
 
 CONTENT_TYPE: Final = istr("Content-Type")
 CONTENT_ENCODING: Final = istr("Content-Encoding")
+CONNECTION: Final = istr("Connection")
+CONTENT_LENGTH: Final = istr("Content-Length")
 EXPECT: Final = istr("Expect")
 ETAG: Final = istr("ETag")
 HOST: Final = istr("Host")
@@ -32,6 +34,10 @@ PRODUCER_RECEIVED_SEQ: Final = istr("Producer-Received-Seq")
 PRODUCER_SEQ: Final = istr("Producer-Seq")
 
 SEGMENT_ATTRIBUTES: Final = istr("Segment-Attributes")
+SEGMENT_FORWARDED_BY: Final = istr("Segment-Forwarded-By")
+"""Between nodes: the node that passed the request on. Such a request is not passed on again."""
+SEGMENT_WRONG_NODE: Final = istr("Segment-Wrong-Node")
+"""Between nodes, with a 503: the container is not here, and nothing was done."""
 SEGMENT_LENGTH: Final = istr("Segment-Length")
 SEGMENT_OFFSET: Final = istr("Segment-Offset")
 SEGMENT_SEAL: Final = istr("Segment-Seal")

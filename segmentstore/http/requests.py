@@ -5,7 +5,8 @@ any other, `%252F` is the three characters `%2F`.
 
 - A name is UTF-8, at most NAME_BYTES_MAX bytes, and holds no control character.
 - None of its parts (between slashes) is empty, `.` or `..`: no proxy or file system may read it as a path step.
-- `__ds` as first part is reserved for the control APIs of Durable Streams, `_system` for the store's own records.
+- `__ds` as first part is reserved for the control APIs of Durable Streams, FORK_REGISTRY_SUFFIX as end for the records
+  of forks, `_system` for the store's own records.
 
 A body is read whole, within a limit each, a limit together, and a time.
 
@@ -19,7 +20,7 @@ A body is read whole, within a limit each, a limit together, and a time.
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
@@ -27,6 +28,7 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import web
 
 from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import NAME_BYTES_MAX, SYSTEM_PREFIX, is_system_name
 from segmentstore.http import header_names
 from segmentstore.http.responses import Refusal, bad_request, busy, too_large
@@ -69,9 +71,17 @@ def check_name(name: str) -> None:
             raise InvalidRequestError(f"name has a part that is empty, '.' or '..' name={name!r}")
 
 
+FORK_REGISTRY_SUFFIX = "#transaction." + "__ds_the_forks_of_this_stream".ljust(32, "_")
+"""Behind a stream's name: the segment that counts its forks. Names with such a suffix share the stream's container."""
+
+
 def is_reserved(name: str) -> bool:
-    """Whether the name belongs to the control APIs."""
-    return name == RESERVED_PART or name.startswith(RESERVED_PART + "/")
+    """Whether the name belongs to the stream protocol itself: to the control APIs, or to the records of forks."""
+    return (
+        name == RESERVED_PART
+        or name.startswith(RESERVED_PART + "/")
+        or name.endswith(FORK_REGISTRY_SUFFIX)
+    )
 
 
 def refuse_system_name(name: str) -> None:
@@ -112,6 +122,16 @@ class BodyReader:
         self._json_bytes_max = json_bytes_max
         self._seconds_max = seconds_max
         self.bytes_received = 0
+        self._kept: dict[int, bytes] = {}
+        """By the identity of a request: its body, read before it was known which node answers."""
+
+    def keep(self, request: web.BaseRequest, body: bytes) -> None:
+        """The body was read to its end: whatever reads it next gets it. Until let_go(); outside the budget."""
+        self._kept[id(request)] = body
+
+    def let_go(self, request: web.BaseRequest) -> None:
+        """The request is over. Also if nothing was kept."""
+        self._kept.pop(id(request), None)
 
     @property
     def budget(self) -> BodyBudget:
@@ -128,6 +148,8 @@ class BodyReader:
         if not content.is_eof():
             return None
         body = content.read_nowait(-1)
+        if not body:
+            body = self._kept.get(id(request), b"")
         if len(body) > bytes_max:
             raise too_large(len(body), bytes_max)
         self._budget.take(len(body))
@@ -156,9 +178,9 @@ class BodyReader:
             if declared is not None:
                 self._budget.take(declared)
                 taken = declared
-            await _continue(request)
+            await send_continue(request)
             length = 0
-            async with aclosing(self._pieces(request)) as arriving:
+            async with aclosing(self.pieces(request)) as arriving:
                 async for piece in arriving:
                     length += len(piece)
                     self.bytes_received += len(piece)
@@ -195,7 +217,8 @@ class BodyReader:
             raise InvalidRequestError(f"the body lacks fields fields={missing}")
         return value
 
-    async def _pieces(self, request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
+    async def pieces(self, request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
+        """What has arrived, as it arrives, outside the budget. Raises Refusal: 408 (too slow), 400 (broke off)."""
         deadline = asyncio.get_running_loop().time() + self._seconds_max
         while not request.content.at_eof():
             try:
@@ -211,7 +234,7 @@ class BodyReader:
                 yield piece
 
 
-async def _continue(request: web.BaseRequest) -> None:
+async def send_continue(request: web.BaseRequest) -> None:
     """Let a client send its body that waits to be told so."""
     if request.headers.get(header_names.EXPECT, "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -233,6 +256,14 @@ def parse_count(text: str | None, name: str, default: int) -> int:
     if _QUERY_COUNT.fullmatch(text) is None:
         raise bad_request(f"{name} is not a number value={text[:32]!r}")
     return int(text)
+
+
+def parse_containers(request: web.BaseRequest) -> Sequence[ContainerId] | None:
+    """The part of the store that another node asks for; None for all of it. Raises Refusal (400)."""
+    text = request.query.get("containers")
+    if text is None:
+        return None
+    return [ContainerId(parse_count(each, "containers", 0)) for each in text.split(",")]
 
 
 def is_true(value: str | None) -> bool:

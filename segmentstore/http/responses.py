@@ -5,6 +5,8 @@
 - An answer that has begun is never followed by another one on its connection: `begun` around what it streams.
 - A refusal is one exception with a status; every error of the store has a status by its kind. The body is always JSON:
   {"error": a sentence, "kind": what to do about it}.
+- 503 says that nothing was done. A change whose outcome is unknown is answered with 500 (or, by a node that passed it
+  on, 502 or 504), or its connection ends without an answer.
 """
 
 import json
@@ -15,7 +17,7 @@ from email.utils import formatdate
 
 from aiohttp import ClientConnectionResetError, HttpVersion11, web
 
-from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError, is_outcome_unknown
 from segmentstore.runtime.clock import WallClock
 
 logger = logging.getLogger(__name__)
@@ -37,9 +39,11 @@ STATUS_OF_KIND: Mapping[ErrorKind, int] = {
     ErrorKind.TOO_LARGE: 413,
     ErrorKind.UNAVAILABLE: 503,
     ErrorKind.FULL: 507,
-    ErrorKind.FENCED: 410,
+    # Another process owns the container now: the next try finds it. 410 would say that the stream is gone.
+    ErrorKind.FENCED: 503,
     ErrorKind.CORRUPT: 500,
 }
+METHODS_THAT_CHANGE_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
@@ -76,11 +80,20 @@ def refusal_response(refusal: Refusal) -> web.Response:
     return web.Response(status=refusal.status, headers=headers, body=refusal.body())
 
 
-def refusal_of(error: SegmentStoreError, retry_after_seconds: int) -> Refusal:
-    """The HTTP answer to an error of the store."""
+def refusal_of(error: SegmentStoreError, retry_after_seconds: int, *, method: str) -> Refusal:
+    """The HTTP answer to an error of the store, for a request of this method."""
     status = STATUS_OF_KIND[error.kind]
-    headers = {"Retry-After": str(retry_after_seconds)} if status == 503 else None
-    return Refusal(status, str(error), kind=error.kind.value, headers=headers)
+    if status != 503:
+        return Refusal(status, str(error), kind=error.kind.value)
+    if is_outcome_unknown(error) and method not in METHODS_THAT_CHANGE_NOTHING:
+        return outcome_unknown(str(error), retry_after_seconds)
+    return busy(str(error), retry_after_seconds)
+
+
+def outcome_unknown(sentence: str, retry_after_seconds: int) -> Refusal:
+    """The change may have been made. 503 would say that it was not."""
+    headers = {"Retry-After": str(retry_after_seconds)}
+    return Refusal(500, f"the outcome is unknown: {sentence}", kind="unavailable", headers=headers)
 
 
 def refusal_of_http(error: web.HTTPException) -> Refusal:
@@ -124,7 +137,7 @@ def too_large(length: int, length_max: int, what: str = "body") -> Refusal:
 
 
 def busy(sentence: str, retry_after_seconds: int) -> Refusal:
-    """A bound of this server is reached; the same request may succeed later."""
+    """Nothing was done: a bound of this server is reached, or the container is away; a later try may succeed."""
     headers = {"Retry-After": str(retry_after_seconds)}
     return Refusal(503, sentence, kind="unavailable", headers=headers)
 

@@ -7,12 +7,16 @@ this server's headers. Paths are looked at raw: a name is decoded exactly once, 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 
 from aiohttp import web
 
+from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.http import header_names
 from segmentstore.http.cross_origin import CrossOrigin
+from segmentstore.http.forwarding import RequestForwarding
 from segmentstore.http.health_and_metrics import (
     CONTENT_TYPE,
     MetricsExposition,
@@ -39,6 +43,7 @@ from segmentstore.http.stream_create import StreamCreate
 from segmentstore.http.stream_directory import StreamDirectory
 from segmentstore.http.stream_read import StreamRead
 from segmentstore.http.tier2_verbs import BackupVerbs, SwapVerbs
+from segmentstore.http.whole_store import WholeStore
 from segmentstore.runtime.clock import ClockWatch
 
 STREAM_PREFIX = "/v1/stream/"
@@ -74,8 +79,13 @@ class Router:
         settle_clocks: Callable[[], None],
         maintenance: Maintenance,
         cross_origin: CrossOrigin,
+        forwarding: RequestForwarding | None,
+        whole_store: WholeStore | None,
         settings: HttpSettings,
     ) -> None:
+        """`forwarding` and `whole_store` are for a node of a cluster; without them every container is here."""
+        self._forwarding = forwarding
+        self._whole_store = whole_store
         self._directory = directory
         self._create = create
         self._append = append
@@ -114,7 +124,9 @@ class Router:
             except Refusal as refusal:
                 response = refusal_response(refusal)
             except SegmentStoreError as error:
-                response = refusal_response(refusal_of(error, self._settings.retry_after_seconds))
+                response = refusal_response(
+                    refusal_of(error, self._settings.retry_after_seconds, method=request.method)
+                )
             except web.HTTPException as error:
                 response = refusal_response(refusal_of_http(error))
             except ConnectionError:
@@ -148,23 +160,52 @@ class Router:
             entry = self._stream_verbs.get(request.method)
             if entry is None:
                 raise method_not_allowed("a stream", [*sorted(self._stream_verbs), "OPTIONS"])
-            return entry[0], entry[1](request, name)
+            return entry[0], self._at_owner(request, name, partial(entry[1], request, name))
         if request.method == "OPTIONS":
             return "options", self._options(request)
         if path.startswith(_SEGMENTS_PREFIX):
-            return self._verbs.route(request, path[len(_SEGMENTS_PREFIX) :])
+            verb, name, handler = self._verbs.route(request, path[len(_SEGMENTS_PREFIX) :])
+            return verb, self._at_owner(request, name, partial(handler, request, name))
         if path.startswith(_CONTAINERS_PREFIX):
-            return self._swaps.route(request, path[len(_CONTAINERS_PREFIX) :])
+            verb, container_id, swap = self._swaps.route(request, path[len(_CONTAINERS_PREFIX) :])
+            return verb, self._at_container(request, container_id, swap)
         if path == _BACKUPS_PATH or path.startswith(_BACKUPS_PATH + "/"):
-            return self._backups.route(request, path[len(_BACKUPS_PATH) + 1 :])
+            return self._route_backup(request, path[len(_BACKUPS_PATH) + 1 :])
         return self._route_fixed(request, path)
 
+    def _route_backup(self, request: web.BaseRequest, name: str) -> tuple[str, Work]:
+        """No `name` for the path of all."""
+        whole = self._whole_store
+        if not name:
+            if request.method not in {"GET", "HEAD"}:
+                raise method_not_allowed("the list of backups", ["GET"])
+            work = self._backups.list_all() if whole is None else whole.list_backups(request)
+            return "backup_list", work
+        match request.method:
+            case "POST":
+                pinned = (
+                    self._backups.pin_all(name)
+                    if whole is None
+                    else whole.pin_backup(request, name)
+                )
+                return "backup_pin", pinned
+            case "DELETE":
+                dropped = (
+                    self._backups.drop_all(name)
+                    if whole is None
+                    else whole.drop_backup(request, name)
+                )
+                return "backup_drop", dropped
+            case _:
+                raise method_not_allowed("a backup", ["DELETE", "POST"])
+
     def _route_fixed(self, request: web.BaseRequest, path: str) -> tuple[str, Work]:
+        everywhere = self._whole_store or self._verbs
         fixed: Mapping[str, tuple[str, str, Callable[[web.BaseRequest], Work]]] = {
-            _SEGMENTS_PATH: ("segment_list", "GET", self._verbs.list_segments),
+            _SEGMENTS_PATH: ("segment_list", "GET", everywhere.list_segments),
             "/health": ("health", "GET", self._answer_health),
             "/metrics": ("metrics", "GET", self._answer_metrics),
-            "/v1/flush": ("flush", "POST", self._verbs.flush_all),
+            "/v1/flush": ("flush", "POST", everywhere.flush_all),
             "/v1/clocks/settle": ("clocks_settle", "POST", self._settle_clocks),
         }
         entry = fixed.get(path)
@@ -174,6 +215,20 @@ class Router:
         if request.method != method and not (method == "GET" and request.method == "HEAD"):
             raise method_not_allowed(path, [method])
         return verb, handler(request)
+
+    def _at_owner(self, request: web.BaseRequest, name: str, here: Callable[[], Work]) -> Work:
+        """By the node that has the container of the name."""
+        if self._forwarding is None:
+            return here()
+        container_id = container_of(name, self._forwarding.container_count)
+        return self._at_container(request, container_id, here)
+
+    def _at_container(
+        self, request: web.BaseRequest, container_id: ContainerId, here: Callable[[], Work]
+    ) -> Work:
+        if self._forwarding is None or self._forwarding.is_here(container_id):
+            return here()
+        return self._forwarding.answer(request, container_id, here)
 
     async def _options(self, request: web.BaseRequest) -> web.StreamResponse:
         return self._cross_origin.preflight(request)

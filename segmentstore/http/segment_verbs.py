@@ -42,7 +42,7 @@ An update is an object: {"key", "value" (null removes), "type": a name of Attrib
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 
 from aiohttp import web
@@ -95,6 +95,7 @@ from segmentstore.http.responses import (
     json_response,
     method_not_allowed,
     not_found,
+    outcome_unknown,
 )
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import configuration_of, is_reserved_key
@@ -145,14 +146,12 @@ class SegmentVerbs:
             "truncate": {"POST": self._truncate},
         }
 
-    def route(
-        self, request: web.BaseRequest, rest: str
-    ) -> tuple[str, Coroutine[None, None, web.StreamResponse]]:
-        """The verb, as the statistics call it, and its work; `rest` is the raw path behind /v1/segments/."""
+    def route(self, request: web.BaseRequest, rest: str) -> tuple[str, str, Verb]:
+        """The verb, as the statistics call it, the name, and what answers; `rest` is the raw path behind the prefix."""
         if request.method == "DELETE":
             name = self._name(rest)
             refuse_system_name(name)
-            return "segment_delete", self._delete(request, name)
+            return "segment_delete", name, self._delete
         raw_name, _, verb = rest.rpartition("/")
         methods = self._verbs.get(verb)
         if methods is None or not raw_name:
@@ -164,22 +163,29 @@ class SegmentVerbs:
         name = self._name(raw_name)
         if verb not in _VERBS_OF_SYSTEM_SEGMENTS:
             refuse_system_name(name)
-        return f"segment_{verb}", handler(request, name)
+        return f"segment_{verb}", name, handler
 
     async def list_segments(self, request: web.BaseRequest) -> web.Response:
         """A page of segments."""
         if request.method != "GET":
             raise method_not_allowed("list", ["GET"])
+        prefix, after, limit = self.page_of(request)
+        page = await self._segments.list_segments(prefix, after, limit)
+        return json_response(200, self.shown_page(page, limit))
+
+    def page_of(self, request: web.BaseRequest) -> tuple[str, str, int]:
+        """Prefix, the name behind which the page begins, and how many it may hold. Raises Refusal (400)."""
         limit_max = self._settings.list_segments_max
         limit = min(parse_count(request.query.get("limit"), "limit", limit_max), limit_max)
         if limit == 0:
             raise bad_request("limit is 0")
-        page = await self._segments.list_segments(
-            request.query.get("prefix", ""), request.query.get("after", ""), limit
-        )
+        return request.query.get("prefix", ""), request.query.get("after", ""), limit
+
+    def shown_page(self, page: Sequence[SegmentProperties], limit: int) -> dict[str, object]:
+        """As it is answered."""
         shown = [properties_as_json(item) for item in page if not is_reserved(item.name)]
         next_name = page[-1].name if len(page) == limit else None
-        return json_response(200, {"segments": shown, "next": next_name})
+        return {"segments": shown, "next": next_name}
 
     async def flush_all(self, _request: web.BaseRequest) -> web.StreamResponse:
         """Deletions, and what belongs to no user's segment, are flushed as well."""
@@ -309,7 +315,15 @@ class SegmentVerbs:
                 if before != b"\n":
                     raise conflict(f"offset lies inside a message of a JSON stream offset={offset}")
         await self._segments.truncate(name, offset)
-        return json_response(200, properties_as_json(await self._segments.info(name)))
+        try:
+            properties = await self._segments.info(name)
+        except SegmentStoreError as error:
+            # A refusal would say that nothing was done.
+            raise outcome_unknown(
+                f"the segment is truncated, and no container says how: {error}",
+                self._settings.retry_after_seconds,
+            ) from error
+        return json_response(200, properties_as_json(properties))
 
     async def _merge(self, request: web.BaseRequest, name: str) -> web.Response:
         asked = await self._bodies.read_json_object(request, optional=("source",))

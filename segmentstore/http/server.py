@@ -23,8 +23,12 @@ from random import Random
 
 from aiohttp import web
 
+from segmentstore.codec.container_hash import container_of
+from segmentstore.contracts.cluster import NodeInCluster
+from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import SegmentApi, SegmentReads
 from segmentstore.http.cross_origin import CrossOrigin
+from segmentstore.http.forwarding import RequestForwarding
 from segmentstore.http.health_and_metrics import (
     ContainerMetrics,
     MetricsExposition,
@@ -32,6 +36,7 @@ from segmentstore.http.health_and_metrics import (
     RequestStatistics,
 )
 from segmentstore.http.maintenance import Maintenance
+from segmentstore.http.other_nodes import OtherNodes
 from segmentstore.http.requests import BodyBudget, BodyReader
 from segmentstore.http.router import STREAM_PREFIX, Router
 from segmentstore.http.segment_verbs import SegmentVerbs
@@ -53,6 +58,7 @@ from segmentstore.http.tier2_verbs import (
     no_backup_owners,
     no_swap_owner,
 )
+from segmentstore.http.whole_store import ContainerParts, ContainersHere, WholeStore
 from segmentstore.runtime.clock import ClockWatch, WallClock
 from segmentstore.runtime.handle_cache import HandleCache
 
@@ -60,23 +66,42 @@ from segmentstore.runtime.handle_cache import HandleCache
 class _Runner(web.ServerRunner):
     """Ends what waits after the last connection was accepted and before requests under way are waited for."""
 
-    __slots__ = ("_waiters",)
+    __slots__ = ("_others", "_waiters")
 
-    def __init__(self, server: web.Server, *, waiters: Waiters, shutdown_seconds: float) -> None:
+    def __init__(
+        self,
+        server: web.Server,
+        *,
+        waiters: Waiters,
+        others: OtherNodes | None,
+        shutdown_seconds: float,
+    ) -> None:
         super().__init__(server, shutdown_timeout=shutdown_seconds)
         self._waiters = waiters
+        self._others = others
 
     async def shutdown(self) -> None:
         self._waiters.stop()
+        if self._others is not None:
+            self._others.stop_reads()
 
 
 class HttpServer:
     """start(), then `address`, then close()."""
 
     def __init__(
-        self, *, router: Router, maintenance: Maintenance, waiters: Waiters, settings: HttpSettings
+        self,
+        *,
+        router: Router,
+        maintenance: Maintenance,
+        waiters: Waiters,
+        others: OtherNodes | None,
+        directory: StreamDirectory,
+        settings: HttpSettings,
     ) -> None:
         self.router = router
+        self._directory = directory
+        self._others = others
         self._maintenance = maintenance
         self._waiters = waiters
         self._settings = settings
@@ -104,17 +129,26 @@ class HttpServer:
         runner = _Runner(
             server,
             waiters=self._waiters,
+            others=self._others,
             shutdown_seconds=self._settings.shutdown_seconds,
         )
         self._runner = runner
         await runner.setup()
         self._maintenance.start()
+        if self._others is not None:
+            self._others.start()
         try:
             site = web.TCPSite(runner, self._settings.host, self._settings.port, backlog=1024)
             await site.start()
         except BaseException:
             await self.close()
             raise
+
+    def forget_container(self, container_id: ContainerId, *, container_count: int) -> None:
+        """It runs here no more: what is open of it is let go of, and what is remembered of it."""
+        self._directory.forget_container(
+            container_id, lambda name: container_of(name, container_count) == container_id
+        )
 
     async def close(self) -> None:
         """Idempotent."""
@@ -123,6 +157,8 @@ class HttpServer:
             await runner.cleanup()
             # After the last request.
             await self._maintenance.close()
+            if self._others is not None:
+                await self._others.close()
 
 
 def build_server(
@@ -139,6 +175,8 @@ def build_server(
     random: Random,
     settings: HttpSettings | None = None,
     executor: Executor | None = None,
+    cluster: NodeInCluster | None = None,
+    parts: ContainerParts | None = None,
 ) -> HttpServer:
     """A server over these segments. Does no I/O.
 
@@ -147,6 +185,8 @@ def build_server(
     `settle_clocks` tells the rest of the process when a person says that the present time is right.
     `swap_owners` gives the owner of a container to compactors beside it, `backup_owners` those of all.
     `executor` splits large JSON bodies (None: the loop's own).
+    `cluster` is for a node of one: requests for containers that are elsewhere go to their nodes, and `parts` does what
+    concerns all containers for those that are here. The one needs the other.
     """
     settings = settings or HttpSettings()
     reads = reads or segments
@@ -160,6 +200,8 @@ def build_server(
         idle_max=settings.pinned_segments_max,
         idle_seconds=settings.pin_idle_seconds,
     )
+    assert (cluster is None) == (parts is None), "a node of a cluster answers for its part"
+    here = None if cluster is None or parts is None else ContainersHere(cluster, parts)
     directory = StreamDirectory(
         segments=segments,
         reads=reads,
@@ -169,7 +211,9 @@ def build_server(
             wall_clock=wall_clock,
             streams_max=settings.expiring_streams_max,
         ),
-        forks=ForkRegistry(segments=segments),
+        forks=ForkRegistry(segments=segments, has_all_containers=cluster is None),
+        list_here=None if here is None else here.list_page,
+        is_here=_everywhere if here is None else here.has,
     )
     waiters = Waiters(
         waiters_max=settings.waiters_max,
@@ -187,6 +231,37 @@ def build_server(
     cross_origin = CrossOrigin(
         listened_host=settings.host, hosts=settings.hosts, origins=settings.cors_origins
     )
+    verbs = SegmentVerbs(
+        segments=segments,
+        reads=reads,
+        directory=directory,
+        bodies=bodies,
+        cross_origin=cross_origin,
+        health=health,
+        settings=settings,
+    )
+    backups = BackupVerbs(owners=backup_owners)
+    others: OtherNodes | None = None
+    forwarding: RequestForwarding | None = None
+    whole_store: WholeStore | None = None
+    if cluster is not None and parts is not None:
+        others = OtherNodes(locations=cluster.locations, settings=settings)
+        forwarding = RequestForwarding(
+            node=cluster,
+            others=others,
+            bodies=bodies,
+            cross_origin=cross_origin,
+            settings=settings,
+        )
+        whole_store = WholeStore(
+            node=cluster,
+            parts=parts,
+            verbs=verbs,
+            backups=backups,
+            forwarding=forwarding,
+            others=others,
+            settings=settings,
+        )
     statistics = RequestStatistics()
     maintenance = Maintenance(
         clock_watch=clock_watch, directory=directory, handles=handles, settings=settings
@@ -203,6 +278,7 @@ def build_server(
             "pinned_segments": len(handles),
             "expired_streams_total": directory.expired_count,
             "clocks_trusted": 0 if clock_watch.complaint() else 1,
+            **({} if forwarding is None else forwarding.metrics()),
         }
 
     router = Router(
@@ -229,17 +305,9 @@ def build_server(
             wall_clock=wall_clock,
             random=random,
         ),
-        verbs=SegmentVerbs(
-            segments=segments,
-            reads=reads,
-            directory=directory,
-            bodies=bodies,
-            cross_origin=cross_origin,
-            health=health,
-            settings=settings,
-        ),
+        verbs=verbs,
         swaps=SwapVerbs(owners=swap_owners, bodies=bodies, settings=settings),
-        backups=BackupVerbs(owners=backup_owners),
+        backups=backups,
         health=health,
         exposition=MetricsExposition(
             containers=metrics, requests=statistics, gauges=gauges, node=node_metrics
@@ -249,6 +317,19 @@ def build_server(
         settle_clocks=settle_clocks,
         maintenance=maintenance,
         cross_origin=cross_origin,
+        forwarding=forwarding,
+        whole_store=whole_store,
         settings=settings,
     )
-    return HttpServer(router=router, maintenance=maintenance, waiters=waiters, settings=settings)
+    return HttpServer(
+        router=router,
+        maintenance=maintenance,
+        waiters=waiters,
+        others=others,
+        directory=directory,
+        settings=settings,
+    )
+
+
+def _everywhere(_name: str) -> bool:
+    return True

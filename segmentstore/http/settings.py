@@ -62,6 +62,18 @@ class HttpSettings:
     json_inline_bytes_max: int = 64 << 10
     """JSON bodies up to this size are split on the loop, larger ones in the executor."""
     list_segments_max: int = 1_000
+
+    owner_wait_seconds: float = 3.0
+    """In a cluster: how long a request waits for its container while that is on its way to a node. Then 503."""
+    forwarded_requests_max: int = 1_000
+    """Requests that wait for another node, or for their container to have one. Above it: 503."""
+    forward_connect_seconds: float = 2.0
+    forward_silence_seconds: float = 120.0
+    """Another node that says nothing for so long is given up with 504: longer than a long poll or a body takes."""
+    forward_kept_bytes_max: int = 64 << 10
+    """A body up to this size is kept while it is forwarded, so that a node that refuses it costs a second try; a longer
+    one is passed on as it comes."""
+
     retry_after_seconds: int = 1
     shutdown_seconds: float = 10.0
     """How long close() waits for requests under way."""

@@ -13,7 +13,7 @@ Keys (reserved: the segment verbs refuse to set them, see `is_reserved_key`):
            06  producer count   number
            07  initialising     1 while a create has not yet stored its first bytes or its seal; else absent
            08  fork origin      UTF-8 JSON, see ForkOrigin: [source, source id, offset, sub-offset, copied, ancestors]
-    core attributes of a fork registry, a segment under "__ds/forks/" (see stream_directory.py)
+    core attributes of a fork registry, a segment of its own (see stream_directory.py)
            09  fork count       number of forks that copied from the source and still exist
            0a  deleted          1 once the source was deleted while forks of it exist; else absent
     one extended attribute per producer: "stream/producer/" then the producer's id in UTF-8

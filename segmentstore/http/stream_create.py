@@ -356,7 +356,14 @@ class StreamForks:
         """The source, pinned in the block, or why there is none: an existing fork does not need it any more."""
         async with AsyncExitStack() as stack:
             found: OpenStream | Exception | None = None
-            if asked is not None:
+            if asked is not None and not self._directory.is_here(asked.source):
+                # Its bytes would come over the network, and its count would be another node's to keep.
+                found = Refusal(
+                    501,
+                    f"the source of the fork is at another node now source={asked.source!r}",
+                    kind="invalid",
+                )
+            elif asked is not None:
                 try:
                     found = await stack.enter_async_context(self._directory.open(asked.source))
                 except Refusal as refusal:

@@ -15,19 +15,21 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, NoReturn, TypeVar
 
 from segmentstore.contracts.errors import (
+    InvalidRequestError,
     SegmentExistsError,
     SegmentNotFoundError,
     SegmentStoreError,
 )
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.contracts.segments import (
+    NAME_BYTES_MAX,
     AttributeUpdate,
     AttributeUpdateType,
     ReadOnlySegment,
@@ -36,7 +38,7 @@ from segmentstore.contracts.segments import (
     SegmentProperties,
     SegmentReads,
 )
-from segmentstore.http.requests import RESERVED_PART, is_reserved
+from segmentstore.http.requests import FORK_REGISTRY_SUFFIX, RESERVED_PART, is_reserved
 from segmentstore.http.responses import gone, not_found
 from segmentstore.http.stream_attributes import (
     DELETED_KEY,
@@ -54,9 +56,11 @@ from segmentstore.runtime.keyed_locks import KeyedLocks
 
 logger = logging.getLogger(__name__)
 
-_Result = TypeVar("_Result")
+_LONG_NAMES_PREFIX = RESERVED_PART + "/forks/"
 
-_FORK_REGISTRY_PREFIX = RESERVED_PART + "/forks/"
+_Result = TypeVar("_Result")
+ListPage = Callable[[str, int], Awaitable[Sequence[SegmentProperties]]]
+"""Segments behind a name, at most so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,13 @@ class StreamDirectory:
         handles: "HandleCache[StreamHandle]",
         expiry: "StreamExpiry",
         forks: "ForkRegistry",
+        list_here: ListPage | None = None,
+        is_here: Callable[[str], bool] = lambda _name: True,
     ) -> None:
+        """`list_here` lists the segments whose containers are here, by name (None: all of `segments`); `is_here` says
+        of a name whether its container is."""
+        self._list_here = list_here or _listing_of(segments)
+        self.is_here = is_here
         self.segments = segments
         self._reads = reads
         self.handles = handles
@@ -191,6 +201,11 @@ class StreamDirectory:
                 self._take_away(properties, configuration, merge)
             )
 
+    def forget_container(self, container_id: int, belongs: Callable[[str], bool]) -> None:
+        """It runs here no more; `belongs` says of a name whether it is its."""
+        self.handles.discard_names(belongs)
+        self.expiry.forget_container(container_id)
+
     async def remove_half_created(self, name: str) -> None:
         """Under the name's lock, so that no create of this process is under way: what an earlier one left behind."""
         try:
@@ -227,7 +242,7 @@ class StreamDirectory:
 
         Where to go on ("" at the end), and what went wrong at one of them: it keeps none of the others.
         """
-        page = await self.segments.list_segments(start_after=start_after, limit=count_max)
+        page = await self._list_here(start_after, count_max)
         fault: Exception | None = None
         for properties in page:
             try:
@@ -241,6 +256,13 @@ class StreamDirectory:
             except Exception as error:  # noqa: BLE001  # the caller tells of it
                 fault = error
         return page[-1].name if len(page) == count_max else "", fault
+
+
+def _listing_of(segments: SegmentApi) -> ListPage:
+    async def page(start_after: str, count_max: int) -> Sequence[SegmentProperties]:
+        return await segments.list_segments(start_after=start_after, limit=count_max)
+
+    return page
 
 
 class StreamHandle:
@@ -271,6 +293,8 @@ class StreamExpiry:
       before counts as accessed now, so after a restart (or with a full table) streams expire later, never earlier.
     - A stream that has changed since its last access was written by something else (a segment verb, another server of
       this process): it counts as accessed when that is seen. So no writer's stream expires under it.
+    - A container that goes to another node takes its accesses along, which are unknown there: a stream that comes back
+      counts as accessed then.
     - Nothing is over while the clocks are not trusted.
     """
 
@@ -310,6 +334,11 @@ class StreamExpiry:
         """The stream is gone."""
         self._accessed.pop((properties.container_id, properties.segment_id), None)
 
+    def forget_container(self, container_id: int) -> None:
+        """It is elsewhere from now on, where its streams are accessed: here they are unknown. O(streams)."""
+        for key in [key for key in self._accessed if key[0] == container_id]:
+            del self._accessed[key]
+
     def _remember(self, properties: SegmentProperties) -> None:
         key = (properties.container_id, properties.segment_id)
         self._accessed[key] = _Access(asyncio.get_running_loop().time(), _state_of(properties))
@@ -336,20 +365,24 @@ class ForkRegistry:
     """Which streams have forks: one that is deleted while forks of it exist answers 410 until the last fork is gone.
 
     A fork copies its inherited bytes, so it needs nothing of its source. What remains is the source's name: it stays
-    taken. The registry of a source is a small segment of its own (under a prefix that users cannot reach), because the
-    source itself may be sealed when it is forked and is really removed when it is deleted. Its name is `__ds/forks/`
-    and the SHA-256 of the source's name in hexadecimal digits, so that a name of the greatest length has room for one.
+    taken. The registry of a source is a small segment of its own (of a name that users cannot reach), because the
+    source itself may be sealed when it is forked and is really removed when it is deleted. Its name is the source's
+    with a suffix, behind which it lives in the source's container: what is asked of the two is asked of one node. A
+    name that leaves no room for the suffix has its registry under its SHA-256, in whatever container that is; where not
+    all containers are here, in a cluster, a stream of such a name cannot be forked.
 
     - The registry exists from the first fork on; it counts forks up before the copy begins and down after a fork is
       gone.
-    - A crash in between leaves the count too high: the name of a deleted source then stays taken. Never data.
+    - A crash in between leaves the count too high: the name of a deleted source then stays taken. Never data. So does
+      a source whose container is away when its fork goes: what was done by then is not reported as undone.
     - Each registry has a lock. While it is held, no other lock is waited for.
     - A source is marked as deleted before it is deleted, in one stretch under the lock. A mark on a stream that still
       exists (a crash, a merge that was refused) means nothing.
     """
 
-    def __init__(self, *, segments: SegmentApi) -> None:
+    def __init__(self, *, segments: SegmentApi, has_all_containers: bool = True) -> None:
         self._segments = segments
+        self._has_all_containers = has_all_containers
         self._locks = KeyedLocks[str]()
 
     async def is_deleted(self, name: str) -> bool:
@@ -363,19 +396,28 @@ class ForkRegistry:
         Counted only while the source exists: what removes it then sees the count, and keeps the name taken. A fork of
         a name that was free already could have a successor of that name for its own fork, and neither ever goes.
         """
+        registry = self._registry_of(source)
+        if registry is None:
+            raise InvalidRequestError(
+                f"in a cluster the name is too long for a stream with forks name={source!r}"
+            )
         async with self._locks.held(source):
             if (await self._segments.info(source)).segment_id != source_id:
                 raise SegmentNotFoundError(source)
             with suppress(SegmentExistsError):
-                await self._segments.create(_fork_registry_of(source))
-            await self._accumulate(source, 1)
+                await self._segments.create(registry)
+            await self._accumulate(registry, 1)
 
     async def release(self, origin: ForkOrigin | None) -> None:
-        """A fork is gone: its source's name, and its source's source's, may become free."""
+        """A fork is gone: its source's name, and its source's source's, may become free. Raises nothing."""
         while origin is not None:
             source = origin.source
-            async with self._locks.held(source):
-                origin = await self._count_down(source)
+            try:
+                async with self._locks.held(source):
+                    origin = await self._count_down(source)
+            except SegmentStoreError as error:
+                logger.warning("a fork that is gone stays counted source=%r: %s", source, error)
+                return
 
     async def remove_source(
         self, name: str, origin: ForkOrigin | None, take: Callable[[], Awaitable[_Result]]
@@ -385,12 +427,13 @@ class ForkRegistry:
         What `take` gave.
         """
         async with self._locks.held(name):
-            has_forks = await self._attributes(name) is not None
-            if has_forks:
+            registry = self._registry_of(name)
+            has_forks = registry is not None and await self._attributes(name) is not None
+            if registry is not None and has_forks:
                 updates = [AttributeUpdate(DELETED_KEY, 1)]
                 if origin is not None:
                     updates.append(AttributeUpdate(FORK_ORIGIN_KEY, origin.encode()))
-                await self._segments.update_attributes(_fork_registry_of(name), updates)
+                await self._segments.update_attributes(registry, updates)
             taken = await take()
         if not has_forks:
             await self.release(origin)
@@ -398,14 +441,15 @@ class ForkRegistry:
 
     async def _count_down(self, source: str) -> ForkOrigin | None:
         """If that frees the source's name, what the source itself was forked from."""
+        registry = self._registry_of(source)
         attributes = await self._attributes(source)
-        if attributes is None:
+        if registry is None or attributes is None:
             return None
         count = attributes.get(FORK_COUNT_KEY)
         if isinstance(count, int) and count > 1:
-            await self._accumulate(source, -1)
+            await self._accumulate(registry, -1)
             return None
-        await self._segments.delete(_fork_registry_of(source))
+        await self._segments.delete(registry)
         if DELETED_KEY not in attributes:
             return None
         origin = configuration_of(attributes).fork_origin
@@ -421,16 +465,24 @@ class ForkRegistry:
             return False
         return configuration_of(properties.core_attributes).fork_origin == origin
 
-    async def _accumulate(self, source: str, change: int) -> None:
+    async def _accumulate(self, registry: str, change: int) -> None:
         update = AttributeUpdate(FORK_COUNT_KEY, change, AttributeUpdateType.ACCUMULATE)
-        await self._segments.update_attributes(_fork_registry_of(source), [update])
+        await self._segments.update_attributes(registry, [update])
 
     async def _attributes(self, name: str) -> dict[AttributeKey, AttributeValue] | None:
+        registry = self._registry_of(name)
+        if registry is None:
+            return None
         try:
-            return dict(await self._segments.attributes(_fork_registry_of(name)))
+            return dict(await self._segments.attributes(registry))
         except SegmentNotFoundError:
             return None
 
-
-def _fork_registry_of(source: str) -> str:
-    return _FORK_REGISTRY_PREFIX + hashlib.sha256(source.encode()).hexdigest()
+    def _registry_of(self, source: str) -> str | None:
+        """The name of its registry; None if it can have none."""
+        beside = source + FORK_REGISTRY_SUFFIX
+        if len(beside.encode()) <= NAME_BYTES_MAX:
+            return beside
+        if not self._has_all_containers:
+            return None
+        return _LONG_NAMES_PREFIX + hashlib.sha256(source.encode()).hexdigest()

@@ -7,8 +7,8 @@
                                  {"pinned": [{"backup", "container", "epoch", "root_version", "made_ms"}]}
     DELETE  /v1/backups/{name}   204; what only it named is deleted after a while
 
-- Each owner keeps a snapshot of its own manifest, so this needs a process that runs every container: without one of
-  them nothing is done.
+- Each owner keeps a snapshot of its own manifest, so this needs every container: while one of them does not run,
+  nothing is begun. (In a cluster each node does its part: whole_store.py.)
 - A container after the other. A POST that breaks off leaves a backup that is not `complete`; repeating it completes it.
 - A name that is taken gives what is there already.
 
@@ -52,40 +52,45 @@ _IMAGE_FIELDS = frozenset((*_IMAGE_NUMBERS, "object_key"))
 _KEYS_PER_REQUEST_MAX = 1_024
 
 
-BackupOwnerSource = Callable[[], Sequence[tuple[ContainerId, BackupOwner]]]
-"""Every container of the store. Raises ContainerNotFoundError if one of them does not run here."""
+BackupOwnerSource = Callable[
+    [Sequence[ContainerId] | None], Sequence[tuple[ContainerId, BackupOwner]]
+]
+"""Of these containers; None: of every one of the store. Raises ContainerNotFoundError if one does not run here."""
 
 
-def no_backup_owners() -> Sequence[tuple[ContainerId, BackupOwner]]:
+def no_backup_owners(
+    _containers: Sequence[ContainerId] | None,
+) -> Sequence[tuple[ContainerId, BackupOwner]]:
     """For a node whose containers keep no backups."""
     raise not_found("this node keeps no backups")
 
 
 class BackupVerbs:
-    """Handles /v1/backups and everything under it."""
+    """Answers /v1/backups and everything under it for the containers of this process."""
 
     def __init__(self, *, owners: BackupOwnerSource) -> None:
         self._owners = owners
 
-    def route(
-        self, request: web.BaseRequest, name: str
-    ) -> tuple[str, Coroutine[None, None, web.StreamResponse]]:
-        """The verb, as the statistics call it, and its work; no `name` for the path of all."""
-        if not name:
-            if request.method not in {"GET", "HEAD"}:
-                raise method_not_allowed("the list of backups", ["GET"])
-            return "backup_list", self._list()
-        match request.method:
-            case "POST":
-                return "backup_pin", self._pin(name)
-            case "DELETE":
-                return "backup_drop", self._drop(name)
-            case _:
-                raise method_not_allowed("a backup", ["DELETE", "POST"])
+    async def list_all(self) -> web.StreamResponse:
+        """What every container of this process has."""
+        return json_response(200, await self.list_part(None))
 
-    async def _pin(self, name: str) -> web.StreamResponse:
+    async def pin_all(self, name: str) -> web.StreamResponse:
+        """Of every container, one after the other."""
+        return json_response(200, await self.pin_part(name, None))
+
+    async def drop_all(self, name: str) -> web.StreamResponse:
+        """Raises Refusal (404)."""
+        if not (await self.drop_part(name, None))["dropped"]:
+            raise not_found(f"there is no backup of that name name={name[:256]!r}")
+        return web.Response(status=204, headers=SECURITY_HEADERS)
+
+    async def pin_part(
+        self, name: str, containers: Sequence[ContainerId] | None
+    ) -> Mapping[str, object]:
+        """Of these containers (None: all)."""
         rows: list[dict[str, object]] = []
-        for container_id, owner in self._owners():
+        for container_id, owner in self._owners(containers):
             pinned = await owner.pin(name)
             rows.append(
                 {
@@ -96,18 +101,20 @@ class BackupVerbs:
                     "made_ms": pinned.created_ms,
                 }
             )
-        return json_response(200, {"pinned": rows})
+        return {"pinned": rows}
 
-    async def _drop(self, name: str) -> web.StreamResponse:
+    async def drop_part(
+        self, name: str, containers: Sequence[ContainerId] | None
+    ) -> Mapping[str, object]:
+        """Of these containers (None: all): whether one of them had it."""
         dropped = False
-        for _, owner in self._owners():
+        for _, owner in self._owners(containers):
             dropped |= await owner.drop(name)
-        if not dropped:
-            raise not_found(f"there is no backup of that name name={name[:256]!r}")
-        return web.Response(status=204, headers=SECURITY_HEADERS)
+        return {"dropped": dropped}
 
-    async def _list(self) -> web.StreamResponse:
-        owners = self._owners()
+    async def list_part(self, containers: Sequence[ContainerId] | None) -> Mapping[str, object]:
+        """Of these containers (None: all)."""
+        owners = self._owners(containers)
         found: dict[str, list[SnapshotInfo]] = {}
         for _, owner in owners:
             for one in await owner.list():
@@ -121,7 +128,7 @@ class BackupVerbs:
             }
             for name in sorted(found)
         ]
-        return json_response(200, {"backups": rows})
+        return {"backups": rows}
 
 
 SwapOwnerSource = Callable[[ContainerId], SwapOwner]
@@ -158,8 +165,9 @@ class SwapVerbs:
 
     def route(
         self, request: web.BaseRequest, rest: str
-    ) -> tuple[str, Coroutine[None, None, web.StreamResponse]]:
-        """The verb, as the statistics call it, and its work; `rest` is the raw path behind /v1/containers/."""
+    ) -> tuple[str, ContainerId, Callable[[], Coroutine[None, None, web.StreamResponse]]]:
+        """The verb, as the statistics call it, the container, and what answers where that is; `rest` is the raw path
+        behind /v1/containers/."""
         number, _, verb = rest.partition("/")
         entry = self._verbs.get(verb)
         if entry is None or not (number.isascii() and number.isdecimal() and len(number) <= 9):
@@ -167,8 +175,12 @@ class SwapVerbs:
         method, handler = entry
         if request.method != method:
             raise method_not_allowed(verb, [method])
-        owner = self._owners(ContainerId(int(number)))
-        return "container_" + verb.replace("/", "_"), handler(request, owner)
+        container_id = ContainerId(int(number))
+
+        async def answer() -> web.StreamResponse:
+            return await handler(request, self._owners(container_id))
+
+        return "container_" + verb.replace("/", "_"), container_id, answer
 
     async def _reserve(self, request: web.BaseRequest, owner: SwapOwner) -> web.StreamResponse:
         asked = await self._bodies.read_json_object(request, required=("count",))

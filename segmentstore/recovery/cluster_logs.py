@@ -30,6 +30,7 @@ from segmentstore.runtime.entropy import random_id, system_random
 from tier1.bookkeeper.ledgers import LedgerNotFoundError
 from tier1.bookkeeper.log_record import LedgerInLog, LogRecord, address_of
 from tier1.bookkeeper.owned_record import edit_record, read_record
+from tier1.bookkeeper.unrecorded_ledgers import delete_unrecorded_ledgers
 
 SET_ASIDE_PATH = "/set-aside"
 _READ_ENTRIES = 16
@@ -95,6 +96,24 @@ async def operation_rows(
                         yield operation_row(_name(container_id), address, decode_record(view))
             if content.damage:
                 raise LogCorruptedError(f"{content.damage} log={_name(container_id)}")
+
+
+async def sweep_ledgers(
+    opened: OpenedCluster, container_ids: Sequence[int]
+) -> AsyncGenerator[LogRow, None]:
+    """Deletes ledgers that no record will ever name; one row for each. `container_ids`: none means all."""
+    for container_id in container_ids or await _container_ids(opened):
+        await _record(opened, container_id)
+        for ledger in await delete_unrecorded_ledgers(
+            log_record_path(container_id), ledgers=opened.ledgers, metadata=opened.metadata
+        ):
+            yield {
+                "log": _name(container_id),
+                "epoch": ledger.epoch,
+                "ledger": ledger.ledger_id,
+                "entries": ledger.entries,
+                "action": "kept" if ledger.entries else "deleted",
+            }
 
 
 async def enable_log(opened: OpenedCluster, container_id: int) -> None:

@@ -108,6 +108,12 @@ class HandleCache(Generic[Handle]):
             self.discard(pinned)
         await self._close_discarded()
 
+    def discard_names(self, belongs: Callable[[str], bool]) -> None:
+        """Hand out no more what is open by these names: their container has stopped. O(open handles)."""
+        for name, pinned in list(self._handles.items()):
+            if belongs(name):
+                self.discard(pinned)
+
     async def release_idle(self, now: float) -> None:
         """Called by the tick; `now` is the loop's time."""
         while self._idle:

@@ -37,12 +37,13 @@ from segmentstore.codec.wire_protocol.command import (
 from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.codec.wire_protocol.frames import check_frame_length, decode_command
 from segmentstore.codec.wire_protocol.reads import ReadSegment
+from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.segments import Segment, SegmentReads
 from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.reads import ConnectionReads
 from segmentstore.wire.received_appends import read_whole_append
-from segmentstore.wire.replies import SendBuffer
+from segmentstore.wire.replies import LEASE_IS_OVER, OwnerAddress, SendBuffer
 from segmentstore.wire.requests import ConnectionRequests, TokenVerifier
 from segmentstore.wire.segment_commands import SegmentCommands
 from segmentstore.wire.settings import WireSettings
@@ -72,6 +73,9 @@ class ConnectionServices:
     store_calls: StoreCalls | None
     verify_token: TokenVerifier | None
     system_is_closed: bool
+    owner_address: OwnerAddress
+    has_lease: Callable[[], bool]
+    """Whether no other node can have been given a container of this one."""
     receive_memory: memoryview
     """What is received and taken in one step goes through it."""
     opened: Callable[["WireConnection"], bool]
@@ -157,6 +161,7 @@ class WireConnection(asyncio.BufferedProtocol):
             add_unacked=self._add_unacked,
             remove_unacked=self._remove_unacked,
             fail=self.fail,
+            owner_address=self._services.owner_address,
         )
         self._reads = ConnectionReads(
             handles=handles,
@@ -166,6 +171,7 @@ class WireConnection(asyncio.BufferedProtocol):
             counters=counters,
             settings=settings,
             on_answered=self._update_reading,
+            owner_address=self._services.owner_address,
         )
         self._requests = ConnectionRequests(
             segment_commands=self._services.segment_commands,
@@ -181,6 +187,8 @@ class WireConnection(asyncio.BufferedProtocol):
             remove_unacked=self._remove_unacked,
             fail=self._task_failed,
             close_connection=self.fail,
+            owner_address=self._services.owner_address,
+            has_lease=self._services.has_lease,
         )
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio names it
@@ -414,6 +422,8 @@ class WireConnection(asyncio.BufferedProtocol):
             if now - self._closing_since >= self._settings.drain_seconds:
                 self._transport.abort()
             return
+        if not self._services.has_lease():
+            self._reads.refuse_waiting(ContainerNotFoundError(-1, LEASE_IS_OVER))
         self._reads.tick(now)
         self._appends.tick(now)
         if not self._received:

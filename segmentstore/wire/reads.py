@@ -36,7 +36,7 @@ from segmentstore.contracts.segments import (
 )
 from segmentstore.runtime.handle_cache import HandleCache, PinnedHandle
 from segmentstore.runtime.task_set import TaskSet
-from segmentstore.wire.replies import SendBuffer, is_stale, reply_to_error
+from segmentstore.wire.replies import OwnerAddress, SendBuffer, is_stale, reply_to_error
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
 
@@ -72,7 +72,9 @@ class ConnectionReads:
         counters: WireCounters,
         settings: WireSettings,
         on_answered: Callable[[], None],
+        owner_address: OwnerAddress,
     ) -> None:
+        self._owner_address = owner_address
         self._loop = asyncio.get_running_loop()
         self._handles = handles
         self._reads_of_down = reads
@@ -132,6 +134,16 @@ class ConnectionReads:
         for waiting in _take_expired(self._retrying, now):
             self._look_when_room(waiting.command)
 
+    def refuse_waiting(self, error: SegmentStoreError) -> None:
+        """End all that wait at the ends of their segments."""
+        for waiting_reads in (self._waiting, self._retrying):
+            waiting = list(waiting_reads.values())
+            waiting_reads.clear()
+            for read in waiting:
+                if read.future is not None:
+                    read.future.cancel()
+                self._refuse(read.command, error)
+
     def close(self) -> None:
         """The connection is gone: its reads wait no more."""
         self._closed = True
@@ -167,8 +179,13 @@ class ConnectionReads:
         self._cold_queue.append(command)
         self._start_cold()
 
-    def _look_in_memory(self, segment: ReadOnlySegment, command: ReadSegment) -> bool:
-        """Answer it, or let it wait at the end; False if its bytes are in Tier 2 only. Raises what reading raises."""
+    def _look_in_memory(
+        self, segment: ReadOnlySegment, command: ReadSegment, *, is_confirmed: bool = False
+    ) -> bool:
+        """Answer it, or let it wait at the end; False if its bytes are in Tier 2, or its end has to be confirmed.
+
+        Raises what reading raises.
+        """
         offset = command.offset
         length_max = min(max(command.suggested_length, _READ_BYTES_MIN), self._read_bytes_max)
         try:
@@ -179,7 +196,7 @@ class ConnectionReads:
         if views:
             self._answer(command, *views, at_tail=offset + sum(map(len, views)) >= info.length)
             return True
-        if offset < info.length:
+        if offset < info.length or not (is_confirmed or segment.is_sure()):
             return False
         if not info.sealed:
             self._wait(segment, command)
@@ -257,6 +274,10 @@ class ConnectionReads:
     async def _read_opened(self, segment: ReadOnlySegment, command: ReadSegment) -> None:
         if self._look_in_memory(segment, command):
             return
+        if command.offset >= segment.info().length:
+            await segment.confirm()
+            if self._look_in_memory(segment, command, is_confirmed=True):
+                return
         length_max = min(max(command.suggested_length, _READ_BYTES_MIN), self._read_bytes_max)
         async with aclosing(segment.read(command.offset, length_max)) as entries:
             async for entry in entries:
@@ -295,6 +316,7 @@ class ConnectionReads:
                 error,
                 request_id=command.request_id,
                 segment=command.segment,
+                owner_address=self._owner_address,
                 offset=command.offset,
             )
         )

@@ -7,11 +7,12 @@ SendBuffer gathers what goes out.
 - Replies go out in the order in which they were given.
 
 reply_to_error() chooses the command that tells a client of an error. A change whose outcome is unknown gets none of
-them: `requests.py` closes its connection.
+them: `requests.py` closes its connection. So a WrongHost says that nothing was done; it names the node that has the
+segment's container where that is known.
 
 | error | command | what the client does |
 |---|---|---|
-| ContainerNotFoundError, ContainerStoppedError, fenced | WrongHost | asks the controller again and comes back |
+| ContainerNotFoundError; ContainerStoppedError, fenced (of a question) | WrongHost | asks the controller again |
 | SegmentNotFoundError | NoSuchSegment | |
 | SegmentSealedError | SegmentIsSealed | goes on with the successors |
 | SegmentTruncatedError, BadOffsetError | SegmentIsTruncated | goes on at the start offset |
@@ -26,7 +27,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.refusals import (
@@ -65,6 +66,7 @@ from segmentstore.wire.statistics import WireCounters
 
 _BORROWED_BYTES_MIN: Final = 16 << 10
 """Less is copied and gathered with what else the turn brings: a copy is cheaper than a system call."""
+LEASE_IS_OVER: Final = "this node may have lost its containers to others"
 TEXT_CHARACTERS_MAX: Final = 500
 """Of the message of an error."""
 
@@ -223,13 +225,27 @@ def _joined_from(start: int, parts: Sequence[BufferView]) -> bytes:
     return b"".join(rest)
 
 
+OwnerAddress: TypeAlias = Callable[[str], str]
+"""HOST:PORT of the node that has a segment, as far as that is known; "" if it is not."""
+
+
+def unknown_address(_segment: str) -> str:
+    """Where nothing is known of other nodes."""
+    return ""
+
+
 def reply_to_error(
-    error: SegmentStoreError, *, request_id: int, segment: str, offset: int = -1
+    error: SegmentStoreError,
+    *,
+    request_id: int,
+    segment: str,
+    owner_address: OwnerAddress,
+    offset: int = -1,
 ) -> Command:
     """The refusal of a request; `offset` is the one that was asked for."""
     text = ascii_text(error)
     if is_elsewhere(error):
-        return WrongHost(request_id, segment, "", text)
+        return WrongHost(request_id, segment, owner_address(segment), text)
     match error:
         case SegmentNotFoundError():
             return NoSuchSegment(request_id, segment, text, offset)

@@ -7,6 +7,8 @@
   error. Answers come when they are ready, in any order: clients match them by request id.
 - A change whose outcome is unknown (its container stopped under it) has no answer: the connection is closed, as for
   appends. A refusal would say that nothing was done.
+- A node of a cluster whose lease is not valid answers no request but by WrongHost: another node may answer otherwise.
+  Appends go on to the container, whose log refuses them once it has another owner.
 - Requests of one table are taken in order (`table_order.py`).
 - What a request wants to store counts as un-acknowledged until it is answered.
 - Calls of a controller in another process (`store_calls.py`) are not requests: they have answers of their own.
@@ -27,6 +29,7 @@ from segmentstore.codec.wire_protocol.refusals import (
     ILLEGAL_ARGUMENT,
     AuthTokenCheckFailed,
     ErrorMessage,
+    WrongHost,
 )
 from segmentstore.codec.wire_protocol.segments import (
     MergeSegments,
@@ -42,7 +45,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.segments import SYSTEM_PREFIX, is_system_name
 from segmentstore.runtime.task_set import TaskSet
-from segmentstore.wire.replies import SendBuffer, reply_to_error
+from segmentstore.wire.replies import LEASE_IS_OVER, OwnerAddress, SendBuffer, reply_to_error
 from segmentstore.wire.segment_commands import CommandHandler, SegmentCommands
 from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.store_calls import ControllerConnection, StoreCalls
@@ -104,7 +107,11 @@ class ConnectionRequests:
         remove_unacked: Callable[[int], None],
         fail: Callable[[Exception], None],
         close_connection: Callable[[str], None],
+        owner_address: OwnerAddress,
+        has_lease: Callable[[], bool],
     ) -> None:
+        self._owner_address = owner_address
+        self._has_lease = has_lease
         self.fail = fail
         self._segment_handlers = segment_commands.handlers
         self._store_calls = store_calls
@@ -177,7 +184,7 @@ class ConnectionRequests:
         (where they end, how many there are; 0: the first has to become a command). Look-ups are answered already,
         updates wait for submit_updates(). Raises ProtocolError.
         """
-        if self._verify_token is None:
+        if self._verify_token is None and self._has_lease():
             if kind == _READ_TABLE:
                 self.submit_updates()
                 return self._look_ups.answer(view, position, limit)
@@ -190,10 +197,24 @@ class ConnectionRequests:
         self._updates.submit()
 
     def is_allowed(self, command: Command) -> bool:
-        """Whether its token permits it; the client is told if not. Raises ProtocolError if it has none to show."""
+        """Whether its token permits it, and this process may answer at all; the client is told if not.
+
+        Raises ProtocolError if it has no token to show.
+        """
         token = getattr(command, "delegation_token", None)
         if not isinstance(token, str):
             raise ProtocolError(f"a client does not send this type={command.type}")
+        if not self._has_lease():
+            self._counters.requests_refused += 1
+            self._outgoing.reply(
+                WrongHost(
+                    _request_id_of(command),
+                    _segment_of(command),
+                    self._owner_address(_segment_of(command)),
+                    LEASE_IS_OVER,
+                )
+            )
+            return False
         if self._system_is_closed and any(map(is_system_name, _segments_of(command))):
             self._counters.requests_refused += 1
             self._outgoing.reply(
@@ -266,7 +287,12 @@ class ConnectionRequests:
     def _refusal(self, command: Command, error: SegmentStoreError) -> Command:
         self._counters.requests_refused += 1
         segment = error.name if isinstance(error, SegmentNotFoundError) else _segment_of(command)
-        return reply_to_error(error, request_id=_request_id_of(command), segment=segment)
+        return reply_to_error(
+            error,
+            request_id=_request_id_of(command),
+            segment=segment,
+            owner_address=self._owner_address,
+        )
 
 
 def _changes(command: Command) -> bool:

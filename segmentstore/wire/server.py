@@ -11,11 +11,15 @@ from asyncio import Server
 from dataclasses import asdict
 from random import Random
 
+from segmentstore.codec.container_hash import container_of
+from segmentstore.contracts.cluster import NodeInCluster
+from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import Segment, SegmentApi, SegmentReads
 from segmentstore.contracts.tables import Table, TableApi
 from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.connection import ConnectionServices, WireConnection
+from segmentstore.wire.replies import OwnerAddress, unknown_address
 from segmentstore.wire.requests import TokenVerifier
 from segmentstore.wire.segment_commands import (
     EventNear,
@@ -47,13 +51,15 @@ class WireServer:
         event_near: EventNear | None = None,
         system_is_closed: bool = False,
         reads: SegmentReads | None = None,
+        cluster: NodeInCluster | None = None,
         store_calls: StoreCallAccess | None = None,
     ) -> None:
         """Without `verify_token` every token will do; without `flush_container` a flush is of all containers; without
         `list_chunks` chunks cannot be listed; without `event_near` events are looked for from the segment's start.
         `random` names transient segments. With `system_is_closed` segments below "_system/" are not for clients.
         `reads` answers reads of containers that are not here; without it they are refused. Controllers of other
-        processes are answered with `store_calls`, also about segments below "_system/"."""
+        processes are answered with `store_calls`, also about segments below "_system/". `cluster` is for a node of one:
+        it names the node that has a container, and its lease says when this one answers nothing."""
         self._settings = settings
         self._counters = WireCounters()
         self._store_calls: StoreCalls | None = None
@@ -63,6 +69,7 @@ class WireServer:
                 tables=tables,
                 access=store_calls,
                 calls_max=settings.store_calls_max,
+                has_lease=_always if cluster is None else cluster.is_lease_valid,
             )
         self._segment_handles: HandleCache[Segment] = HandleCache(
             open_handle=segments.open_segment,
@@ -94,6 +101,8 @@ class WireServer:
             store_calls=self._store_calls,
             verify_token=verify_token,
             system_is_closed=system_is_closed,
+            owner_address=unknown_address if cluster is None else _addresses_in(cluster),
+            has_lease=_always if cluster is None else cluster.is_lease_valid,
             receive_memory=memoryview(bytearray(settings.receive_buffer_bytes)),
             opened=self._opened,
             closed=self._closed,
@@ -145,6 +154,11 @@ class WireServer:
         await self._deletions.close()
         await self._segment_handles.close()
         await self._table_handles.close()
+
+    def forget_container(self, container_id: ContainerId, *, container_count: int) -> None:
+        """It runs here no more: what is open of it is let go of."""
+        for handles in (self._segment_handles, self._table_handles):
+            handles.discard_names(lambda name: container_of(name, container_count) == container_id)
 
     def statistics(self) -> WireStatistics:
         """A snapshot. O(connections)."""
@@ -221,3 +235,18 @@ class WireServer:
         _LOGGER.error("the ticks failed", exc_info=error)
         if self._server is not None:
             self._tasks.start(self._run_ticks(), name="wire ticks")
+
+
+def _always() -> bool:
+    return True
+
+
+def _addresses_in(cluster: NodeInCluster) -> OwnerAddress:
+    locations = cluster.locations
+
+    def owner_address(segment: str) -> str:
+        owner = locations.owner_of(container_of(segment, locations.container_count))
+        is_known = owner is not None and owner.node_id != cluster.node_id()
+        return owner.wire if owner is not None and is_known else ""
+
+    return owner_address

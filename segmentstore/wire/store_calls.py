@@ -15,6 +15,7 @@ Invariants:
   names it begins behind the submissions before it.
 - A call goes on when its connection ends: what it submitted is on its way to the log in any case.
 - Each call is answered once, by what it gave or by the error itself. A fault of ours ends the connection instead.
+- A node whose lease is not valid does nothing that it is called for: another one may have its containers.
 - At most `store_calls_max` calls are under way on a node; one more is refused.
 """
 
@@ -71,6 +72,7 @@ from segmentstore.codec.wire_protocol.store_calls import (
     StoreCall,
 )
 from segmentstore.contracts.errors import (
+    ContainerNotFoundError,
     LeaderReplacedError,
     SegmentStoreError,
     TooManyWaitersError,
@@ -81,7 +83,7 @@ from segmentstore.contracts.tables import Table, TableApi
 from segmentstore.runtime.cancellation import await_shielded, retrieve_exception
 from segmentstore.runtime.keyed_locks import KeyedLocks
 from segmentstore.runtime.task_set import TaskSet
-from segmentstore.wire.replies import SendBuffer
+from segmentstore.wire.replies import LEASE_IS_OVER, SendBuffer
 
 _LOGGER = logging.getLogger(__name__)
 _READ_BYTES_MAX: Final = 4 << 20
@@ -133,8 +135,16 @@ class StoreCalls:
     """take() any number, then close()."""
 
     def __init__(
-        self, *, segments: SegmentApi, tables: TableApi, access: StoreCallAccess, calls_max: int
+        self,
+        *,
+        segments: SegmentApi,
+        tables: TableApi,
+        access: StoreCallAccess,
+        calls_max: int,
+        has_lease: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`has_lease` says whether no other node can have been given a container of this one."""
+        self._has_lease = has_lease
         self._segments = segments
         self._tables = tables
         self._access = access
@@ -172,6 +182,8 @@ class StoreCalls:
         assert isinstance(command, StoreCall), f"no call type={command.type}"
         try:
             self._require_newest(connection.epoch)
+            if not self._has_lease():
+                raise ContainerNotFoundError(-1, LEASE_IS_OVER)
             if len(self._under_way) >= self._calls_max:
                 raise TooManyWaitersError(
                     f"too many calls of controllers are under way calls={len(self._under_way)}"

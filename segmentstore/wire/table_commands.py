@@ -200,6 +200,7 @@ class TableCommands:
                 return await self._page(table, command)
             case GetTableSegmentInfo(request_id, segment):
                 info = table.info()
+                await table.confirm()
                 return TableSegmentInfo(
                     request_id,
                     segment,

@@ -63,7 +63,7 @@ from segmentstore.runtime.cancellation import await_shielded
 from segmentstore.runtime.handle_cache import HandleCache, PinnedHandle
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.received_appends import AppendBatch, ReceivedAppend, read_append
-from segmentstore.wire.replies import SendBuffer, is_stale, reply_to_error
+from segmentstore.wire.replies import OwnerAddress, SendBuffer, is_stale, reply_to_error
 from segmentstore.wire.segment_commands import client_attribute_key
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
@@ -101,6 +101,7 @@ class ConnectionAppends:
         add_unacked: Callable[[int], None],
         remove_unacked: Callable[[int], None],
         fail: Callable[[str], None],
+        owner_address: OwnerAddress,
     ) -> None:
         """`add_unacked` and `remove_unacked` are told of bytes that are accepted, or that are not unacknowledged any
         longer; `fail` closes the connection for this reason, after what was said before."""
@@ -114,6 +115,7 @@ class ConnectionAppends:
         self.writers: dict[bytes, Writer] = {}
         self._tasks = tasks
         self._settings = settings
+        self._owner_address = owner_address
         self._setting_up: dict[bytes, SetupAppend] = {}
         self._groups: dict[bytes, AppendBatch] = {}
         """By writer: appends that are not submitted yet. Empty between two turns of the loop."""
@@ -207,7 +209,12 @@ class ConnectionAppends:
                     del self._setting_up[command.writer_id]
         except SegmentStoreError as error:
             self.outgoing.reply(
-                reply_to_error(error, request_id=command.request_id, segment=command.segment)
+                reply_to_error(
+                    error,
+                    request_id=command.request_id,
+                    segment=command.segment,
+                    owner_address=self._owner_address,
+                )
             )
             return
         if newest:

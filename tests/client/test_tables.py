@@ -117,18 +117,37 @@ async def test_a_conditional_update_that_landed_is_not_reported_as_a_conflict(
     """The container stores it and stops; the next one meets it."""
     await table.config()
 
-    def stopping(command: Command) -> Command | None:
+    def stopping(command: Command) -> Command | str | None:
         if not isinstance(command, UpdateTableEntries) or stopped:
             return None
         stopped.append(command)
-        fake_store._administer(command)
-        return WrongHost(command.request_id, command.segment, "")
+        return "drop after"
 
     stopped: list[Command] = []
     fake_store.on_request = stopping
     with pytest.raises(OutcomeUnknownError):
         await table.insert(b"aaaa", b"mine")
     assert len(stopped) == 1
+    entry = await table.get(b"aaaa")
+    assert entry is not None
+    assert entry.value == b"mine"
+
+
+async def test_a_conditional_update_at_a_wrong_host_is_made_where_the_table_is(
+    table: Table, fake_store: FakeStore
+) -> None:
+    await table.config()
+    refused: list[Command] = []
+
+    def elsewhere(command: Command) -> Command | None:
+        if not isinstance(command, UpdateTableEntries) or refused:
+            return None
+        refused.append(command)
+        return WrongHost(command.request_id, command.segment, "")
+
+    fake_store.on_request = elsewhere
+    await table.insert(b"aaaa", b"mine")
+    assert len(refused) == 1
     entry = await table.get(b"aaaa")
     assert entry is not None
     assert entry.value == b"mine"

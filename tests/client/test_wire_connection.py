@@ -38,6 +38,7 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
+from segmentstore.runtime.process import loop_factory
 from tests.client.fake_store import FakeStore
 
 
@@ -84,6 +85,18 @@ async def test_many_requests_share_a_connection(fake_store: FakeStore) -> None:
     assert [answer.write_offset for answer in answers] == list(range(50))
     assert fake_store.connections == 1
     await client.close()
+
+
+def test_a_connection_is_made_on_the_loop_that_serving_processes_have() -> None:
+    """Its transports are of no class of asyncio."""
+
+    async def connect() -> None:
+        async with saying(Hello(17, 5).encode()) as endpoint:
+            connection = await open_connection(endpoint)
+            await connection.close()
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(connect())
 
 
 async def test_a_server_of_another_version_is_refused() -> None:
@@ -140,7 +153,7 @@ async def test_what_may_not_be_repeated_has_an_unknown_outcome(fake_store: FakeS
 @pytest.mark.parametrize(
     ("refusal", "attempts"),
     [
-        (WrongHost(0, "segment", "elsewhere"), 1),
+        (WrongHost(0, "segment", "elsewhere"), 2),
         (ErrorMessage(0, "segment", "stopping", -1), 1),
         (AuthTokenCheckFailed(0, "", TOKEN_EXPIRED), 2),
     ],

@@ -9,7 +9,9 @@ from random import Random
 from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import CacheStorage
 from containers.container_settings import ContainerSettings
+from containers.ownership import OnlyProcess
 from containers.segment_container import StreamSegmentContainer
+from segmentstore.contracts.cluster import Lease
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
@@ -19,6 +21,7 @@ from tier2.object_stores.memory import MemoryObjectStore
 from tier2.settings import StorageSettings
 from tier2.tiered_storage import TieredStorage
 
+ONLY_PROCESS = OnlyProcess()
 STORE_ID = b"0123456789abcdef"
 FAST_FLUSH = replace(ContainerSettings().writer, flush_age_seconds=0.02, prompt_age_seconds=0.01)
 
@@ -43,6 +46,7 @@ def make_container(
     seed: int = 2,
     container_id: int = 0,
     container_count: int = 1,
+    lease: Lease | None = ONLY_PROCESS,
 ) -> StreamSegmentContainer:
     """A container that is not started. Two that may run at once, or after a crash, need a seed of their own each."""
     return StreamSegmentContainer(
@@ -63,6 +67,7 @@ def make_container(
         random=Random(seed + 1),
         executor=None,
         settings=settings or ContainerSettings(writer=FAST_FLUSH),
+        lease=lease,
     )
 
 
@@ -76,6 +81,7 @@ async def running(
     object_store: ObjectStore | None = None,
     wall_clock: WallClock | None = None,
     cache: CacheManager | None = None,
+    lease: Lease | None = ONLY_PROCESS,
 ) -> AsyncIterator[StreamSegmentContainer]:
     """A running container; closed in order at the end."""
     container = make_container(
@@ -86,6 +92,7 @@ async def running(
         object_store=object_store,
         wall_clock=wall_clock,
         cache=cache,
+        lease=lease,
     )
     await container.start()
     async with asyncio.TaskGroup() as tasks:

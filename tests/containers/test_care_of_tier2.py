@@ -12,7 +12,7 @@ from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.runtime.clock import SystemWallClock
-from tests.containers.node import STORE_ID, MemoryTiers
+from tests.containers.node import ONLY_PROCESS, STORE_ID, MemoryTiers
 from tests.containers.test_segment_container import append, read_all
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
@@ -52,6 +52,7 @@ async def caring(tiers: MemoryTiers, store: FaultyStore) -> AsyncIterator[Stream
         random=Random(3),
         executor=None,
         settings=replace(ContainerSettings(), writer=replace(ContainerSettings().writer)),
+        lease=ONLY_PROCESS,
     )
     await container.start()
     async with asyncio.TaskGroup() as tasks:

@@ -7,7 +7,7 @@ Give it one fixture:
 
 - `world`: a LogWorld over an empty log; every open() is a new owner on the same storage, like a restarted process.
 
-Test names say which guarantee (L1 to L6 of the door) they hold.
+Test names say which guarantee (L1 to L8 of the door) they hold.
 """
 
 import asyncio
@@ -215,6 +215,29 @@ class DurableDataLogSuite:
         await new.append([b"new"])
         await new.close()
         await old.close()
+
+    async def test_l8_a_fenced_owner_that_wrote_nothing_since_learns_it_by_asking(
+        self, world: LogWorld
+    ) -> None:
+        first = await opened(world)
+        await first.append([b"x"])
+        await asyncio.gather(*(first.check_owner() for _ in range(3)))
+        second = world.take_over()
+        await second.initialize()
+        with pytest.raises(LogNotPrimaryError):
+            await first.check_owner()
+        await second.check_owner()
+        assert await payloads(second) == [b"x"]
+        await first.close()
+        await second.append([b"y"])
+        await second.check_owner()
+        await second.close()
+
+    async def test_l8_a_closed_log_is_no_owner(self, world: LogWorld) -> None:
+        log = await opened(world)
+        await log.close()
+        with pytest.raises(DurableDataLogError):
+            await log.check_owner()
 
     async def test_epochs_grow_with_every_owner(self, world: LogWorld) -> None:
         epochs = []

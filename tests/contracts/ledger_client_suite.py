@@ -270,6 +270,24 @@ class LedgerClientSuite:
             await client.close()
         assert len(set(seen)) == len(seen)
 
+    async def test_ledgers_are_found_by_their_labels_while_they_exist(
+        self, world: LedgerWorld
+    ) -> None:
+        client = await world.client()
+        wanted = {"log": b"found by its labels", "owner": b"1"}
+        mine = [
+            await client.create(Quorum(), labels={**wanted, "of": name}) for name in (b"a", b"b")
+        ]
+        await client.create(Quorum(), labels={**wanted, "owner": b"2"})
+        await client.create(Quorum(), labels={})
+        await mine[0].close()
+        found = {each.ledger_id: dict(each.labels) for each in await client.find_labelled(wanted)}
+        assert set(found) == {writer.ledger_id for writer in mine}
+        assert found[mine[0].ledger_id].items() >= {**wanted, "of": b"a"}.items()
+        await client.delete(mine[0].ledger_id)
+        left = await client.find_labelled(wanted)
+        assert [each.ledger_id for each in left] == [mine[1].ledger_id]
+
     async def test_more_bookies_than_live_are_too_few(self, world: LedgerWorld) -> None:
         client = await world.client()
         assert await client.living_bookies() == BOOKIE_COUNT

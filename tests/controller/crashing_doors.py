@@ -170,6 +170,9 @@ class CrashingTable:
     def key_length(self) -> int:
         return self._table.key_length
 
+    async def confirm(self) -> None:
+        await self._table.confirm()
+
     def info(self) -> TableInfo:
         return self._table.info()
 

@@ -1,7 +1,7 @@
 """Assignments that a test makes by hand."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 
 from segmentstore.contracts.containers import ContainerFailure, HostAssignment, HostId
 from segmentstore.contracts.identifiers import ContainerId
@@ -41,6 +41,8 @@ class ScriptedAssignments:
         self,
         host_id: HostId,
         *,
+        version: int,
+        held: Mapping[ContainerId, int],
         running: Collection[ContainerId],
         failed: Collection[ContainerFailure] = (),
     ) -> None:

@@ -147,4 +147,5 @@ class StoreProcess:
             random=Random(3),
             executor=None,
             settings=ContainerSettings(),
+            lease=None,
         )

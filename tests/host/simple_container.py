@@ -43,6 +43,12 @@ class SimpleSegment:
     merged: dict[str, int] = field(default_factory=dict)
     """Sources merged into it -> its length behind the merge."""
 
+    def is_sure(self) -> bool:
+        return True
+
+    async def confirm(self) -> None:
+        return
+
     def info(self) -> SegmentProperties:
         return SegmentProperties(
             name=self.name,

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from segmentstore.contracts.container_failures import is_corrupt
 from segmentstore.contracts.containers import (
     ContainerFailure,
     ContainerState,
@@ -18,7 +19,7 @@ from segmentstore.contracts.errors import (
     StorageError,
 )
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.host.container_manager import InProcessAssignmentSource, is_corrupt
+from segmentstore.host.container_manager import InProcessAssignmentSource
 from segmentstore.host.settings import RestartSettings
 from tests.host.managed_host import HOST, start_host
 from tests.host.scripted_assignments import ScriptedAssignments
@@ -308,7 +309,9 @@ def test_h42_causes_that_differ_or_may_pass_are_tried_again_for_ever(
         for number in range(30):
             assert (await anext(watch)).containers == {ZERO}
             cause = causes[number % len(causes)]()
-            await source.report(HOST, running=[], failed=[ContainerFailure(ZERO, cause)])
+            await source.report(
+                HOST, version=1, held={}, running=[], failed=[ContainerFailure(ZERO, 1, cause)]
+            )
             assert (await anext(watch)).containers == set()
         assert source.complaints() == []
         await watch.aclose()
@@ -322,9 +325,11 @@ def test_h42_a_container_that_ran_well_in_between_is_counted_anew() -> None:
         watch = source.watch(HOST)
         for _life in range(3 * SETTINGS.same_failure_count):
             assert (await anext(watch)).containers == {ZERO}
-            await source.report(HOST, running=[ZERO])
+            await source.report(HOST, version=1, held={ZERO: 1}, running=[ZERO])
             await asyncio.sleep(SETTINGS.forgive_after_seconds)
-            await source.report(HOST, running=[], failed=[ContainerFailure(ZERO, poison())])
+            await source.report(
+                HOST, version=1, held={}, running=[], failed=[ContainerFailure(ZERO, 1, poison())]
+            )
             assert (await anext(watch)).containers == set()
         await watch.aclose()
 
@@ -338,7 +343,9 @@ def test_what_a_person_can_do_stands_in_front_of_where_the_wire_cuts_a_long_caus
         error = ValueError("x" * 10_000)
         for _life in range(SETTINGS.same_failure_count):
             await anext(watch)
-            await source.report(HOST, running=[], failed=[ContainerFailure(ZERO, error)])
+            await source.report(
+                HOST, version=1, held={}, running=[], failed=[ContainerFailure(ZERO, 1, error)]
+            )
             await anext(watch)
             await asyncio.sleep(3600)
         (complaint,) = source.complaints()
@@ -391,7 +398,13 @@ def test_versions_only_grow_and_a_reported_container_is_missing_from_the_next_on
         watch = source.watch(HOST)
         first = await anext(watch)
         assert first.containers == {0, 1}
-        await source.report(HOST, running=[], failed=[ContainerFailure(ZERO, StorageError("down"))])
+        await source.report(
+            HOST,
+            version=1,
+            held={},
+            running=[],
+            failed=[ContainerFailure(ZERO, 1, StorageError("down"))],
+        )
         second = await anext(watch)
         assert second.containers == {1}
         third = await anext(watch)

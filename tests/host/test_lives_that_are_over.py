@@ -4,7 +4,7 @@ A host that idles does not notice that its log was fenced. What another host cre
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 import pytest
@@ -50,11 +50,13 @@ class SlowToReport(ScriptedAssignments):
         self,
         host_id: HostId,
         *,
+        version: int,
+        held: Mapping[ContainerId, int],
         running: Collection[ContainerId],
         failed: Collection[ContainerFailure] = (),
     ) -> None:
         await asyncio.sleep(self.report_seconds)
-        await super().report(host_id, running=running, failed=failed)
+        await super().report(host_id, version=version, held=held, running=running, failed=failed)
 
 
 def test_h24_a_container_that_another_host_had_meanwhile_gets_a_new_life() -> None:

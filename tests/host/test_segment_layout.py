@@ -15,7 +15,7 @@ from segmentstore.contracts.errors import ContainerNotFoundError, SegmentNotFoun
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.segment_store import SegmentLayout
 from segmentstore.runtime.clock import SystemWallClock
-from tests.containers.node import FAST_FLUSH, STORE_ID, MemoryTiers
+from tests.containers.node import FAST_FLUSH, ONLY_PROCESS, STORE_ID, MemoryTiers
 from tier1.memory_log import MemoryDurableDataLog
 from tier2.settings import StorageSettings
 from tier2.tiered_storage import TieredStorage
@@ -45,6 +45,7 @@ async def layout() -> AsyncIterator[tuple[SegmentLayout, StreamSegmentContainer]
         random=Random(3),
         executor=None,
         settings=ContainerSettings(writer=FAST_FLUSH),
+        lease=ONLY_PROCESS,
     )
     await container.start()
     async with asyncio.TaskGroup() as tasks:

@@ -34,6 +34,7 @@ from segmentstore.recovery.cluster_logs import (
     open_cluster_of,
     operation_rows,
     set_log_aside,
+    sweep_ledgers,
 )
 from segmentstore.recovery.offline_store import pin_backup
 from segmentstore.recovery.rebuilt_logs import BookKeeperLogsRebuilt
@@ -41,7 +42,9 @@ from segmentstore.recovery.recover import RecoveryOptions, recover_store
 from segmentstore.recovery.restore import restore_backup
 from segmentstore.runtime.files import SystemFileSystem
 from tests.host.cluster_in_memory import PLACE, ClusterInMemory
-from tier1.bookkeeper.log_record import LogRecord
+from tests.host.node_directories import new_node
+from tier1.bookkeeper.ledgers import Quorum
+from tier1.bookkeeper.log_record import LogRecord, ledger_labels
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
 from tier1.bookkeeper.owned_record import edit_record, read_record
 from tier2.manifest.manifest import Manifest
@@ -73,13 +76,6 @@ def data(tmp_path: Path) -> Path:
     """A new node: nothing but the disk of Tier 2."""
     (tmp_path / "disk").mkdir()
     return new_node(tmp_path, "data")
-
-
-def new_node(tmp_path: Path, name: str) -> Path:
-    path = tmp_path / name
-    path.mkdir()
-    (path / "tier2").symlink_to(tmp_path / "disk", target_is_directory=True)
-    return path
 
 
 @asynccontextmanager
@@ -492,6 +488,27 @@ async def test_h7_a_log_whose_ledgers_are_gone_is_set_aside_by_name_and_never_by
     assert [row["action"] for row in result.rows] == ["kept", "made"], result.remarks
     async with serving(data) as service:
         assert [await content_of(service, name) for name in NAMES] == [b"one "] * len(NAMES)
+
+
+async def test_a_ledger_that_no_record_names_is_swept_away_while_the_store_is_at_work(
+    data: Path, cluster: ClusterInMemory
+) -> None:
+    async with in_bookkeeper(data) as service:
+        await begin(service)
+        record = await read_record(log_record_path(0), metadata=cluster.metadata)
+        assert record is not None
+        labels = ledger_labels(log_record_path(0), replace(record, epoch=record.epoch - 1))
+        async with open_cluster_of(str(data), environment={}) as opened:
+            assert opened is not None
+            left = await opened.ledgers.create(Quorum(), labels=labels)
+            rows = [row async for row in sweep_ledgers(opened, [])]
+            assert [(row["log"], row["ledger"], row["action"]) for row in rows] == [
+                ("container-0000", left.ledger_id, "deleted")
+            ]
+            assert [row async for row in sweep_ledgers(opened, [0])] == []
+        await append(service, b"two")
+    async with serving(data) as service:
+        assert [await content_of(service, name) for name in NAMES] == [b"one two"] * len(NAMES)
 
 
 async def test_a_backup_of_a_store_in_bookkeeper_is_made_offline_and_restored_with_logs_in_files(

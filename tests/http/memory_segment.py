@@ -115,6 +115,12 @@ class MemorySegment:
     def segment_id(self) -> SegmentId:
         return self._state.segment_id
 
+    def is_sure(self) -> bool:
+        return True
+
+    async def confirm(self) -> None:
+        return
+
     def info(self) -> SegmentProperties:
         return self._state.properties()
 

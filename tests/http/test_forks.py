@@ -14,6 +14,7 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.test_utils import make_mocked_request
 
 from segmentstore.http.health_and_metrics import NodeHealth
+from segmentstore.http.requests import is_reserved
 from segmentstore.http.server import HttpServer, build_server
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import INITIALISING_KEY
@@ -208,7 +209,7 @@ async def visible(segments: MemorySegments) -> list[str]:
     return [
         name
         for name in segments.names()
-        if not name.startswith("__ds/")
+        if not is_reserved(name)
         and INITIALISING_KEY not in (await segments.info(name)).core_attributes
     ]
 

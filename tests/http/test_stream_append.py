@@ -5,7 +5,10 @@ from aiohttp import ClientSession
 
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
+    ContainerNotFoundError,
     ContainerStoppedError,
+    LogNotPrimaryError,
+    SegmentStoreError,
     StoreFullError,
 )
 from segmentstore.http.settings import HttpSettings
@@ -267,16 +270,29 @@ async def test_a_producer_of_a_deleted_stream_is_unknown_to_its_successor(
     assert segments.content("s") == b"new"
 
 
-async def test_a_stopped_container_answers_503_with_retry_after(
-    node: Node, client: ClientSession, segments: MemorySegments
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ContainerStoppedError("container stopped container=0"), 500),
+        (LogNotPrimaryError("another owner took the log container=0"), 500),
+        (ContainerNotFoundError(0), 503),
+        (SegmentStoreError("too many appends wait"), 503),
+    ],
+)
+async def test_503_says_that_nothing_was_done_and_an_unknown_outcome_is_500(
+    node: Node,
+    client: ClientSession,
+    segments: MemorySegments,
+    error: SegmentStoreError,
+    expected: int,
 ) -> None:
     await create(client, node.stream("s"))
     segments.hold()
     request = asyncio.ensure_future(append(client, node.stream("s"), "x"))
     await submissions(segments, 1)
-    segments.fail(ContainerStoppedError("container stopped container=0"))
+    segments.fail(error)
     status, headers = await request
-    assert (status, headers["Retry-After"]) == (503, "1")
+    assert (status, headers["Retry-After"]) == (expected, "1")
 
 
 async def test_json_that_does_not_parse_moves_neither_producer_nor_sequence(

@@ -171,6 +171,9 @@ class MemoryTable:
     def key_length(self) -> int:
         return self._state.key_length
 
+    async def confirm(self) -> None:
+        return
+
     def info(self) -> TableInfo:
         state = self._state
         return TableInfo(

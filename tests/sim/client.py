@@ -38,6 +38,9 @@ REQUEST_ERRORS = (SegmentStoreError, NodeDiedError)
 """What an actor has to expect of every request."""
 
 
+_KNOWING_NOTHING = Look(tick=0, length=0, start=0, sealed=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One entry of a read, fetched."""
@@ -155,6 +158,9 @@ class Client:
         """Every container, whatever it owns."""
         return self._directory.every_container()
 
+    def answers_truly(self, node: Node) -> bool:
+        return self._directory.answers_truly(node)
+
     def owns(self, node: Node) -> bool:
         """False for a zombie: it may answer from the past, but may not ack."""
         return self._directory.owns(node)
@@ -169,11 +175,9 @@ class Client:
 
     async def ask_table(
         self, name: str, work: Callable[[TableApi], Coroutine[Any, Any, Result]]
-    ) -> tuple[bool, Result]:
-        """The answer, and whether it comes from the owner of the name: a zombie may answer from the past."""
+    ) -> Result:
         node, api = self._directory.route(name)
-        answer = await self._ask(node, work(api))
-        return self._directory.owns(node), answer
+        return await self._ask(node, work(api))
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
         node, api = self._directory.route(name)
@@ -254,8 +258,8 @@ class OpenSegment:
         return self._node.pause_count
 
     def _look(self) -> Look:
-        if not self._client.owns(self._node):
-            return Look(tick=0, length=0, start=0, sealed=False)
+        if not self._client.answers_truly(self._node):
+            return _KNOWING_NOTHING
         return self.life.look(self._client.model.next_tick())
 
     def append(
@@ -296,7 +300,9 @@ class OpenSegment:
         for piece in pieces:
             self._learn(piece, look.length)
             if piece.data:
-                self.life.learn_read(piece.offset, piece.data, look)
+                # Bytes never change: a process that was replaced gives those that it has, also truncated ones.
+                owned = self._client.owns(self._node)
+                self.life.learn_read(piece.offset, piece.data, look if owned else _KNOWING_NOTHING)
         return pieces
 
     def _learn(self, piece: Piece, known_length: int) -> None:
@@ -351,7 +357,11 @@ async def _enter(
 ) -> tuple[AbstractAsyncContextManager[Segment], Segment, SegmentProperties]:
     manager = api.open_segment(name)
     segment = await manager.__aenter__()
-    return manager, segment, segment.info()
+    try:
+        return manager, segment, segment.info()
+    except SegmentStoreError:  # its container has ended in between
+        await manager.__aexit__(None, None, None)
+        raise
 
 
 async def _merge(
@@ -376,7 +386,9 @@ async def _append(segment: Segment, append: Append, updates: Sequence[AttributeU
 
 
 async def _info(segment: Segment) -> SegmentProperties:
-    return segment.info()
+    info = segment.info()
+    await segment.confirm()
+    return info
 
 
 async def _load(

@@ -16,5 +16,9 @@ class Directory(Protocol):
     def owns(self, node: Node) -> bool:
         """Whether that node is the one that route() gives."""
 
+    def answers_truly(self, node: Node) -> bool:
+        """Whether its answers must hold all that was acknowledged before it was asked: it is the owner, or was replaced
+        and finds out before it answers."""
+
     def every_container(self) -> list[tuple[Node, SegmentApi]]:
         """All that run; raises ContainerNotFoundError unless all do."""

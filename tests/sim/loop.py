@@ -18,7 +18,8 @@ Invariants:
   half consumed.
 
 Leans on internals of CPython 3.11 to 3.13 (`_ready`, `_scheduled`, `_run_once`, `Handle._context`,
-`Task._log_destroy_pending`); tests/sim/test_loop.py and test_determinism.py tell when that ends.
+`Task._log_destroy_pending`, `tasks._unregister_task`); tests/sim/test_loop.py and test_determinism.py tell when that
+ends.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ import hashlib
 import heapq
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
 from random import Random
 from typing import Any, TypeVar
@@ -129,10 +130,29 @@ class SimLoop(asyncio.BaseEventLoop):
             timer = heapq.heappop(self._scheduled)
             timer._scheduled = False
             self._ready.append(timer)
-        for _ in range(len(self._ready)):
+        ready = self._ready
+        for _ in range(len(ready)):
             if self._shuffled:
-                self._ready.rotate(-self.random.randrange(len(self._ready)))
-            self._step(self._ready.popleft())
+                ready.rotate(-self.random.randrange(len(ready)))
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            node = handle._context.get(CURRENT_NODE)
+            if node is not None:
+                if not node.alive:
+                    GRAVEYARD.append(handle)
+                    continue
+                if node.paused:
+                    node.held.append(handle)
+                    continue
+            self.steps += 1
+            self._steps_now += 1
+            if self.steps > self.steps_max or self._steps_now > _STEPS_PER_INSTANT_MAX:
+                raise LivelockError(f"steps={self.steps} in this instant={self._steps_now}")
+            handle._run()
+            for every, callback in self._watchers:
+                if self.steps % every == 0:
+                    callback()
             if self._failures:
                 self.raise_failure()
 
@@ -145,26 +165,6 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._now = self._scheduled[0]._when
         elif not self._stopping:
             raise DeadlockError(f"nothing can happen any more\n{self.describe_tasks()}")
-
-    def _step(self, handle: asyncio.Handle) -> None:
-        if handle._cancelled:
-            return
-        node = handle._context.get(CURRENT_NODE)
-        if node is not None:
-            if not node.alive:
-                GRAVEYARD.append(handle)
-                return
-            if node.paused:
-                node.held.append(handle)
-                return
-        self.steps += 1
-        self._steps_now += 1
-        if self.steps > self.steps_max or self._steps_now > _STEPS_PER_INSTANT_MAX:
-            raise LivelockError(f"steps={self.steps} in this instant={self._steps_now}")
-        handle._run()
-        for every, callback in self._watchers:
-            if self.steps % every == 0:
-                callback()
 
     def watch(self, every_steps: int, callback: Callable[[], None]) -> None:
         """Call back between two steps, in the world, every so many steps. What it raises ends the run."""
@@ -298,8 +298,7 @@ class SimLoop(asyncio.BaseEventLoop):
         node.alive = False
         node.paused = False
         tasks = [task for task in asyncio.all_tasks(self) if getattr(task, "node", None) is node]
-        for task in tasks:
-            task._log_destroy_pending = False
+        _lay_down(tasks)
         timers = [timer for timer in self._scheduled if timer._context.get(CURRENT_NODE) is node]
         self._scheduled = [t for t in self._scheduled if t._context.get(CURRENT_NODE) is not node]
         heapq.heapify(self._scheduled)
@@ -389,8 +388,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def end(self) -> None:
         """The world stops: nothing of it runs again."""
         tasks = list(asyncio.all_tasks(self))
-        for task in tasks:
-            task._log_destroy_pending = False
+        _lay_down(tasks)
         GRAVEYARD.append((tasks, list(self._ready), list(self._scheduled)))
         self.close()
 
@@ -424,6 +422,13 @@ class SimLoop(asyncio.BaseEventLoop):
         raise NotImplementedError("there is no network in a simulation")
 
 
+def _lay_down(tasks: Iterable["asyncio.Task[Any]"]) -> None:
+    """They never run again: they complain of nothing, and no later all_tasks() of any run goes through them."""
+    for task in tasks:
+        task._log_destroy_pending = False
+        asyncio.tasks._unregister_task(task)
+
+
 def _executor_delay(random: Random) -> float:
     """Half a millisecond on average; now and then a long one."""
     seconds = random.expovariate(2000)
@@ -436,6 +441,8 @@ def _hand_over(done: "asyncio.Task[Any]", answer: "asyncio.Future[Any]") -> None
         return
     error = done.exception()
     if answer.done():
+        if error is None and not answer.cancelled() and answer.exception() is not None:
+            GRAVEYARD.append(done.result())  # finished in the moment in which its node died
         return
     if error is None:
         answer.set_result(done.result())

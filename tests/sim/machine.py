@@ -62,6 +62,7 @@ class NodeMachine:
 
     has_second_tier = True
     has_tables = True
+    confirms_answers = True
 
     def __init__(
         self, loop: SimLoop, swarm: Swarm, *, rules: DurabilityRules | None = None
@@ -109,6 +110,7 @@ class NodeMachine:
             random=process.random,
             executor=process.storage_threads,
             settings=container_settings(swarm),
+            lease=None,
         )
 
     def new_log(self, node: Node, process: Process, container_id: int) -> DurableDataLog:

@@ -15,6 +15,7 @@ from containers.log.data_frame import DataFrameBuilder
 from containers.log.log_truncation import TruncationMarkers
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import AttributeChanges, Operation
+from containers.ownership import Ownership
 from containers.read_index.segment_read_index import SegmentReadIndex
 from containers.tables import table_batch as batch
 from containers.tables.table_batch import RemovalBatch
@@ -26,6 +27,8 @@ from containers.writer.storage_writer import StorageWriter
 from segmentstore.contracts.errors import StorageError
 from segmentstore.contracts.identifiers import BufferView, LogAddress, SequenceNumber
 from segmentstore.contracts.storage import Publication, SegmentPublication
+from tests.sim.actor import Actor, Stage
+from tests.sim.old_locations import OldLocationAsker, owners_that_are_replaced_while_they_idle
 from tests.sim.settings import Swarm, without_troubles
 from tests.tier1.file_log.planted import (
     AcknowledgesBeforeSync,
@@ -41,11 +44,13 @@ from tier2.volumes.volume_files import OpenVolume
 
 @dataclass(frozen=True, slots=True)
 class PlantedBug:
-    """What is broken. `patch` breaks a class until the patch is undone; `world` changes a seed's world to show it."""
+    """What is broken. `patch` breaks a class until the patch is undone; `world` changes a seed's world to show it, and
+    `actor` is a client that only that world has."""
 
     rules: DurabilityRules | None = None
     patch: Callable[[pytest.MonkeyPatch], None] | None = None
     world: Callable[[Swarm], Swarm] | None = None
+    actor: Callable[[Stage], Actor] | None = None
 
 
 def power_cuts_behind_recoveries(swarm: Swarm) -> Swarm:
@@ -219,6 +224,11 @@ def _queue_late_requests_behind_those_that_stepped_aside(patch: pytest.MonkeyPat
     patch.setattr(AdmissionQueue, "add", add)
 
 
+def _refuse_without_a_proof(patch: pytest.MonkeyPatch) -> None:
+    """What is judged by memory is told at once, whether or not another owner knows more."""
+    patch.setattr(Ownership, "is_sure", lambda _: True)
+
+
 BUGS: dict[str, PlantedBug] = {
     "acknowledged before it is synced": PlantedBug(rules=AcknowledgesBeforeSync()),
     "a stale frame of a recycled file is replayed": PlantedBug(rules=ReplaysFormerLives()),
@@ -246,5 +256,10 @@ BUGS: dict[str, PlantedBug] = {
     "a rebuild of the index keeps older rows": PlantedBug(patch=_keep_the_older_row_in_a_rebuild),
     "records behind the index of the volumes are skipped": PlantedBug(
         patch=_skip_what_the_index_of_the_volumes_lacks
+    ),
+    "an owner that was replaced refuses by what it remembers": PlantedBug(
+        patch=_refuse_without_a_proof,
+        world=owners_that_are_replaced_while_they_idle,
+        actor=OldLocationAsker,
     ),
 }

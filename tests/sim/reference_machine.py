@@ -15,6 +15,7 @@ class ReferenceMachine:
 
     has_second_tier = False
     has_tables = False
+    confirms_answers = False
 
     def __init__(self, loop: SimLoop, swarm: Swarm, bug: str = "") -> None:
         self._loop = loop

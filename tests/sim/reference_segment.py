@@ -36,6 +36,12 @@ class ReferenceSegment:
     def segment_id(self) -> SegmentId:
         return SegmentId(self._id)
 
+    def is_sure(self) -> bool:
+        return True
+
+    async def confirm(self) -> None:
+        return
+
     def info(self) -> SegmentProperties:
         return self._container.properties(self._id)
 

@@ -1,7 +1,8 @@
 """Watches that operations of one segment are accepted in the order of their submission, whatever their kind (H35).
 
-Whoever submits gets a future, and futures complete in the order of acceptance. So when an operation has succeeded,
-everything submitted to its segment before it is over: done, refused, or given up.
+Each submission gives a future, and those of accepted operations complete in the order of acceptance. So when an
+operation has succeeded, nothing that was submitted to its segment before it succeeds any more: it is done, or it is
+refused or given up, which may be told later (a refusal waits for a proof that this is the owner).
 
 Two things may be earlier than what was submitted before them, and are not judged themselves: a truncation and a
 deletion, while others of the segment still wait to be accepted (they free space). What was refused in the call that
@@ -25,6 +26,8 @@ from tests.sim.attempts import ModelBreachError
 from tests.sim.loop import SimFuture
 
 _IN_ORDER = ("append", "seal", "merge", "merge_first", "update_attributes", "map", "barrier")
+_MAY_CHANGE_NOTHING = ("barrier", "seal", "truncate")
+"""What succeeds without an operation waits, like a refusal, for a proof that this is the owner."""
 _MAY_OVERTAKE = ("truncate", "delete")
 
 
@@ -33,6 +36,8 @@ class _Submission:
     verb: str
     future: "Future[int]"
     is_judged: bool
+    overtaken_by: str = ""
+    """The verb that succeeded although it was submitted later."""
 
 
 class SubmissionOrder:
@@ -51,7 +56,7 @@ class SubmissionOrder:
             if is_judged and not done.cancelled() and done.exception() is None:
                 before = self._open.get(segment, [])
                 # Those that are done were done earlier, though their callbacks are still to come.
-                self._judge(segment, verb, [each for each in before if not each.future.done()])
+                self._note(verb, [each for each in before if not each.future.done()])
             return
         submission = _Submission(verb, done, is_judged)
         self._open.setdefault(segment, []).append(submission)
@@ -61,12 +66,17 @@ class SubmissionOrder:
         submissions = self._open[segment]
         place = submissions.index(submission)
         del submissions[place]
+        succeeded = not done.cancelled() and done.exception() is None
+        changed = succeeded and submission.verb not in _MAY_CHANGE_NOTHING
+        if changed and submission.overtaken_by:
+            raise ModelBreachError(
+                f"{submission.overtaken_by} of {segment!r} overtook what came first: {submission.verb}"
+            )
         if not submissions:
             del self._open[segment]
-        if submission.is_judged and not done.cancelled() and done.exception() is None:
+        if submission.is_judged and succeeded:
             before = submissions[:place]
-            self._judge(
-                segment,
+            self._note(
                 submission.verb,
                 [each for each in before if not _was_over_before(each.future, done)],
             )
@@ -74,10 +84,9 @@ class SubmissionOrder:
                 self.in_order[submission.verb] = self.in_order.get(submission.verb, 0) + 1
 
     @staticmethod
-    def _judge(segment: SegmentMetadata, verb: str, before: list[_Submission]) -> None:
-        if before:
-            overtaken = ", ".join(each.verb for each in before)
-            raise ModelBreachError(f"{verb} of {segment!r} overtook what came first: {overtaken}")
+    def _note(verb: str, before: list[_Submission]) -> None:
+        for each in before:
+            each.overtaken_by = each.overtaken_by or verb
 
 
 def _was_over_before(earlier: "Future[int]", later: "Future[int]") -> bool:

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from segmentstore.contracts.errors import SegmentStoreError
+from tests.sim import scenario, workload
+from tests.sim.actor import Actor, Stage
 from tests.sim.attempts import ModelBreachError
 from tests.sim.loop import SimLoop
 from tests.sim.machine import NodeMachine
 from tests.sim.node import SimulationError
+from tests.sim.old_locations import owners_that_are_replaced_while_they_idle
 from tests.sim.planted_bugs import (
     BUGS,
     PlantedBug,
@@ -49,6 +52,7 @@ _FOUND_BY = {
 _FOUND_IN: dict[Callable[[Swarm], Swarm], tuple[int, int, int]] = {
     power_cuts_behind_recoveries: (11, 13, 27),
     writers_of_cold_attributes: (1, 2, 6),
+    owners_that_are_replaced_while_they_idle: (1, 2, 3),
 }
 """Seeds of the worlds that were made for a bug: with the bug each of them found it."""
 
@@ -56,6 +60,18 @@ _FOUND_IN: dict[Callable[[Swarm], Swarm], tuple[int, int, int]] = {
 def _seeds(bug: str) -> Iterator[int]:
     yield _FOUND_BY.get(bug, 1)
     yield from range(1, _SEEDS_MAX + 1)
+
+
+def _add_actor(bug: PlantedBug, patch: pytest.MonkeyPatch) -> None:
+    """The client that shows the bug lives in every world from now on."""
+    actor = bug.actor
+    if actor is None:
+        return
+
+    def cast(stage: Stage) -> list[Actor]:
+        return [*workload.cast(stage), actor(stage)]
+
+    patch.setattr(scenario, "cast", cast)
 
 
 def _play(
@@ -93,12 +109,20 @@ def test_h81_a_bug_planted_in_the_node_is_found(
     def make(loop: SimLoop, swarm: Swarm) -> NodeMachine:
         return NodeMachine(loop, swarm, rules=bug.rules)
 
+    _add_actor(bug, monkeypatch)
     if bug.patch is not None:
         bug.patch(monkeypatch)
     assert any(_breaks(seed, make, bug.world) for seed in _seeds(name)), "never found"
 
 
-@pytest.mark.parametrize("world", [bug.world for bug in BUGS.values() if bug.world])
-def test_without_its_bug_a_world_of_its_own_finds_nothing(world: Callable[[Swarm], Swarm]) -> None:
-    for seed in _FOUND_IN[world]:
-        _play(seed, NodeMachine, world)
+_WITH_WORLDS = {bug.world: bug for bug in BUGS.values() if bug.world}
+
+
+@pytest.mark.parametrize("bug", _WITH_WORLDS.values())
+def test_without_its_bug_a_world_of_its_own_finds_nothing(
+    bug: PlantedBug, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bug.world is not None, "a bug with a world"
+    _add_actor(bug, monkeypatch)
+    for seed in _FOUND_IN[bug.world]:
+        _play(seed, NodeMachine, bug.world)

@@ -55,6 +55,8 @@ class Machine(Protocol):
 
     has_second_tier: bool
     has_tables: bool
+    confirms_answers: bool
+    """A process that was replaced refuses instead of answering from the past."""
 
     def build(self, node: Node, container_id: int) -> SegmentContainer:
         """A container of that process, not started. Called inside the node."""
@@ -163,6 +165,9 @@ class World:
 
     def owns(self, node: Node) -> bool:
         return self.owner is not None and self.owner.node is node
+
+    def answers_truly(self, node: Node) -> bool:
+        return self.machine.confirms_answers or self.owns(node)
 
     def every_container(self) -> list[tuple[Node, SegmentApi]]:
         found: list[tuple[Node, SegmentApi]] = []

@@ -10,6 +10,7 @@ from random import Random
 
 from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
+from segmentstore.contracts.cluster import Lease
 from segmentstore.contracts.durable_data_log import LogEntry, LogStatistics, WriteSettings
 from segmentstore.contracts.identifiers import (
     EVENT_COUNT,
@@ -26,7 +27,7 @@ from segmentstore.wire.segment_commands import EventNear, FlushContainer, ListCh
 from segmentstore.wire.server import WireServer
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.store_calls import StoreCallAccess
-from tests.containers.node import MemoryTiers, running
+from tests.containers.node import ONLY_PROCESS, MemoryTiers, running
 from tests.reference.memory_tables import MemoryTables
 from tests.wire.protocol_client import ProtocolClient
 from tier1.memory_log import MemoryDurableDataLog
@@ -119,6 +120,9 @@ class HoldingLog:
     async def truncate(self, up_to: LogAddress) -> None:
         await self._log.truncate(up_to)
 
+    async def check_owner(self) -> None:
+        await self._log.check_owner()
+
     def statistics(self) -> LogStatistics:
         return self._log.statistics()
 
@@ -210,12 +214,13 @@ async def running_node(
     tiers: MemoryTiers | None = None,
     container_settings: ContainerSettings | None = None,
     verify_token: TokenVerifier | None = None,
+    lease: Lease | None = ONLY_PROCESS,
 ) -> AsyncIterator[Node]:
     tiers = tiers or MemoryTiers()
     log = HoldingLog(tiers)
     tables = MemoryTables()
     async with (
-        running(tiers, log=log, settings=container_settings) as container,
+        running(tiers, log=log, settings=container_settings, lease=lease) as container,
         running_server(container, tables, settings, verify_token=verify_token) as server,
         AsyncExitStack() as clients,
     ):

@@ -206,8 +206,10 @@ class JavaBridge:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def call(self, start: Callable[[int], object]) -> tuple[int, Any]:
-        """Start a call of Java and wait for its end: its number, its result.
+    async def call(
+        self, start: Callable[[int], object], *, seconds_max: float | None = None
+    ) -> tuple[int, Any]:
+        """Start a call of Java and wait for its end: its number, its result. `seconds_max`: not those of every call.
 
         Raises CallFailedError, or the error that fail() was given.
         """
@@ -217,12 +219,13 @@ class JavaBridge:
         number = self._last_number
         ended: Future[Any] = self._loop.create_future()
         self._calls[number] = ended
+        seconds = self._call_seconds_max if seconds_max is None else seconds_max
         try:
-            async with asyncio.timeout(self._call_seconds_max):
+            async with asyncio.timeout(seconds):
                 await self.run(partial(start, number))
                 return number, await ended
         except TimeoutError:
-            raise CallFailedError(0, f"no answer in {self._call_seconds_max:.0f} s") from None
+            raise CallFailedError(0, f"no answer in {seconds:.0f} s") from None
         finally:
             del self._calls[number]
 

@@ -5,10 +5,11 @@
 
 The next ledger, when the present one is large or old (_roll_over):
 
-    create the next -> hold appends -> close the present one, with all its appends -> record: it ends at n, the next
-    begins -> send what has waited
+    create the next -> record: it follows, and both are open -> hold appends until those to the present one are
+    acknowledged -> send what has waited to the next
+    -> close the former one -> record: it ends at n (_settle)
 
-The next ledger, when the present one has failed (_replace):
+The next ledger, when the present one has failed (_replace), behind the end of one that is not settled yet:
 
     are we the owner? -> open the present one fenced: it ends at n, and appends up to n are durable
     -> create the next -> record: the present one ends at n, the next begins -> acknowledge up to n
@@ -16,8 +17,10 @@ The next ledger, when the present one has failed (_replace):
 
 Invariants:
 
-- A ledger is in the record before it takes an entry, and its predecessor is closed before that: of one log never two
-  ledgers take entries, and every ledger of the record but the newest says where it ends.
+- A ledger is in the record before it takes an entry, and every entry of its predecessor is acknowledged before that, or
+  the predecessor is closed: of one log never two ledgers take entries, and no entry of a ledger can be lost in front of
+  one of the next. Every ledger of the record but the two newest says where it ends.
+- A rollover waits for bookies alone: ZooKeeper is asked before it and behind it, and may be gone both times.
 - Nothing is acknowledged after a failure of its ledger before a compare-and-set has shown that the log is still ours.
 - An entry is in one ledger: it is sent again only when the ledger that had it is closed, and ends before it.
 - The pieces of an entry are kept until it is durable; the writer of a ledger copies them.
@@ -44,7 +47,7 @@ from segmentstore.runtime.cancellation import (
 )
 from segmentstore.runtime.guarded_callback import guarded
 from segmentstore.runtime.waiting import wait_for_event
-from tier1.bookkeeper.ledger_maker import LEDGER_FAILURES, LedgerMaker
+from tier1.bookkeeper.ledger_maker import LEDGER_FAILURES, LedgerEnd, LedgerMaker
 from tier1.bookkeeper.ledgers import (
     LedgerClient,
     LedgerFencedError,
@@ -81,6 +84,14 @@ class _Append:
     sent: "Future[int] | None" = None
     """Of the ledger that has it."""
     sent_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Former:
+    """A ledger whose entries are all acknowledged, and whose end the record does not say yet."""
+
+    writer: LedgerWriter
+    end: LedgerEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +135,9 @@ class LedgerAppends:
         self._ledger_failure: DurableDataLogError | None = None
         self._is_replaced_in_vain = False
         """The newest ledger has a failed one before it, and nothing was acknowledged since."""
+        self._ahead: LedgerWriter | None = None
+        """The next ledger: the record does not name it yet, or may, because an answer was lost; or it does."""
+        self._former: _Former | None = None
         self._wake = asyncio.Event()
         self.failure: Exception | None = None
         self.outstanding_entries = 0
@@ -146,7 +160,8 @@ class LedgerAppends:
     @property
     def stored_bytes(self) -> int:
         """Of all ledgers in the record, the open one included."""
-        return self._record.record.stored_bytes + self._bytes
+        former = self._former.end.length if self._former is not None else 0
+        return self._record.record.stored_bytes + former + self._bytes
 
     def state(self) -> WriterState:
         since = self._held_since
@@ -232,6 +247,8 @@ class LedgerAppends:
             self._acknowledged = entry
             self._complete(head)
             newest = head
+        if not in_flight and not self._takes_appends:
+            self._wake.set()  # a rollover waits for it
         if newest is not None:
             seconds = self._loop.time() - newest.sent_at
             self.sync_seconds += _RECENT_SHARE * (seconds - self.sync_seconds)
@@ -302,7 +319,9 @@ class LedgerAppends:
             while self.failure is None:
                 self._wake.clear()
                 if self._ledger_failure is not None:
-                    await self._replace(next_writer=None)
+                    await self._replace()
+                elif self._former is not None and self._loop.time() >= self._next_attempt_at:
+                    await self._settle_if_possible()
                 elif self._is_due():
                     await self._roll_over()
                 else:
@@ -312,13 +331,13 @@ class LedgerAppends:
 
     def _is_due(self) -> bool:
         now = self._loop.time()
-        if now < self._next_attempt_at:
+        if now < self._next_attempt_at or self._former is not None:
             return False
         is_old = now >= self._old_at and self._entries > 0
         return self._is_large or is_old or self._has_few_bookies
 
     def _looks_again_at(self) -> float:
-        if self._is_large or self._has_few_bookies:
+        if self._is_large or self._has_few_bookies or self._former is not None:
             return self._next_attempt_at
         if self._entries:
             return max(self._old_at, self._next_attempt_at)
@@ -327,25 +346,63 @@ class LedgerAppends:
 
     async def _roll_over(self) -> None:
         """A ledger that is large, old, or of few bookies is followed by another; if that cannot be made, later."""
-        next_writer = await self._create_ahead()
+        next_writer = self._ahead = self._ahead or await self._create_ahead()
         if next_writer is None:
+            return
+        try:
+            ledger = await self._maker.enter_ahead(next_writer)
+        except MetadataUnavailableError as error:
+            self._try_later("the next ledger follows", error)
             return
         if self._ledger_failure is None:
             self._hold("the next ledger")
-            try:
-                await self._writer.close()
-            except LEDGER_FAILURES as error:
-                if self._ledger_failure is None:
-                    self._on_ledger_failed(error)
-            self._acknowledge()
-        if self._ledger_failure is not None or self._in_flight:
-            await self._replace(next_writer)
-            return
-        ledger = await self._maker.enter(
-            next_writer, former=self._ledger, last_entry=self._entries - 1, length=self._bytes
-        )
+            await self._drain()
+        if self.failure is not None or self._ledger_failure is not None:
+            return  # run() ends, or replaces it
+        end = LedgerEnd(self._ledger.ledger_id, self._entries - 1, self._bytes)
+        self._former = _Former(self._writer, end)
+        self._ahead = None
         self._use(next_writer, ledger)
         self._release()
+        await self._settle_if_possible()
+
+    async def _drain(self) -> None:
+        """Until all that was sent to the ledger is acknowledged, or something failed."""
+        while self._in_flight and self._ledger_failure is None and self.failure is None:
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _settle_if_possible(self) -> None:
+        try:
+            await self._settle()
+        except MAY_PASS as error:
+            self._try_later("the end of a ledger is written down", error)
+
+    async def _settle(self) -> None:
+        """Close the former ledger, and write its end down; once more changes nothing.
+
+        Raises LogNotPrimaryError, LogCorruptedError, and what may pass.
+        """
+        former = self._former
+        if former is None:
+            return
+        try:
+            await former.writer.close()
+        except LEDGER_FAILURES:
+            reader = await self._maker.open_recorded(former.end.ledger_id)
+            found = LedgerEnd(reader.ledger_id, reader.last_entry, reader.length)
+            await reader.close()
+            if found != former.end:
+                raise LogCorruptedError(
+                    f"a ledger ends elsewhere than its writer knows found={found} known={former.end}"
+                    f" path={self._record.path!r}"
+                ) from None
+        await self._maker.end(former.end)
+        self._former = None
+
+    def _try_later(self, what: str, error: DurableDataLogError) -> None:
+        self._next_attempt_at = self._loop.time() + self._settings.look_again_seconds
+        _LOG.info("%s later path=%s: %s", what, self._record.path, error)
 
     async def _create_ahead(self) -> LedgerWriter | None:
         self._next_attempt_at = self._loop.time() + self._settings.look_again_seconds
@@ -356,21 +413,22 @@ class LedgerAppends:
                     return None
             return await self._maker.create(or_with_few=False)
         except MAY_PASS as error:
-            _LOG.info("the next ledger is made later path=%s: %s", self._record.path, error)
+            self._try_later("the next ledger is made", error)
             return None
 
-    async def _replace(self, next_writer: LedgerWriter | None) -> None:
+    async def _replace(self) -> None:
         """The ledger failed: what of it is durable is acknowledged, the rest goes to the next."""
         failure = self._ledger_failure
         if self._is_replaced_in_vain and failure is not None:
             await self._retries.pause(failure)
         self._is_replaced_in_vain = True
-        last_entry, length = await self._find_end()
+        end = await self._find_end()
+        last_entry = end.last_entry
+        await self._retries.attempt(self._settle)
+        next_writer, self._ahead = self._ahead, None
         if next_writer is None:
             next_writer = await self._retries.attempt(lambda: self._maker.create(or_with_few=True))
-        ledger = await self._maker.enter(
-            next_writer, former=self._ledger, last_entry=last_entry, length=length
-        )
+        ledger = await self._maker.enter(next_writer, ends=(end,))
         if self.failure is not None:
             return
         _LOG.warning(
@@ -392,8 +450,8 @@ class LedgerAppends:
         self._release()
         await self._maker.let_go(failed_writer)
 
-    async def _find_end(self) -> tuple[int, int]:
-        """The last entry and the bytes of the failed ledger, fenced.
+    async def _find_end(self) -> LedgerEnd:
+        """The end of the failed ledger, fenced.
 
         Raises LogNotPrimaryError, LogCorruptedError, and what may pass if it does not within `retry_seconds_max`.
         """
@@ -405,7 +463,7 @@ class LedgerAppends:
                 f"a ledger ends elsewhere than its writer knows ledger={self._ledger.ledger_id} last_entry={last_entry}"
                 f" acknowledged={self._acknowledged} sent={self._entries} path={self._record.path!r}"
             )
-        return last_entry, length
+        return LedgerEnd(self._ledger.ledger_id, last_entry, length)
 
     async def _open_failed(self) -> LedgerReader:
         try:
@@ -419,8 +477,12 @@ class LedgerAppends:
         return await self._maker.open_recorded(self._ledger.ledger_id)
 
     async def close(self) -> None:
-        """Write down the end of the open ledger, so that the next owner need not look for it; behind fail()."""
+        """Write down the ends of open ledgers, so that the next owner need not look for them; behind fail()."""
+        if self._former is not None:
+            await self._maker.let_go(self._former.writer)
         await self._maker.let_go(self._writer)
+        if self._ahead is not None:
+            await self._maker.let_go(self._ahead)
 
     # --- checks ----------------------------------------------------------------------------------
 

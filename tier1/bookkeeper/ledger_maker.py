@@ -1,11 +1,12 @@
-"""New ledgers of a log: made, and put into its record, where the former one ends in the same change.
+"""New ledgers of a log: made, and put into its record; what its record says of where the former ones end.
 
 Invariant: a ledger is deleted here only if it is not in the record and cannot get there: the record has another owner,
 and does not name it. An owner that is told so may have written it down before, and the answer was lost.
 """
 
 import logging
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 
 from segmentstore.contracts.errors import DurableDataLogError, LogCorruptedError, LogNotPrimaryError
 from tier1.bookkeeper.ledgers import (
@@ -19,8 +20,9 @@ from tier1.bookkeeper.ledgers import (
     Quorum,
     TooFewBookiesError,
 )
-from tier1.bookkeeper.log_record import LedgerInLog, LogRecord
-from tier1.bookkeeper.owned_record import OwnedRecord
+from tier1.bookkeeper.log_record import LedgerInLog, LogRecord, ledger_labels
+from tier1.bookkeeper.metadata_store import MetadataUnavailableError
+from tier1.bookkeeper.owned_record import OwnedRecord, Step
 from tier1.bookkeeper.retries import MAY_PASS
 from tier1.bookkeeper.settings import BookKeeperLogSettings, LedgerRules
 
@@ -32,6 +34,16 @@ LEDGER_FAILURES = (
     LedgerUnavailableError,
 )
 """What the writer of a ledger raises, whose ledger a later owner may have fenced, and even deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEnd:
+    """Where a ledger ends that takes no more entries."""
+
+    ledger_id: LedgerId
+    last_entry: int
+    """-1 if it has none."""
+    length: int
 
 
 class LedgerMaker:
@@ -64,32 +76,37 @@ class LedgerMaker:
             return await self._create(few)
 
     async def _create(self, quorum: Quorum) -> LedgerWriter:
-        record = self._record.record
-        labels = {
-            "application": b"segmentstore",
-            "log": self._record.path.encode(),
-            "log_id": record.log_id.hex().encode(),
-            "epoch": str(record.epoch).encode(),
-        }
+        labels = ledger_labels(self._record.path, self._record.record)
         return await self._ledgers.create(quorum, labels=labels)
 
-    async def enter(
-        self,
-        writer: LedgerWriter,
-        *,
-        former: LedgerInLog | None,
-        last_entry: int = -1,
-        length: int = 0,
-    ) -> LedgerInLog:
-        """One change of the record: the former ledger ends there, and this one is the newest.
+    async def enter(self, writer: LedgerWriter, *, ends: Sequence[LedgerEnd] = ()) -> LedgerInLog:
+        """One change of the record: the former ledgers end there, and this one is the newest.
 
         Raises LogNotPrimaryError, and then the ledger is in no record; MetadataUnavailableError, and then it may be.
         """
+        try:
+            return await self._enter(writer, ends, self._record.change)
+        except MetadataUnavailableError:
+            await self.let_go(writer)
+            raise
+
+    async def enter_ahead(self, writer: LedgerWriter) -> LedgerInLog:
+        """The ledger becomes the newest while the one before it is open, and takes no entry yet; in one attempt.
+
+        Raises as enter(), but behind MetadataUnavailableError the ledger can be entered again, or by enter().
+        """
+        return await self._enter(writer, (), self._record.try_change)
+
+    async def _enter(
+        self,
+        writer: LedgerWriter,
+        ends: Sequence[LedgerEnd],
+        change: Callable[[Step], Awaitable[LogRecord]],
+    ) -> LedgerInLog:
         entered: list[LedgerInLog] = []
 
         def step(record: LogRecord) -> LogRecord:
-            if former is not None:
-                record = record.with_closed(former.ledger_id, last_entry=last_entry, length=length)
+            record = with_ends(record, ends)
             known = [each for each in record.ledgers if each.ledger_id == writer.ledger_id]
             ledger = LedgerInLog(
                 ledger_id=writer.ledger_id,
@@ -101,13 +118,24 @@ class LedgerMaker:
             return without_dispensable(record.with_ledger(ledger), self._rules)
 
         try:
-            await self._record.change(step)
+            await change(step)
+        except MetadataUnavailableError:
+            raise
         except DurableDataLogError as error:
             await self.let_go(writer)
             if isinstance(error, LogNotPrimaryError):
                 await self._delete_unrecorded(writer)
             raise
         return entered[0]
+
+    async def end(self, end: LedgerEnd) -> None:
+        """Write down where a ledger ends that is not the newest, in one attempt; once more changes nothing.
+
+        Raises LogNotPrimaryError, MetadataUnavailableError.
+        """
+        await self._record.try_change(
+            lambda record: without_dispensable(with_ends(record, (end,)), self._rules)
+        )
 
     async def open_recorded(self, ledger_id: LedgerId) -> LedgerReader:
         """A ledger that the record names, fenced, written by this owner or an earlier one.
@@ -138,6 +166,13 @@ class LedgerMaker:
                 await self._ledgers.delete(writer.ledger_id)
         except MAY_PASS as error:
             _LOG.info("an empty ledger is left behind ledger=%d: %s", writer.ledger_id, error)
+
+
+def with_ends(record: LogRecord, ends: Sequence[LedgerEnd]) -> LogRecord:
+    """The record with these ledgers closed."""
+    for end in ends:
+        record = record.with_closed(end.ledger_id, last_entry=end.last_entry, length=end.length)
+    return record
 
 
 def without_dispensable(record: LogRecord, rules: LedgerRules) -> LogRecord:

@@ -18,7 +18,7 @@ Guarantees that the log builds on, and that an implementation gives:
 """
 
 from asyncio import Future
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
@@ -52,6 +52,14 @@ class Quorum:
     ensemble: int = 3
     write: int = 3
     ack: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledLedger:
+    """A ledger, and all the labels that it was made with."""
+
+    ledger_id: LedgerId
+    labels: Mapping[str, bytes]
 
 
 class LedgerWriter(Protocol):
@@ -125,6 +133,12 @@ class LedgerClient(Protocol):
 
     async def delete(self, ledger_id: LedgerId) -> None:
         """Idempotent: a ledger that is gone is no error. Raises LedgerUnavailableError."""
+
+    async def find_labelled(self, labels: Mapping[str, bytes]) -> list[LabelledLedger]:
+        """Every ledger of the cluster that has these labels, and maybe more, in no order.
+
+        For tools: it looks at each ledger of every client of the cluster. Raises LedgerUnavailableError.
+        """
 
     async def living_bookies(self) -> int:
         """How many bookies take writes now. Raises LedgerUnavailableError."""

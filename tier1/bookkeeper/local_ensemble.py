@@ -20,7 +20,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,13 +28,17 @@ from pathlib import Path
 from typing import Final
 
 from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.runtime.local_processes import (
+    LOOPBACK,
+    LocalProcess,
+    free_ports,
+    is_listening,
+    start_process,
+)
 from tier1.bookkeeper.jars import Part, class_path, require_java
 
-LOOPBACK: Final = "127.0.0.1"
 ZOOKEEPER: Final = "zookeeper"
 LEDGERS_PATH: Final = "/ledgers"
-_FIRST_PORT: Final = 20_000
-_PORT_COUNT: Final = 10_000
 _START_SECONDS_MAX: Final = 120.0
 _END_SECONDS_MAX: Final = 15.0
 _LOOK_SECONDS: Final = 0.05
@@ -68,6 +71,10 @@ class Server:
     pid: int = 0
     started: int = 0
 
+    @property
+    def process(self) -> LocalProcess:
+        return LocalProcess(self.pid, self.started)
+
 
 @dataclass(slots=True)
 class LocalEnsemble:
@@ -97,7 +104,7 @@ class LocalEnsemble:
                 [Server(**each) for each in values["bookies"]],
                 values["heap_megabytes"],
             )
-        found = list(ports) or _free_ports(1 + bookie_count)
+        found = list(ports) or free_ports(1 + bookie_count)
         bookies = [Server(f"bookie{number}", port) for number, port in enumerate(found[1:])]
         return cls(directory, Server(ZOOKEEPER, found[0]), bookies)
 
@@ -112,7 +119,7 @@ class LocalEnsemble:
         class_path(Part.SERVERS)
         self.directory.mkdir(parents=True, exist_ok=True)
         await self.start_zookeeper()
-        await self._make_cluster()
+        await self.make_cluster()
         for number in range(len(self.bookies)):
             self._start_bookie(number)
         for bookie in self.bookies:
@@ -129,13 +136,22 @@ class LocalEnsemble:
 
     async def start_zookeeper(self) -> None:
         if not self.runs(self.zookeeper):
-            data = self.directory / ZOOKEEPER
-            data.mkdir(exist_ok=True)
-            path = self.directory / "zookeeper.cfg"
-            path.write_text(_lines(_zookeeper_settings(data, self.zookeeper.port)))
-            main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-            self._start(self.zookeeper, 128, main, str(path))
+            self._start(self.zookeeper, self.zookeeper_command())
         await self._wait_for(self.zookeeper)
+
+    def zookeeper_command(self) -> list[str]:
+        """What starts ZooKeeper; its settings are written."""
+        data = self.directory / ZOOKEEPER
+        data.mkdir(parents=True, exist_ok=True)
+        path = self.directory / "zookeeper.cfg"
+        path.write_text(_lines(_zookeeper_settings(data, self.zookeeper.port)))
+        return _java(128, "org.apache.zookeeper.server.ZooKeeperServerMain", str(path))
+
+    def bookie_command(self, number: int) -> list[str]:
+        """What starts a bookie; its settings are written."""
+        path = self._write_conf(number)
+        main = "org.apache.bookkeeper.server.Main"
+        return _java(self.heap_megabytes, main, "--conf", str(path))
 
     async def restart(self, number: int) -> None:
         """Start a bookie that was ended."""
@@ -144,7 +160,7 @@ class LocalEnsemble:
 
     async def add_bookie(self) -> int:
         """Start one more; its number. Its directory may be there already."""
-        (port,) = _free_ports(1)
+        (port,) = free_ports(1)
         self.bookies.append(Server(f"bookie{len(self.bookies)}", port))
         number = len(self.bookies) - 1
         await self.restart(number)
@@ -157,11 +173,10 @@ class LocalEnsemble:
 
     def send(self, server: Server, number: int) -> None:
         """A signal, if it runs."""
-        if self.runs(server):
-            os.kill(server.pid, number)
+        server.process.send(number)
 
     def runs(self, server: Server) -> bool:
-        return server.pid > 0 and _start_time(server.pid) == server.started
+        return server.process.runs
 
     def bookie_directory(self, number: int) -> Path:
         return self.directory / f"bookie{number}"
@@ -170,9 +185,7 @@ class LocalEnsemble:
         bookie = self.bookies[number]
         if self.runs(bookie):
             return
-        path = self._write_conf(number)
-        main = "org.apache.bookkeeper.server.Main"
-        self._start(bookie, self.heap_megabytes, main, "--conf", str(path))
+        self._start(bookie, self.bookie_command(number))
 
     def _write_conf(self, number: int) -> Path:
         data = self.bookie_directory(number)
@@ -183,48 +196,40 @@ class LocalEnsemble:
         path.write_text(_lines({**settings, **self.conf}))
         return path
 
-    async def _make_cluster(self) -> None:
+    async def make_cluster(self) -> None:
         """Once: what BookKeeper keeps in ZooKeeper of a cluster."""
         done = self.directory / "cluster.made"
         if not done.exists():
-            shell = Server("cluster", 0)
             main = "org.apache.bookkeeper.bookie.BookieShell"
-            self._start(shell, 64, main, "-conf", str(self._write_conf(0)), "initnewcluster")
+            command = _java(64, main, "-conf", str(self._write_conf(0)), "initnewcluster")
+            shell = self._process("cluster", command)
             async with asyncio.timeout(_START_SECONDS_MAX):
-                await self._wait_while_runs(shell)
+                await shell.wait_until_ended()
             done.touch()
 
-    def _start(self, server: Server, heap_megabytes: int, *main: str) -> None:
-        if server.port and _is_taken(server.port):
+    def _start(self, server: Server, command: Sequence[str]) -> None:
+        if is_listening(server.port):
             raise InvalidRequestError(
                 f"{server.name} cannot start: another process listens on port {server.port}"
             )
-        log = str(self.directory / f"{server.name}.log")
-        command = [
-            *("java", f"-Xmx{heap_megabytes}m", f"-XX:MaxDirectMemorySize={heap_megabytes}m"),
-            *(*_FLAGS, "-classpath", ":".join(class_path(Part.SERVERS)), *main),
-        ]
-        # Not subprocess: its processes belong to the one that started them, these may outlive it.
-        server.pid = os.posix_spawnp(
-            "java",
-            command,
-            os.environ,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-            setsid=self.is_detached,
-        )
-        server.started = _start_time(server.pid)
+        process = self._process(server.name, command)
+        server.pid, server.started = process.pid, process.started
         self._write_down()
+
+    def _process(self, name: str, command: Sequence[str]) -> LocalProcess:
+        return start_process(
+            command,
+            log=self.directory / f"{name}.log",
+            environment=os.environ,
+            is_detached=self.is_detached,
+        )
 
     async def _wait_for(self, server: Server) -> None:
         """Until it listens."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_START_SECONDS_MAX):
                 while self.runs(server):
-                    if _is_taken(server.port):
+                    if is_listening(server.port):
                         return
                     await asyncio.sleep(_LOOK_SECONDS)
         raise InvalidRequestError(
@@ -232,18 +237,9 @@ class LocalEnsemble:
         )
 
     async def _wait_for_end(self, server: Server) -> None:
-        try:
-            async with asyncio.timeout(_END_SECONDS_MAX):
-                await self._wait_while_runs(server)
-        except TimeoutError:
-            self.send(server, signal.SIGKILL)
-            await self._wait_while_runs(server)
+        await server.process.end(0, seconds_max=_END_SECONDS_MAX)
         server.pid = server.started = 0
         self._write_down()
-
-    async def _wait_while_runs(self, server: Server) -> None:
-        while self.runs(server):  # noqa: ASYNC110  # the kernel sets no event
-            await asyncio.sleep(_LOOK_SECONDS)
 
     def _write_down(self) -> None:
         values = {
@@ -260,36 +256,11 @@ def _fields(server: Server) -> dict[str, str | int]:
     return {"name": server.name, "port": server.port, "pid": server.pid, "started": server.started}
 
 
-def _start_time(pid: int) -> int:
-    """When the kernel started it, in ticks since the machine's start; 0 if it has ended."""
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)  # one of ours is not to stay as a zombie
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    state, thread_count, started = fields[0], int(fields[17]), int(fields[19])
-    # The first thread of a JVM may be a zombie while others still hold its port.
-    return 0 if state in "ZX" and thread_count <= 1 else started
-
-
-def _is_taken(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((LOOPBACK, port)) == 0
-
-
-def _free_ports(count: int) -> list[int]:
-    """Not among those that the kernel gives to clients: one that looks for its dead server there finds itself."""
-    ports: list[int] = []
-    first = os.getpid() % _PORT_COUNT
-    for place in range(_PORT_COUNT):
-        port = _FIRST_PORT + (first + place) % _PORT_COUNT
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((LOOPBACK, port))
-            ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise InvalidRequestError(f"no {count} ports are free from {_FIRST_PORT} on")
+def _java(heap_megabytes: int, *main: str) -> list[str]:
+    return [
+        *("java", f"-Xmx{heap_megabytes}m", f"-XX:MaxDirectMemorySize={heap_megabytes}m"),
+        *(*_FLAGS, "-classpath", ":".join(class_path(Part.SERVERS)), *main),
+    ]
 
 
 def _lines(settings: dict[str, str]) -> str:
@@ -384,7 +355,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     try:
         asyncio.run(_command(arguments))
-    except InvalidRequestError as error:
+    except (InvalidRequestError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     return 0

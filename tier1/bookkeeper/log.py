@@ -7,7 +7,7 @@ How it works, and what each file here adds to it:
     read()         the ledgers of earlier owners, one behind the other
     truncate()     a change of the record (log_record.py); whole ledgers become garbage, and are deleted behind it
 
-Invariants (L1 to L7 of DurableDataLog apart):
+Invariants (L1 to L8 of DurableDataLog apart):
 
 - Nothing is deleted that a record names as part of the log: a ledger leaves the list first.
 - What waits for ZooKeeper alone never ends a log whose appends go on: a truncation is remembered and follows, a full
@@ -20,7 +20,6 @@ import logging
 from asyncio import Future
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from enum import Enum
 from random import Random
 
 from segmentstore.contracts.durable_data_log import LogEntry, LogStatistics, WriteSettings
@@ -41,25 +40,11 @@ from tier1.bookkeeper.opening import OpenedLog, open_log
 from tier1.bookkeeper.owned_record import OwnedRecord, edit_record
 from tier1.bookkeeper.retries import MAY_PASS
 from tier1.bookkeeper.settings import BookKeeperLogSettings, LedgerRules
+from tier1.log_states import LogState, LogStates
 
 _LOG = logging.getLogger(__name__)
 _FIRST_ENTRIES = 8
 """Of a ledger, in the first request of a reading: the sizes of entries are not known yet."""
-
-
-class _State(Enum):
-    NEW = "new"
-    OPENING = "opening"
-    OPEN = "open"
-    CLOSED = "closed"
-
-
-_ALLOWED_MOVES = {
-    _State.NEW: {_State.OPENING, _State.CLOSED},
-    _State.OPENING: {_State.OPEN, _State.CLOSED},
-    _State.OPEN: {_State.CLOSED},
-    _State.CLOSED: set[_State](),
-}
 
 
 class BookKeeperDurableDataLog:
@@ -90,6 +75,7 @@ class BookKeeperDurableDataLog:
         self._write_settings = WriteSettings(
             entry_bytes_max=self._settings.entry_bytes_max,
             outstanding_bytes_max=self._settings.outstanding_bytes_max,
+            writes_at_once=self._settings.writes_at_once,
         )
         self._record = OwnedRecord(
             path,
@@ -102,7 +88,7 @@ class BookKeeperDurableDataLog:
         self._maker = LedgerMaker(
             ledgers=ledgers, record=self._record, settings=self._settings, rules=self._rules
         )
-        self._state = _State.NEW
+        self._states = LogStates()
         self._opened: OpenedLog | None = None
         self._appends: LedgerAppends | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
@@ -141,7 +127,7 @@ class BookKeeperDurableDataLog:
     async def initialize(self) -> Epoch:
         """As DurableDataLog says. Waits for bookies and ZooKeeper as long as the settings say, then raises
         TooFewBookiesError, LedgerUnavailableError or MetadataUnavailableError; nothing is lost."""
-        self._move_to(_State.OPENING)
+        self._states.move_to(LogState.OPENING)
         try:
             opened = await open_log(
                 record=self._record, maker=self._maker, epoch_floor=self._epoch_floor
@@ -149,7 +135,7 @@ class BookKeeperDurableDataLog:
         except BaseException:
             await self.close()
             raise
-        if self._state is _State.CLOSED:
+        if self._states.is_closed:
             await self._maker.let_go(opened.writer)
             raise DurableDataLogError(f"the log was closed while it opened path={self._path!r}")
         self._opened = opened
@@ -167,14 +153,14 @@ class BookKeeperDurableDataLog:
             loop.create_task(self._appends.run(), name=f"log-ledgers {self._path}"),
             loop.create_task(self._tidy(self._appends), name=f"log-garbage {self._path}"),
         )
-        self._move_to(_State.OPEN)
+        self._states.move_to(LogState.OPEN)
         return self.epoch
 
     async def close(self) -> None:
         """As DurableDataLog says; the end of the newest ledger is written down, unless the log had failed."""
         async with self._closing:
-            if self._state is not _State.CLOSED:
-                self._move_to(_State.CLOSED)
+            if not self._states.is_closed:
+                self._states.move_to(LogState.CLOSED)
             appends = self._appends
             if appends is None:
                 return
@@ -314,6 +300,14 @@ class BookKeeperDurableDataLog:
             _LOG.info("garbage is deleted later path=%s: %s", self._path, error)
         self._deleted = {each: None for each in self._deleted if each in record.garbage}
 
+    async def check_owner(self) -> None:
+        """As DurableDataLog says: one reading of the log's record, which is not tried again when ZooKeeper fails."""
+        if self._states.present is not LogState.OPEN:
+            raise DurableDataLogError(
+                f"the log is {self._states.present.value} path={self._path!r}"
+            )
+        await self._record.check_owner()
+
     # --- what it says of itself ------------------------------------------------------------------
 
     def statistics(self) -> LogStatistics:
@@ -360,12 +354,6 @@ class BookKeeperDurableDataLog:
 
     async def enable(self) -> None:
         await edit_record(self._path, _enabled, metadata=self._metadata)
-
-    # --- inside ----------------------------------------------------------------------------------
-
-    def _move_to(self, state: _State) -> None:
-        assert state in _ALLOWED_MOVES[self._state], f"log cannot go from {self._state} to {state}"
-        self._state = state
 
 
 def _disabled(record: LogRecord | None, why: str) -> LogRecord | None:

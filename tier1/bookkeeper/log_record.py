@@ -3,7 +3,7 @@
 Invariants (LogRecord.check(), before every encoding and behind every decoding):
 
 - Sequences of ledgers grow, and none is above `last_sequence`, which never goes back: addresses do not return.
-- Only the newest ledger may be open. The closed ones say where they end.
+- Only the two newest ledgers may be open, both of one owner. The closed ones say where they end.
 - A ledger is in the list, or is garbage that may be deleted, never both; a deleted one does not come back.
 
 The address of an entry is the sequence of its ledger in this log, and below it the entry's id: sequence << 32 | id.
@@ -62,6 +62,19 @@ def address_of(sequence: int, entry: int) -> LogAddress:
 def entry_of(address: LogAddress) -> tuple[int, int]:
     """The sequence of the ledger, and the id of the entry in it."""
     return address >> _ENTRY_BITS, address & _ENTRY_MASK
+
+
+EPOCH_LABEL = "epoch"
+
+
+def ledger_labels(path: str, record: "LogRecord") -> dict[str, bytes]:
+    """What a ledger that the present owner makes for the log is labelled with."""
+    return {
+        "application": b"segmentstore",
+        "log": path.encode(),
+        "log_id": record.log_id.hex().encode(),
+        EPOCH_LABEL: str(record.epoch).encode(),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +152,13 @@ class LogRecord:
         sequences = [ledger.sequence for ledger in self.ledgers]
         assert sequences == sorted(set(sequences)), f"sequences out of order: {sequences}"
         assert not sequences or sequences[-1] <= self.last_sequence, (sequences, self.last_sequence)
-        still_open = [ledger.sequence for ledger in self.ledgers[:-1] if ledger.is_open]
-        assert not still_open, f"ledgers below the newest are open: {still_open}"
+        still_open = [ledger for ledger in self.ledgers if ledger.is_open]
+        newest = self.ledgers[-len(still_open) :] if still_open else ()
+        assert len(still_open) <= 2, f"more than two ledgers are open: {still_open}"
+        assert tuple(still_open) == newest, f"ledgers below the newest are open: {still_open}"
+        assert len({ledger.epoch for ledger in still_open}) <= 1, (
+            f"ledgers of two owners are open: {still_open}"
+        )
         ids = [ledger.ledger_id for ledger in self.ledgers]
         assert len({*ids, *self.garbage}) == len(ids) + len(self.garbage), (ids, self.garbage)
         assert len(self.log_id) == 16, f"a log id has 16 bytes: {self.log_id!r}"

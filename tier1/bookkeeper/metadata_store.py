@@ -4,10 +4,12 @@ Guarantees: a compare-and-set with the version that get() gave succeeds only if 
 returned, every get() of every client sees it or a later value; of several with one version exactly one succeeds.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from segmentstore.contracts.errors import DurableDataLogError
+from segmentstore.coordination.coordination_store import VersionedValue
+
+__all__ = ["MetadataChangedError", "MetadataStore", "MetadataUnavailableError", "VersionedValue"]
 
 
 class MetadataChangedError(DurableDataLogError):
@@ -16,14 +18,6 @@ class MetadataChangedError(DurableDataLogError):
 
 class MetadataUnavailableError(DurableDataLogError):
     """The store cannot be reached, or the connection was lost: a write may have happened, or may happen yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class VersionedValue:
-    """What was read, and the version that a compare-and-set on it has to name."""
-
-    value: bytes
-    version: int
 
 
 class MetadataStore(Protocol):

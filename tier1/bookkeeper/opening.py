@@ -1,12 +1,14 @@
 """The steps from the record of a log to a log that takes entries.
 
     record (made if there is none) -> disabled? -> claim: epoch + 1 in the record (earlier owners change nothing more)
-    -> open the newest ledger fenced (earlier owners append nothing more) -> make a ledger
-    -> record: the former one ends at n, ours begins
+    -> open each open ledger fenced (earlier owners append nothing more) -> make a ledger
+    -> record: the former ones end there, ours begins
 
 Invariants:
 
-- Which ledgers may be open, the claim tells: only the newest of the list, and no earlier owner can add another.
+- Which ledgers may be open, the claim tells: the two newest of the list at most, and no earlier owner can add another.
+  If the newest has an entry, the one before it has all of its own on an ack quorum: whichever is fenced first, no hole
+  comes between them.
 - A crash at any step leaves the same entries: the list only gets a new end, and what a fenced ledger has at its end is
   settled once.
 - A claimant that wakes late fences ledgers only that were there before its claim, which every later owner has fenced
@@ -14,8 +16,9 @@ Invariants:
 """
 
 from dataclasses import dataclass
+from functools import partial
 
-from tier1.bookkeeper.ledger_maker import LedgerMaker
+from tier1.bookkeeper.ledger_maker import LedgerEnd, LedgerMaker
 from tier1.bookkeeper.ledgers import LedgerWriter
 from tier1.bookkeeper.log_record import LedgerInLog
 from tier1.bookkeeper.owned_record import OwnedRecord
@@ -38,20 +41,13 @@ async def open_log(*, record: OwnedRecord, maker: LedgerMaker, epoch_floor: int)
     """Raises LogDisabledError, LogInUseError, LogNotPrimaryError, LogCorruptedError; TooFewBookiesError,
     LedgerUnavailableError or MetadataUnavailableError if it lasts."""
     found = await record.claim(epoch_floor=epoch_floor)
-    newest = found.ledgers[-1] if found.ledgers else None
-    last_entry, length = -1, 0
-    if newest is not None and newest.is_open:
-        newest_id = newest.ledger_id
-        reader = await record.retries().attempt(lambda: maker.open_recorded(newest_id))
-        last_entry, length = reader.last_entry, reader.length
+    ends = []
+    for ledger_id in [each.ledger_id for each in found.ledgers if each.is_open]:
+        reader = await record.retries().attempt(partial(maker.open_recorded, ledger_id))
+        ends.append(LedgerEnd(ledger_id, reader.last_entry, reader.length))
         await reader.close()
     writer = await record.retries().attempt(lambda: maker.create(or_with_few=True))
-    ledger = await maker.enter(
-        writer,
-        former=newest if newest is not None and newest.is_open else None,
-        last_entry=last_entry,
-        length=length,
-    )
+    ledger = await maker.enter(writer, ends=ends)
     return OpenedLog(
         former=tuple(each for each in record.record.ledgers if each.sequence < ledger.sequence),
         ledger=ledger,

@@ -186,9 +186,11 @@ class OwnedRecord:
         raise _contended(self.path)
 
     async def check_owner(self) -> None:
-        """Raises LogNotPrimaryError if another owner has claimed the log, MetadataUnavailableError."""
-        async with self._turn:
-            await self._read()
+        """Raises LogNotPrimaryError if another owner has claimed the log, MetadataUnavailableError.
+
+        It takes nothing over from what it reads, so it does not wait for a change that is under way.
+        """
+        self._require_own((await self._get())[0])
 
     async def read(self) -> LogRecord:
         """As it is, owned by this process or another. Raises MetadataUnavailableError, LogCorruptedError."""
@@ -202,12 +204,15 @@ class OwnedRecord:
 
     async def _read(self) -> None:
         record, version = await self._get()
+        self._require_own(record)
+        self._record, self._version, self._is_uncertain = record, version, False
+
+    def _require_own(self, record: LogRecord) -> None:
         if (record.epoch, record.nonce) != (self._epoch, self._nonce):
             raise LogNotPrimaryError(
                 f"another process has taken the log over epoch={self._epoch} owner_epoch={record.epoch}"
                 f" owner={record.owner!r} path={self.path!r}"
             )
-        self._record, self._version, self._is_uncertain = record, version, False
 
 
 async def edit_record(

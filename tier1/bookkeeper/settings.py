@@ -29,6 +29,8 @@ class BookKeeperLogSettings:
     """Largest entry that append() takes."""
     outstanding_bytes_max: int = 16 * MIB
     """What the caller may have in flight; also bounds the appends that wait for a ledger, which are never refused."""
+    writes_at_once: int = 4
+    """So many entries are sent as they come; further small appends gather for the next. Bookies take many at once."""
     ledger_bytes_max: int = 512 * MIB
     """A ledger that has grown so large is followed by another: only whole ledgers are given back."""
     ledger_age_seconds_max: float = 900.0
@@ -47,20 +49,7 @@ class BookKeeperLogSettings:
     """Entries that one request of a recovery fetches at most: they may all be of the largest size."""
 
     def __post_init__(self) -> None:
-        _check_quorum("quorum", self.quorum)
-        few = self.quorum_with_few_bookies
-        if few is not None:
-            _check_quorum("quorum_with_few_bookies", few)
-            if few.ensemble >= self.quorum.ensemble:
-                raise ValueError(
-                    "quorum_with_few_bookies needs fewer bookies than quorum does "
-                    f"quorum_with_few_bookies={few} quorum={self.quorum}"
-                )
-            if few.ack < self.quorum.ack:
-                raise ValueError(
-                    "an acknowledged entry has as many copies with few bookies as otherwise "
-                    f"quorum_with_few_bookies={few} quorum={self.quorum}"
-                )
+        check_quorums(self.quorum, self.quorum_with_few_bookies)
         if not 0 < self.entry_bytes_max <= ENTRY_BYTES_LIMIT:
             raise ValueError(
                 f"entry_bytes_max is from 1 to {ENTRY_BYTES_LIMIT} entry_bytes_max={self.entry_bytes_max}"
@@ -81,6 +70,7 @@ class BookKeeperLogSettings:
             "retry_pause_seconds_max",
             "retry_seconds_max",
             "look_again_seconds",
+            "writes_at_once",
             "read_bytes_max",
             "read_entries_max",
         ):
@@ -88,12 +78,34 @@ class BookKeeperLogSettings:
                 raise ValueError(f"{name} is above zero {name}={getattr(self, name)}")
 
 
+def check_quorums(quorum: Quorum, quorum_with_few_bookies: Quorum | None) -> None:
+    """Raises ValueError for what no ledger can have, or what would acknowledge entries with fewer copies."""
+    _check_quorum("quorum", quorum)
+    few = quorum_with_few_bookies
+    if few is None:
+        return
+    _check_quorum("quorum_with_few_bookies", few)
+    if few.ensemble >= quorum.ensemble:
+        raise ValueError(
+            "quorum_with_few_bookies needs fewer bookies than quorum does "
+            f"quorum_with_few_bookies={_words(few)} quorum={_words(quorum)}"
+        )
+    if few.ack < quorum.ack:
+        raise ValueError(
+            "an acknowledged entry has as many copies with few bookies as otherwise "
+            f"quorum_with_few_bookies={_words(few)} quorum={_words(quorum)}"
+        )
+
+
 def _check_quorum(name: str, quorum: Quorum) -> None:
     if not 1 <= quorum.ack <= quorum.write <= quorum.ensemble <= 255:
         raise ValueError(
-            "a quorum has 1 <= acknowledged copies <= copies <= bookies <= 255 "
-            f"{name}={quorum.ensemble}/{quorum.write}/{quorum.ack}"
+            f"a quorum has 1 <= acknowledged copies <= copies <= bookies <= 255 {name}={_words(quorum)}"
         )
+
+
+def _words(quorum: Quorum) -> str:
+    return f"{quorum.ensemble}/{quorum.write}/{quorum.ack}"
 
 
 class LedgerRules:
@@ -106,6 +118,11 @@ class LedgerRules:
     async def open_former(self, ledgers: LedgerClient, ledger_id: LedgerId) -> LedgerReader:
         """The ledger of an earlier owner, fenced: that owner can complete nothing more."""
         return await ledgers.open_fenced(ledger_id)
+
+    def is_left_behind(self, record: LogRecord, ledger_id: LedgerId, *, epoch: int) -> bool:
+        """Whether a ledger that an owner of that epoch made can never get into the record, nor is there or was."""
+        known = {*(each.ledger_id for each in record.ledgers), *record.garbage}
+        return epoch < record.epoch and ledger_id not in known
 
     def is_dispensable(self, ledger: LedgerInLog, *, up_to: LogAddress, is_newest: bool) -> bool:
         """Whether a truncation up to that address may take the ledger away."""

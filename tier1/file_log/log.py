@@ -6,7 +6,7 @@ How it works, and what each file here adds to it:
                    -> frames (frames.py) -> files (journals.py), made ahead by JournalPool
     initialize()   LogOpening (opening.py): lock and epoch (directory.py), scan and chain (recovery.py)
 
-Invariants (L1 to L6 of DurableDataLog apart):
+Invariants (L1 to L8 of DurableDataLog apart):
 - Nothing that read() returns can vanish afterwards: it was synced before, here or by an earlier owner.
 - States move forward only: NEW -> OPENING -> OPEN -> CLOSED; a failed writer stays OPEN and refuses everything.
 """
@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, contextmanager
-from enum import Enum
 from functools import partial
 from random import Random
 
@@ -37,23 +36,9 @@ from tier1.file_log.journals import Journal, JournalPool
 from tier1.file_log.opening import LogOpening, OpenedLog
 from tier1.file_log.recovery import FoundFrame, read_durable_frame
 from tier1.file_log.settings import DurabilityRules, FileLogSettings
+from tier1.log_states import LogState, LogStates
 
 _READ_AHEAD_BYTES = 1 << 20
-
-
-class _State(Enum):
-    NEW = "new"
-    OPENING = "opening"
-    OPEN = "open"
-    CLOSED = "closed"
-
-
-_ALLOWED_MOVES = {
-    _State.NEW: {_State.OPENING, _State.CLOSED},
-    _State.OPENING: {_State.OPEN, _State.CLOSED},
-    _State.OPEN: {_State.CLOSED},
-    _State.CLOSED: set[_State](),
-}
 
 
 class FileDurableDataLog:
@@ -89,7 +74,7 @@ class FileDurableDataLog:
         self._pace = pace
         self._rules = rules or DurabilityRules()
         self._directory = LogDirectory(path, files=files, random=random, owner=owner)
-        self._state = _State.NEW
+        self._states = LogStates()
         self._identity: LogIdentity | None = None
         self._epoch = Epoch(0)
         self._opened: OpenedLog | None = None
@@ -133,18 +118,18 @@ class FileDurableDataLog:
 
     async def initialize(self) -> Epoch:
         """As DurableDataLog says. Also raises LogFullError if there is no space for one journal; nothing is lost."""
-        self._move_to(_State.OPENING)
+        self._states.move_to(LogState.OPENING)
         try:
             with self._translated():
                 await self._open()
         except BaseException:
             await self.close()
             raise
-        if self._state is _State.CLOSED:
+        if self._states.is_closed:
             # Closed while opening: what came into being since then is released as well.
             await self.close()
             raise DurableDataLogError(f"the log is closed path={self._path!r}")
-        self._move_to(_State.OPEN)
+        self._states.move_to(LogState.OPEN)
         return self._epoch
 
     async def _open(self) -> None:
@@ -187,8 +172,8 @@ class FileDurableDataLog:
     async def close(self) -> None:
         """As DurableDataLog says; the last synced frame is vouched for by a mark."""
         async with self._closing:
-            if self._state is not _State.CLOSED:
-                self._move_to(_State.CLOSED)
+            if not self._states.is_closed:
+                self._states.move_to(LogState.CLOSED)
             if self._writer is not None:
                 self._writer.stop()
             if self._pool is not None:
@@ -277,6 +262,15 @@ class FileDurableDataLog:
         journal.close()
         self._directory.remove_file(journal.path)
 
+    async def check_owner(self) -> None:
+        """As DurableDataLog says: one look at the name of the own epoch."""
+        if self._states.present is not LogState.OPEN:
+            raise DurableDataLogError(
+                f"the log is {self._states.present.value} path={self._path!r}"
+            )
+        with self._translated():
+            await run_blocking(self._executor, self._directory.check_epoch)
+
     def statistics(self) -> LogStatistics:
         writer, pool = self._writer, self._pool
         if writer is None or pool is None or self._opened is None:
@@ -320,10 +314,6 @@ class FileDurableDataLog:
     def _on_pool_change(self) -> None:
         if self._writer is not None:
             self._writer.look_again()
-
-    def _move_to(self, state: _State) -> None:
-        assert state in _ALLOWED_MOVES[self._state], f"log cannot go from {self._state} to {state}"
-        self._state = state
 
     async def _blame(self, error: OSError) -> DurableDataLogError:
         """A new owner removes files that the one before it still makes: that one has been fenced, its disk is sound."""

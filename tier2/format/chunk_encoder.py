@@ -112,10 +112,13 @@ def encode_chunk(
         end_offset=offset,
     )
     buffers[0] = encode_header(header)
-    return _finish(buffers, index, index_position=position)
+    return finish_chunk(buffers, index, index_position=position)
 
 
-def _finish(buffers: list[BufferView], index: ChunkIndex, *, index_position: int) -> EncodedChunk:
+def finish_chunk(
+    buffers: list[BufferView], index: ChunkIndex, *, index_position: int
+) -> EncodedChunk:
+    """Header and blocks with the index, the footer and the file CRC32 behind them. Complexity: O(bytes)."""
     packed_index = encode_index(index)
     buffers.append(packed_index)
     crc32 = 0

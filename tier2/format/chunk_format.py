@@ -9,7 +9,7 @@ a dump.
 
     header     64 bytes
        0  u16  magic 0x5348, "SH"
-       2  u16  version, 1
+       2  u16  version: 1 of a byte segment, 2 of a record topic
        4  u32  flags, see ChunkFlag; the others are zero
        8  u8   compression that the writer was asked for, see Compression
        9  i64  created, Unix time in milliseconds
@@ -49,8 +49,9 @@ What an offset and a record are depends on the chunk's kind:
 - Byte segment (no RECORD_TOPIC flag): an offset counts bytes and a record is one byte, so record count = end offset -
   start offset = the sum of the uncompressed lengths. (Events are no candidate: byte streams have none, and no code
   here parses the bytes of the others.)
-- Record topic: an offset counts records and blocks hold records as in tier2/format/records.py; record count <= end
-  offset - start offset, since compaction leaves gaps.
+- Record topic (RECORD_TOPIC flag): an offset counts records and blocks hold records as in tier2/format/records.py, in
+  the form NULLABLE; record count <= end offset - start offset, since compaction leaves gaps. Each record is an event:
+  every block begins on one, whose number is its offset. Version 1 is not used for topics: its records had no null.
 
 Invariants, checked by every parser:
 
@@ -90,6 +91,7 @@ BLOCK_CHECKSUM_BYTES = 4
 HEADER_MAGIC = 0x5348
 FOOTER_MAGIC = 0x454E
 CHUNK_VERSION = 1
+RECORD_FILE_VERSION = 2
 
 BLOCK_BYTES_TARGET = 1 << 20
 """Uncompressed bytes that a writer aims at for each block."""
@@ -133,6 +135,7 @@ class ChunkFlag(IntFlag):
 
     RECORD_TOPIC = 1  # offsets count records; without it they count bytes
     NO_EVENTS = 2  # no index entry carries event information
+    LOG_APPEND_TIME = 4  # of a record topic: times are those of the append, not the producer's
 
 
 class BlockFlag(IntFlag):
@@ -165,12 +168,16 @@ class ChunkHeader:
     def is_record_topic(self) -> bool:
         return ChunkFlag.RECORD_TOPIC in self.flags
 
+    @property
+    def version(self) -> int:
+        return RECORD_FILE_VERSION if self.is_record_topic else CHUNK_VERSION
+
 
 def encode_header(header: ChunkHeader) -> bytes:
     """The 64 bytes of the header."""
     return HEADER_LAYOUT.pack(
         HEADER_MAGIC,
-        CHUNK_VERSION,
+        header.version,
         header.flags,
         header.compression,
         header.created_ms,
@@ -193,7 +200,7 @@ def parse_header(content: BufferView, *, source: str = "chunk") -> ChunkHeader:
     )
     if magic != HEADER_MAGIC:
         raise CorruptedDataError(f"not a chunk header source={source} magic={magic:#06x}")
-    if version != CHUNK_VERSION:
+    if version not in (CHUNK_VERSION, RECORD_FILE_VERSION):
         raise CorruptedDataError(f"unknown chunk version source={source} version={version}")
     if flags & ~CHUNK_FLAGS_KNOWN:
         raise CorruptedDataError(f"unknown chunk flags source={source} flags={flags:#010x}")
@@ -209,6 +216,12 @@ def parse_header(content: BufferView, *, source: str = "chunk") -> ChunkHeader:
         start_offset=start,
         end_offset=end,
     )
+    if version != header.version:
+        raise CorruptedDataError(
+            f"another version than that of its kind source={source} version={version}"
+        )
+    if ChunkFlag.LOG_APPEND_TIME in header.flags and not header.is_record_topic:
+        raise CorruptedDataError(f"only topics say whose their times are source={source}")
     _check_header_counts(header, source)
     return header
 

@@ -4,12 +4,17 @@ A block's uncompressed bytes are records one behind the other, nothing before, b
 
     record     offset delta      varint           from the record before; the first one's is its offset
                timestamp delta   zigzag varint    from the record before, modulo 2**64; the first one's is its time
-               key length        varint           no key is a key of no bytes
+               key length        number
                key               bytes
-               value length      varint
+               value length      number
                value             bytes
-               header count      varint
-               headers           for each: name length varint, name, value length varint, value
+               header count      number
+               headers           for each: name length number, name, value length number, value
+
+    number     depends on the form. PLAIN, the events of streams of records: a varint; there is no null, no key is a key
+               of no bytes. NULLABLE, the files of topics: a zigzag varint, and a length of -1 stands for null: a key,
+               a value or a header's value that is not there. From the key's length on a record is then byte for byte
+               what Kafka's record batches (version 2) hold, so that either is made from the other by copying
 
     varint     7 bits in each byte, the lowest first; the high bit says that another byte follows. 64 bits at most,
                and never longer than needed, so that equal records have equal bytes
@@ -21,6 +26,7 @@ is read alone; times are signed 64-bit numbers of Unix milliseconds, offsets uns
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
@@ -28,23 +34,36 @@ from segmentstore.contracts.identifiers import BufferView
 _VARINT_BYTES_MAX = 10
 _UNSIGNED_END = 1 << 64
 _SIGNED_END = 1 << 63
+_NULL = 1
+"""-1 as a zigzag varint."""
+
+
+class RecordForm(Enum):
+    """How lengths are written."""
+
+    PLAIN = "plain"
+    NULLABLE = "nullable"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a topic."""
+    """One record of a topic. A null value under a key is a tombstone: the key has no value any more."""
 
     offset: int
     timestamp_ms: int
-    key: bytes
-    value: bytes
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
     """Names and values, in the order they were given; names may repeat."""
 
 
-def encode_records(records: Iterable[Record]) -> bytes:
-    """The bytes of one block. Raises ValueError if offsets do not grow or a number does not fit its field."""
+def encode_records(records: Iterable[Record], form: RecordForm = RecordForm.PLAIN) -> bytes:
+    """The bytes of one block.
+
+    Raises ValueError if offsets do not grow, a number does not fit its field, or the form has no word for a null.
+    """
     content = bytearray()
+    zigzag = form is RecordForm.NULLABLE
     last: Record | None = None
     for record in records:
         _check_order(record, last)
@@ -52,19 +71,21 @@ def encode_records(records: Iterable[Record]) -> bytes:
         _append_varint(
             content, _zigzag(_wrapped(record.timestamp_ms - (last.timestamp_ms if last else 0)))
         )
-        _append_bytes(content, record.key)
-        _append_bytes(content, record.value)
-        _append_varint(content, len(record.headers))
+        _append_bytes(content, record.key, zigzag=zigzag)
+        _append_bytes(content, record.value, zigzag=zigzag)
+        _append_varint(content, len(record.headers) << zigzag)
         for name, value in record.headers:
-            _append_bytes(content, name)
-            _append_bytes(content, value)
+            _append_bytes(content, name, zigzag=zigzag)
+            _append_bytes(content, value, zigzag=zigzag)
         last = record
     return bytes(content)
 
 
-def decode_records(block: BufferView, *, source: str = "block") -> Iterator[Record]:
+def decode_records(
+    block: BufferView, form: RecordForm = RecordForm.PLAIN, *, source: str = "block"
+) -> Iterator[Record]:
     """The records of one block, in order. Raises CorruptedDataError where the bytes stop making sense."""
-    cursor = _Cursor(memoryview(block), source)
+    cursor = _Cursor(memoryview(block), source, zigzag=form is RecordForm.NULLABLE)
     offset = 0
     timestamp_ms = 0
     first = True
@@ -76,8 +97,7 @@ def decode_records(block: BufferView, *, source: str = "block") -> Iterator[Reco
             raise cursor.damaged(f"offsets do not grow offset={offset} delta={delta}")
         key = cursor.counted_bytes()
         value = cursor.counted_bytes()
-        count = cursor.varint()
-        headers = tuple(cursor.header() for _ in range(cursor.bounded(count, 2)))
+        headers = tuple(cursor.header() for _ in range(cursor.count()))
         yield Record(offset, timestamp_ms, key, value, headers)
         first = False
 
@@ -85,9 +105,10 @@ def decode_records(block: BufferView, *, source: str = "block") -> Iterator[Reco
 class _Cursor:
     """A place in a block."""
 
-    __slots__ = ("_position", "_source", "_view")
+    __slots__ = ("_position", "_source", "_view", "_zigzag")
 
-    def __init__(self, view: memoryview, source: str) -> None:
+    def __init__(self, view: memoryview, source: str, *, zigzag: bool) -> None:
+        self._zigzag = zigzag
         self._view = view
         self._source = source
         self._position = 0
@@ -108,18 +129,31 @@ class _Cursor:
                 return value
         raise self.damaged("bad varint")
 
-    def counted_bytes(self) -> bytes:
-        length = self.bounded(self.varint(), 1)
+    def counted_bytes(self) -> bytes | None:
+        length = self._number()
+        if length == -1:
+            return None
         start = self._position
-        self._position = start + length
+        self._position = start + self._bounded(length, 1)
         return bytes(self._view[start : self._position])
 
-    def header(self) -> tuple[bytes, bytes]:
-        return self.counted_bytes(), self.counted_bytes()
+    def header(self) -> tuple[bytes, bytes | None]:
+        name = self.counted_bytes()
+        if name is None:
+            raise self.damaged("a header has no name")
+        return name, self.counted_bytes()
 
-    def bounded(self, count: int, bytes_each: int) -> int:
+    def count(self) -> int:
+        """Of headers, which have two bytes at least."""
+        return self._bounded(self._number(), 2)
+
+    def _number(self) -> int:
+        value = self.varint()
+        return _unzigzag(value) if self._zigzag else value
+
+    def _bounded(self, count: int, bytes_each: int) -> int:
         """The count, if that many things of so many bytes can still follow."""
-        if count * bytes_each > len(self._view) - self._position:
+        if count < 0 or count * bytes_each > len(self._view) - self._position:
             raise self.damaged(f"record is cut off {count=}")
         return count
 
@@ -144,8 +178,13 @@ def _append_varint(content: bytearray, value: int) -> None:
     content.append(value)
 
 
-def _append_bytes(content: bytearray, value: bytes) -> None:
-    _append_varint(content, len(value))
+def _append_bytes(content: bytearray, value: bytes | None, *, zigzag: bool) -> None:
+    if value is None:
+        if not zigzag:
+            raise ValueError("a plain record has no null: give a key, a value or a header no bytes")
+        content.append(_NULL)
+        return
+    _append_varint(content, len(value) << zigzag)
     content += value
 
 

@@ -12,7 +12,8 @@
 - The stream has to know of every version that the directory calls imported: else it is the stream of another store, or
   one that was made again under its name, and the rows are not in it. The address of the controller may change.
 - A file that was planned and is gone ends the run, unless the caller passes over it; then it is written down as not
-  imported, and planned anew when it is back.
+  imported, and planned anew when it is back. What a batch passes over is written down before its rows are: a run that
+  dies behind the commit leaves no batch of which it is unknown which files it had.
 """
 
 import json
@@ -36,6 +37,8 @@ from segmentstore.spark.sink.writer import last_version_of
 
 _PASSED: Final = ("timestamp", "headers")
 _NAMED_MAX = 5
+_PASSING: Final = "passes_over"
+"""In an entry that says, with the version, what a batch is going to pass over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,9 +255,20 @@ class ImportRun:
     def _run(self, entries: Sequence[Entry]) -> ImportSummary:
         plans = [ImportPlan.of_entry(entry) for entry in entries if "plan" in entry]
         notes = {_version_of(entry): entry for entry in entries if "version" in entry}
+        # The last one holds: each was written down when the stream did not have the version.
+        passed_over = {
+            _version_of(entry, _PASSING): _missing_of(entry)
+            for entry in entries
+            if _PASSING in entry
+        }
         known = self._steps.last_version(plans[0].application) if plans else None
         self._require_known(max(notes, default=0), known)
-        for new in self._new_plans(plans, notes):
+        # Of batches that are written: a note has what was passed over; without one, what was to be.
+        left_out = {
+            version: each for version, each in passed_over.items() if version <= (known or 0)
+        }
+        left_out |= {version: _missing_of(note) for version, note in notes.items()}
+        for new in self._new_plans(plans, left_out):
             self._ledger.add(new.as_entry())
             plans.append(new)
         summary = ImportSummary(earlier_batches=len(notes))
@@ -264,7 +278,10 @@ class ImportRun:
         self._progress(0, total)
         for version, plan, files in waiting:
             is_known = known is not None and version <= known
-            summary.batches.append(self._import(version, plan, files, is_known=is_known))
+            missing = passed_over.get(version, ())
+            if not is_known:
+                missing = self._pass_over(version, files, before=missing)
+            summary.batches.append(self._import(version, plan, files, missing, is_known=is_known))
             files_done += len(files)
             self._progress(files_done, total)
         return summary
@@ -278,14 +295,13 @@ class ImportRun:
             )
 
     def _new_plans(
-        self, plans: Sequence[ImportPlan], notes: Mapping[int, Entry]
+        self, plans: Sequence[ImportPlan], left_out: Mapping[int, Sequence[str]]
     ) -> Sequence[ImportPlan]:
         """Of the files that no plan has. One that was passed over, and is back, no plan has either, from then on."""
         planned: set[str] = set()
         for version, _, files in versions_of(plans):
-            passed_over = notes.get(version, {}).get("missing", ())
-            assert isinstance(passed_over, list | tuple), f"a list of files {passed_over!r}"
-            planned.difference_update(str(each) for each in passed_over)
+            passed_over = left_out.get(version, ())
+            planned.difference_update(passed_over)
             planned.update(each for each in files if each not in passed_over)
         new = [each for each in self._steps.found() if each not in planned]
         if not new:
@@ -295,20 +311,37 @@ class ImportRun:
         )
         return self._steps.planned(new, application)
 
+    def _pass_over(
+        self, version: int, files: Sequence[str], *, before: Sequence[str]
+    ) -> Sequence[str]:
+        """Files of the batch that are gone; written down if the batch was to pass over others so far."""
+        missing = tuple(self._steps.missing(files))
+        if missing:
+            self._require_skipping(missing)
+        if missing != tuple(before):
+            self._ledger.add({_PASSING: version, "missing": list(missing)})
+        return missing
+
     def _import(
-        self, version: int, plan: ImportPlan, files: Sequence[str], *, is_known: bool
+        self,
+        version: int,
+        plan: ImportPlan,
+        files: Sequence[str],
+        missing: Sequence[str],
+        *,
+        is_known: bool,
     ) -> ImportedBatch:
+        """Write the batch without the files that it passes over, and note it; of a known one only note it."""
         started = time.perf_counter()
-        missing = list(self._steps.missing(files))
-        note: dict[str, object] = {"version": version, "rows": 0, "files": len(files)}
+        written = [each for each in files if each not in missing]
         rows = 0
-        # A run that was killed behind the commit had all of the files: what is gone since is not missed.
-        if not (missing and is_known):
-            if missing:
-                self._require_skipping(missing)
-                note |= {"files": len(files) - len(missing), "missing": missing}
-            rows = self._steps.write(version, plan, [each for each in files if each not in missing])
-        self._ledger.add(note | {"rows": rows})
+        # Of a batch that the stream has, rows are read to be counted alone.
+        if not is_known or not self._steps.missing(written):
+            rows = self._steps.write(version, plan, written)
+        note: dict[str, object] = {"version": version, "rows": rows, "files": len(written)}
+        if missing:
+            note["missing"] = list(missing)
+        self._ledger.add(note)
         return ImportedBatch(version, len(files), rows, time.perf_counter() - started)
 
     def _require_skipping(self, missing: Sequence[str]) -> None:
@@ -321,10 +354,17 @@ class ImportRun:
             )
 
 
-def _version_of(entry: Entry) -> int:
-    version = entry["version"]
+def _version_of(entry: Entry, field: str = "version") -> int:
+    version = entry[field]
     assert isinstance(version, int), f"a version is a number {entry!r}"
     return version
+
+
+def _missing_of(entry: Entry) -> Sequence[str]:
+    """Files that a batch passed over, or is to pass over."""
+    missing = entry.get("missing", ())
+    assert isinstance(missing, list | tuple), f"a list of files {missing!r}"
+    return tuple(str(each) for each in missing)
 
 
 def versions_of(plans: Sequence[ImportPlan]) -> Iterator[tuple[int, ImportPlan, tuple[str, ...]]]:

@@ -148,7 +148,10 @@ def headers_of(
         records = list(decode_records(stretch, source=segment))
         if len(records) != 1:
             raise CorruptedDataError(f"event holds {len(records)} records segment={segment!r}")
-        rows[row] = [(name.decode(errors="replace"), value) for name, value in records[0].headers]
+        # An event's record has no nulls: the form of its bytes has no word for one.
+        rows[row] = [
+            (name.decode(errors="replace"), value or b"") for name, value in records[0].headers
+        ]
     return rows
 
 

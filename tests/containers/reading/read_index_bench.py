@@ -126,13 +126,17 @@ def truncate(bench: ReadIndexBench, index: SegmentReadIndex, offset: int) -> Non
     bench.tier2.start_offsets[metadata.segment_id] = min(offset, metadata.storage_length)
 
 
+async def confirmed() -> None:
+    """What a read asks before it tells an end: here no other owner can contradict it."""
+
+
 async def read_all(
     index: SegmentReadIndex, offset: int, max_length: int
 ) -> tuple[bytes, list[ReadResultEntryKind]]:
     """Bytes and kinds of a read that stops before it would have to wait for the tail."""
     content = b""
     kinds = []
-    async with aclosing(index.read(offset, max_length)) as entries:
+    async with aclosing(index.read(offset, max_length, confirm=confirmed)) as entries:
         async for entry in entries:
             kinds.append(entry.kind)
             if entry.kind in (ReadResultEntryKind.FUTURE, ReadResultEntryKind.TRUNCATED):

@@ -30,6 +30,7 @@ from tests.containers.reading.read_index_bench import (
     MIB,
     ReadIndexBench,
     acknowledge,
+    confirmed,
     merge,
     metadata_of,
     publish,
@@ -284,7 +285,7 @@ class ReadIndexMachine(RuleBasedStateMachine):
         cached = segment.index.read_cached(offset, length)
         assert cached is None or cached == expected
         content = b""
-        async with aclosing(segment.index.read(offset, length)) as entries:
+        async with aclosing(segment.index.read(offset, length, confirm=confirmed)) as entries:
             async for entry in entries:
                 if entry.kind is ReadResultEntryKind.FUTURE:
                     assert not segment.sealed

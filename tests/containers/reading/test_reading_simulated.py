@@ -19,6 +19,7 @@ from tests.containers.reading.read_index_bench import (
     ReadIndexBench,
     acknowledge,
     append,
+    confirmed,
     merge,
     publish,
     seal,
@@ -96,7 +97,9 @@ class World:
     async def follow(self, *, window: int) -> bytes:
         content = b""
         while True:
-            async with aclosing(self.target.read(len(content), window)) as entries:
+            async with aclosing(
+                self.target.read(len(content), window, confirm=confirmed)
+            ) as entries:
                 async for entry in entries:
                     piece = await entry.content()
                     content += piece

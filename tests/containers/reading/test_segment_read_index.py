@@ -18,6 +18,7 @@ from tests.containers.reading.read_index_bench import (
     ReadIndexBench,
     append,
     commit,
+    confirmed,
     flush,
     merge,
     metadata_of,
@@ -196,7 +197,7 @@ async def test_h19_a_read_meets_a_truncation_at_its_next_step() -> None:
     bench = ReadIndexBench(budget_bytes=8 * MIB)
     index = bench.open()
     append(index, random_bytes(2 * MIB))
-    entries = index.read(0, 2 * MIB)
+    entries = index.read(0, 2 * MIB, confirm=confirmed)
     first = await anext(entries)
     truncate(bench, index, 3 * MIB // 2)
     assert len(await first.content()) == MIB
@@ -229,7 +230,7 @@ async def test_a_deleted_segment_answers_every_read_with_its_error() -> None:
     bench = ReadIndexBench()
     index = bench.open()
     append(index, b"abc")
-    entries = index.read(0, 100)
+    entries = index.read(0, 100, confirm=confirmed)
     assert await (await anext(entries)).content() == b"abc"
     index.end_reads(SegmentNotFoundError("segment-1"))
     with pytest.raises(SegmentNotFoundError):

@@ -14,6 +14,7 @@ from segmentstore.contracts.segments import ReadResultEntryKind
 from tests.containers.reading.read_index_bench import (
     ReadIndexBench,
     append,
+    confirmed,
     flush,
     metadata_of,
     seal,
@@ -31,7 +32,7 @@ async def test_a_future_entry_gives_the_bytes_of_the_next_append() -> None:
     bench = ReadIndexBench()
     index = bench.open()
     append(index, b"old")
-    entries = index.read(3, 100)
+    entries = index.read(3, 100, confirm=confirmed)
     entry = await anext(entries)
     assert entry.kind is ReadResultEntryKind.FUTURE
     content = asyncio.ensure_future(entry.content())
@@ -51,7 +52,7 @@ async def test_a_future_entry_gives_the_bytes_of_the_next_append() -> None:
 async def test_h58_an_append_between_the_step_and_its_content_is_not_missed() -> None:
     bench = ReadIndexBench()
     index = bench.open()
-    entries = index.read(0, 100)
+    entries = index.read(0, 100, confirm=confirmed)
     entry = await anext(entries)
     append(index, b"between")
     assert await entry.content() == b"between"

@@ -1,10 +1,11 @@
 """Every bug that is planted in the controller is found within the seeds of the test.
 
-Some need a minute and more each: LIFE_BUGS=all looks for them too.
+A seed that found a bug is played before the others, and the others are if it finds nothing any more: what a seed does
+changes with the code. Some bugs need a minute and more each: LIFE_BUGS=all looks for them too.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -24,12 +25,27 @@ from tests.sim.simulation import run_simulation
 pytestmark = [pytest.mark.simulation, pytest.mark.slow]
 
 _SEEDS_MAX = 80
+_FOUND_BY = {
+    "forgets what an application committed": 7,
+    "commits some of the stages": 6,
+    "says too early that nothing follows": 7,
+    "seals before it is told what follows": 6,
+    "truncates ahead of a cut": 16,
+    "loses a name between two pages": 7,
+    "lives on without its containers": 11,
+}
+"""The seed that found a bug last, where the first few find nothing."""
 _THEMED_SEEDS = range(10, 31)
 _JOB_SECONDS_MAX = 0.001
 """Worlds that are slower take their time to come to anything."""
 
 
 _FOUND = (ModelBreachError, SimulationError, SegmentStoreError, AssertionError, ExceptionGroup)
+
+
+def _seeds(bug: str) -> Iterator[int]:
+    yield _FOUND_BY.get(bug, 1)
+    yield from range(1, _SEEDS_MAX + 1)
 
 
 def _fails(life: Callable[[], object]) -> bool:
@@ -69,9 +85,7 @@ def test_a_bug_planted_in_the_controller_is_found(
     BUGS[name](monkeypatch)
     retains = name in OF_POLICIES
     hand_over = 1.0 if name in OF_CONTAINERS else 0.0
-    found = (
-        _breaks(seed, retains=retains, hand_over=hand_over) for seed in range(1, _SEEDS_MAX + 1)
-    )
+    found = (_breaks(seed, retains=retains, hand_over=hand_over) for seed in _seeds(name))
     assert any(found), "never found"
 
 

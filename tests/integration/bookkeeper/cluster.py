@@ -3,6 +3,7 @@
 import signal
 from itertools import count
 
+from segmentstore.coordination.zookeeper import ZooKeeperStore
 from tier1.bookkeeper.java_client import JavaClientSettings, JavaLedgerClient
 from tier1.bookkeeper.local_ensemble import LEDGERS_PATH, LocalEnsemble
 from tier1.bookkeeper.zookeeper import ZooKeeperMetadataStore
@@ -17,7 +18,7 @@ class Cluster:
     def __init__(self, ensemble: LocalEnsemble) -> None:
         self.ensemble = ensemble
         self.root = f"/tests/{next(_roots)}"
-        self._opened: list[JavaLedgerClient | ZooKeeperMetadataStore] = []
+        self._opened: list[JavaLedgerClient | ZooKeeperMetadataStore | ZooKeeperStore] = []
 
     async def client(
         self, *, password: bytes = PASSWORD, settings: JavaClientSettings | None = None
@@ -33,6 +34,13 @@ class Cluster:
 
     async def store(self, *, session_seconds: float = 10.0) -> ZooKeeperMetadataStore:
         store = await ZooKeeperMetadataStore.connect(
+            self.ensemble.servers, root=self.root, session_seconds=session_seconds
+        )
+        self._opened.append(store)
+        return store
+
+    async def session(self, *, session_seconds: float = 10.0) -> ZooKeeperStore:
+        store = await ZooKeeperStore.connect_session(
             self.ensemble.servers, root=self.root, session_seconds=session_seconds
         )
         self._opened.append(store)

@@ -1,14 +1,64 @@
 """The official client on real bookies keeps what a log builds on."""
 
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
 import pytest
 
+from segmentstore.contracts.errors import LogCorruptedError
 from tests.contracts.ledger_client_suite import LedgerClientSuite
 from tests.integration.bookkeeper.cluster import Cluster
+from tier1.bookkeeper.java_client import JavaLedgerReader
+from tier1.bookkeeper.ledgers import LedgerId, LedgerReader, Quorum
 
 pytestmark = pytest.mark.integration
+
+MARK = b"every copy of this entry is damaged"
+DAMAGE_SECONDS_MAX = 30.0
 
 
 class TestJavaLedgerClient(LedgerClientSuite):
     @pytest.fixture
     def world(self, cluster: Cluster) -> Cluster:
         return cluster
+
+
+async def damage_each_copy(cluster: Cluster, *, copies: int) -> None:
+    """Change a byte of the marked entry wherever bookies keep it to read; they write it there a little later."""
+    damaged: set[Path] = set()
+    async with asyncio.timeout(DAMAGE_SECONDS_MAX):
+        while len(damaged) < copies:
+            for path in cluster.ensemble.directory.glob("bookie*/ledgers/current/*.log"):
+                with suppress(FileNotFoundError):  # bookies delete those of deleted ledgers
+                    at = path.read_bytes().find(MARK)
+                    if at >= 0:
+                        with path.open("r+b") as file:
+                            file.seek(at)
+                            file.write(b"E")
+                        damaged.add(path)
+            await asyncio.sleep(0.05)
+
+
+async def test_an_entry_whose_copies_are_all_damaged_is_told_and_leaves_no_ledger_open(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await cluster.client()
+    writer = await client.create(Quorum(2, 2, 2), labels={})
+    await writer.append([bytes(200_000), MARK, bytes(200_000)])
+    await writer.close()
+    await damage_each_copy(cluster, copies=2)
+    opened: list[LedgerReader] = []
+    open_fenced = client.open_fenced
+
+    async def noted(ledger_id: LedgerId) -> LedgerReader:
+        opened.append(await open_fenced(ledger_id))
+        return opened[-1]
+
+    monkeypatch.setattr(client, "open_fenced", noted)
+    reader = await client.open_fenced(writer.ledger_id)
+    with pytest.raises(LogCorruptedError):
+        await reader.read(0, 0)
+    await reader.close()
+    assert len(opened) == 2, "the ledger is opened once more, to see whether it was deleted"
+    assert [each._is_closed for each in opened if isinstance(each, JavaLedgerReader)] == [True] * 2

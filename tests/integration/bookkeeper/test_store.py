@@ -20,6 +20,7 @@ from kazoo.client import KazooClient
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess, ServerProcessError
 from tests.cli.command_line import CommandLine
+from tests.host.node_directories import new_node
 from tier1.bookkeeper.local_ensemble import LEDGERS_PATH, LocalEnsemble
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -46,13 +47,6 @@ def _every_server_runs(ensemble: LocalEnsemble) -> None:
 def data(tmp_path: Path) -> Path:
     (tmp_path / "disk").mkdir()
     return new_node(tmp_path, "data")
-
-
-def new_node(tmp_path: Path, name: str) -> Path:
-    path = tmp_path / name
-    path.mkdir()
-    (path / "tier2").symlink_to(tmp_path / "disk", target_is_directory=True)
-    return path
 
 
 def server_at(data: Path, place: str, root: str, *options: str) -> ServerProcess:

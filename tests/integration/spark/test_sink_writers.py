@@ -155,7 +155,9 @@ def test_a_stream_is_created_as_the_options_say(server: StoreProcess) -> None:
     events = events_in(server.uri, "s/new")
     records = [record for event in events for record in decode_records(event)]
     assert Counter(record.value for record in records) == expected("a", "b")
-    assert all(record.key.startswith(b"key ") and record.timestamp_ms > 0 for record in records)
+    assert all(
+        (record.key or b"").startswith(b"key ") and record.timestamp_ms > 0 for record in records
+    )
     with pytest.raises(InvalidRequestError, match="holds records"):
         writer_for(options(server, "new", content="raw"))
 

@@ -229,3 +229,52 @@ def test_imports_that_meet_and_are_killed_have_every_row_once(seed: int) -> None
         gone = {row for rows in stream.gone.values() for row in rows}
         assert sorted(row for row in stream.imported if row not in gone) == there
         assert len(set(stream.imported)) == len(stream.imported)
+
+
+class KilledError(Exception):
+    """The run ends here."""
+
+
+class StepsThatEndBehindTheCommit(StepsOfImport):
+    """The rows are in the stream, and nothing more is done."""
+
+    def write(self, version: int, plan: ImportPlan, files: Sequence[str]) -> int:
+        super().write(version, plan, files)
+        raise KilledError
+
+
+@pytest.mark.parametrize("comes_back_in_between", [False, True])
+def test_a_file_that_was_passed_over_by_a_run_that_died_behind_its_commit_is_imported_when_it_is_back(
+    comes_back_in_between: bool,
+) -> None:
+    stream = ImportedStream(Random(1))
+    stream.inputs = {name: [f"{name} 0"] for name in ("a", "b", "c", "d")}
+
+    def run(steps: type[StepsOfImport]) -> None:
+        ImportRun(
+            steps=steps(stream, lambda: None),
+            sink_options={"stream": "s/t", "controller": "tcp://here:1"},
+            settings=ImportSettings(
+                state_directory=Path("/state"), inputs=("/in",), skip_missing=True
+            ),
+            files=stream.disk.mount("run"),
+        ).run()
+
+    class StepsThatEndBeforeTheCommit(StepsOfImport):
+        def write(self, version: int, plan: ImportPlan, files: Sequence[str]) -> int:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        run(StepsThatEndBeforeTheCommit)
+    stream.gone["a"] = stream.inputs.pop("a")
+    if comes_back_in_between:
+        # What was to be passed over is not any more: the batch has it, and it may not come twice.
+        with pytest.raises(KilledError):
+            run(StepsThatEndBeforeTheCommit)
+        stream.inputs["a"] = stream.gone.pop("a")
+    with pytest.raises(KilledError):
+        run(StepsThatEndBehindTheCommit)
+    stream.inputs |= stream.gone
+    for _ in range(2):
+        run(StepsOfImport)
+        assert sorted(stream.imported) == ["a 0", "b 0", "c 0", "d 0"]

@@ -12,6 +12,7 @@ from segmentstore.contracts.identifiers import LogAddress
 from tests.tier1.bookkeeper.random_life import LifeSettings
 from tests.tier1.bookkeeper.simulated_ledgers import SimulatedLedgerClient
 from tier1.bookkeeper.ledger_appends import LedgerAppends
+from tier1.bookkeeper.ledger_maker import LedgerEnd
 from tier1.bookkeeper.ledgers import LedgerClient, LedgerId, LedgerReader
 from tier1.bookkeeper.log_record import LedgerInLog, LogRecord, entry_of
 from tier1.bookkeeper.settings import LedgerRules
@@ -41,18 +42,23 @@ class DeletesTheNewestLedger(LedgerRules):
         return ledger.sequence <= entry_of(up_to)[0]
 
 
+class SweepsWhatTheOwnerIsAboutToRecord(LedgerRules):
+    """Every ledger that the record does not name is swept away."""
+
+    def is_left_behind(self, record: LogRecord, ledger_id: LedgerId, *, epoch: int) -> bool:
+        return all(ledger.ledger_id != ledger_id for ledger in record.ledgers)
+
+
 def _write_to_two_ledgers(patch: pytest.MonkeyPatch) -> None:
-    """The next ledger takes entries while the one before has some under way, and before the record names it."""
+    """The next ledger takes entries while the one before has some under way, and the record says where that ends."""
 
     async def roll_over(self: LedgerAppends) -> None:
         next_writer = await self._create_ahead()
         if next_writer is None or self._ledger_failure is not None:
             return
-        former, former_writer = self._ledger, self._writer
-        last_entry, length = self._entries - 1, self._bytes
-        ahead = LedgerInLog(
-            next_writer.ledger_id, former.sequence + 1, former.epoch, next_writer.quorum
-        )
+        former_writer = self._writer
+        end = LedgerEnd(self._ledger.ledger_id, self._entries - 1, self._bytes)
+        ahead = await self._maker.enter_ahead(next_writer)
         under_way, self._in_flight = self._in_flight, type(self._in_flight)()
         for accepted in under_way:
             assert accepted.sent is not None, accepted
@@ -63,30 +69,24 @@ def _write_to_two_ledgers(patch: pytest.MonkeyPatch) -> None:
             )
         self._use(next_writer, ahead)
         await self._maker.let_go(former_writer)
-        await self._maker.enter(next_writer, former=former, last_entry=last_entry, length=length)
+        await self._maker.end(end)
 
     patch.setattr(LedgerAppends, "_roll_over", roll_over)
 
 
-def _record_before_closing(patch: pytest.MonkeyPatch) -> None:
+def _record_before_acknowledgements(patch: pytest.MonkeyPatch) -> None:
     """The record says where the ledger ends while appends to it are under way."""
 
     async def roll_over(self: LedgerAppends) -> None:
         next_writer = await self._create_ahead()
-        if next_writer is None:
-            return
-        if self._ledger_failure is not None:
-            await self._replace(next_writer)
+        if next_writer is None or self._ledger_failure is not None:
             return
         self._hold("the next ledger")
-        former_writer = self._writer
-        ledger = await self._maker.enter(
-            next_writer, former=self._ledger, last_entry=self._entries - 1, length=self._bytes
-        )
-        await self._maker.let_go(former_writer)
-        self._acknowledge()
+        end = LedgerEnd(self._ledger.ledger_id, self._entries - 1, self._bytes)
+        ledger = await self._maker.enter(next_writer, ends=(end,))
+        await self._drain()
         if self._in_flight:
-            await self._replace(next_writer)
+            self._ahead = next_writer
             return
         self._use(next_writer, ledger)
         self._release()
@@ -122,8 +122,11 @@ BUGS: dict[str, PlantedBug] = {
     "the ledger of the owner before is not fenced": PlantedBug(rules=ForgetsToFence()),
     "the epoch of a new owner is not written down": PlantedBug(rules=KeepsTheEpochToItself()),
     "two ledgers take entries": PlantedBug(patch=_write_to_two_ledgers),
-    "the record names the next ledger before the former is closed": PlantedBug(
-        patch=_record_before_closing, world=owners_that_die_between_ledgers
+    "the record says where a ledger ends before its entries are acknowledged": PlantedBug(
+        patch=_record_before_acknowledgements, world=owners_that_die_between_ledgers
+    ),
+    "a sweep deletes what the owner is about to record": PlantedBug(
+        rules=SweepsWhatTheOwnerIsAboutToRecord()
     ),
     "a truncation deletes the newest ledger": PlantedBug(rules=DeletesTheNewestLedger()),
 }

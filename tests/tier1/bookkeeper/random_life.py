@@ -11,7 +11,7 @@ From the command line: `python -m tests.tier1.bookkeeper.random_life --seed N [-
 import asyncio
 import sys
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -27,7 +27,9 @@ from tests.tier1.bookkeeper.simulated_metadata import MemoryMetadataStore
 from tests.tier1.bookkeeper.simulated_network import Network
 from tier1.bookkeeper.ledgers import Quorum
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
+from tier1.bookkeeper.retries import MAY_PASS
 from tier1.bookkeeper.settings import BookKeeperLogSettings, LedgerRules
+from tier1.bookkeeper.unrecorded_ledgers import delete_unrecorded_ledgers
 
 PATH = "/log"
 _CALM_SECONDS = 200.0
@@ -236,7 +238,9 @@ class Life:
             await asyncio.sleep(random.expovariate(1 / self._settings.trouble_seconds_mean))
             number = random.randrange(len(self.bookies.bookies))
             lasts = random.choice((0.1, 1.0, 10.0)) * random.random()
-            what = random.choice(("kill", "kill", "hang", "stall", "full", "metadata", "lose"))
+            what = random.choice(
+                ("kill", "kill", "hang", "stall", "full", "metadata", "lose", "sweep")
+            )
             self._loop.trace("trouble", what, number, f"{lasts:.3f}")
             match what:
                 case "kill":
@@ -253,11 +257,22 @@ class Life:
                 case "metadata":
                     self._network.metadata_down = True
                     self._loop.call_later(lasts, self._metadata_is_back)
+                case "sweep":
+                    with suppress(*MAY_PASS):
+                        await self._sweep()
                 case "lose":
                     if self._settings.loses_a_bookie and not self._is_lost:
                         self._is_lost = True
                         self.bookies.lose(number)
                         self.bookies.add()
+
+    async def _sweep(self) -> None:
+        """As an operator does it, whoever owns the log at this moment."""
+        found = await delete_unrecorded_ledgers(
+            PATH, ledgers=self.bookies.client(), metadata=self.metadata, rules=self._rules
+        )
+        if any(ledger.entries for ledger in found):
+            raise LogBreachError(f"a ledger has entries and is in no record: {found}")
 
     def _free(self, number: int) -> None:
         self.bookies.bookies[number].is_read_only = False
@@ -295,15 +310,15 @@ class Life:
                     if any(address <= self.history.truncation_asked for address in found):
                         raise LogBreachError(f"a truncation was forgotten: {found}")
                     await asyncio.sleep(10 + 10 * self._settings.log.look_again_seconds)
+                    await self._sweep()
                     self._require_tidy(log)
                 log.check()
                 await log.close()
 
     def _require_tidy(self, log: BookKeeperDurableDataLog) -> None:
-        """Ledgers that no record names hold nothing: their owner died before it could write them down."""
         recorded = [ledger.ledger_id for ledger in log.record.ledgers]
         for ledger_id, ledger in self.bookies.ledgers.items():
-            if ledger_id not in recorded and ledger.last_entry >= 0:
+            if ledger_id not in recorded:
                 raise LogBreachError(f"a ledger is kept that nothing needs: {ledger}")
         if len(recorded) > 2:
             raise LogBreachError(f"ledgers are kept behind a truncation: {log.record}")

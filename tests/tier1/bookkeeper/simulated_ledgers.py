@@ -19,7 +19,7 @@ What is not: auto-recovery, garbage collection, digests (a copy is never damaged
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from enum import Enum
@@ -30,6 +30,7 @@ from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 from tests.tier1.bookkeeper.simulated_network import Network, after
 from tier1.bookkeeper.ledgers import (
+    LabelledLedger,
     LedgerClient,
     LedgerFencedError,
     LedgerId,
@@ -467,6 +468,17 @@ class SimulatedLedgerClient:
 
     async def delete(self, ledger_id: LedgerId) -> None:
         await self.metadata(lambda: self.cluster.delete_ledger(ledger_id))
+
+    async def find_labelled(self, labels: Mapping[str, bytes]) -> list[LabelledLedger]:
+        found = await self.metadata(
+            lambda: [
+                LabelledLedger(ledger_id, dict(ledger.labels))
+                for ledger_id, ledger in self.cluster.ledgers.items()
+                if labels.items() <= ledger.labels.items()
+            ]
+        )
+        assert isinstance(found, list), found
+        return found
 
     async def living_bookies(self) -> int:
         count = await self.metadata(

@@ -11,6 +11,7 @@ from segmentstore.contracts.identifiers import LogAddress
 from tests.contracts.durable_data_log_suite import entries
 from tests.tier1.bookkeeper.simulated_network import Network
 from tests.tier1.bookkeeper.worlds import SMALL, BookKeeperLogWorld
+from tier1.bookkeeper.ledger_maker import LedgerEnd
 from tier1.bookkeeper.ledgers import Quorum, TooFewBookiesError
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
 from tier1.bookkeeper.log_record import entry_of
@@ -38,14 +39,20 @@ def sequence(address: LogAddress) -> int:
     return entry_of(address)[0]
 
 
-async def append_for(log: BookKeeperDurableDataLog, seconds: float) -> list[float]:
-    """How long each append took."""
+async def append_for(
+    log: BookKeeperDurableDataLog,
+    seconds: float,
+    kept: list[tuple[LogAddress, bytes]] | None = None,
+) -> list[float]:
+    """How long each append took; `kept` gets their addresses and bytes."""
     loop = asyncio.get_running_loop()
     took = []
     end = loop.time() + seconds
     while loop.time() < end:
         began = loop.time()
-        await log.append([bytes(1000)])
+        address = await log.append([bytes(1000)])
+        if kept is not None:
+            kept.append((address, bytes(1000)))
         took.append(loop.time() - began)
         await asyncio.sleep(0.1)
     return took
@@ -208,26 +215,89 @@ async def test_a_log_goes_on_without_zookeeper_and_makes_up_for_it_afterwards(
     await log.close()
 
 
-async def test_zookeeper_that_goes_in_the_middle_of_a_rollover_makes_appends_wait(
-    world: BookKeeperLogWorld,
+@pytest.mark.parametrize("step", ["enter_ahead", "end"])
+async def test_zookeeper_that_goes_in_the_middle_of_a_rollover_delays_no_append(
+    world: BookKeeperLogWorld, step: str
 ) -> None:
     log = await own(world)
-    honest = log._maker.enter
+    maker = log._maker
+    honest = getattr(maker, step)
+    gone: list[str] = []
 
-    async def enter(*arguments: object, **options: object) -> object:
-        world.network.metadata_down = True
-        asyncio.get_running_loop().call_later(
-            10.0, lambda: setattr(world.network, "metadata_down", False)
-        )
-        log._maker.enter = honest  # type: ignore[method-assign]
-        return await honest(*arguments, **options)  # type: ignore[arg-type]
+    async def takes_zookeeper_away(*arguments: object) -> object:
+        if not gone:
+            gone.append(step)
+            world.network.metadata_down = True
+        return await honest(*arguments)
 
-    log._maker.enter = enter  # type: ignore[assignment,method-assign]
+    setattr(maker, step, takes_zookeeper_away)
     kept = []
     for number in range(5):
         payload = bytes([number]) * 30_000
         kept.append((await log.append([payload]), payload))
-    assert asyncio.get_running_loop().time() > 10.0
+    assert max(await append_for(log, MINUTE, kept)) < 0.5
+    assert gone
+    world.network.metadata_down = False
+    await asyncio.sleep(10.0)
+    still_open = [ledger for ledger in log.record.ledgers if ledger.is_open]
+    assert len(still_open) == 1, "the end of the former ledger is written down afterwards"
+    await log.close()
+    successor = await own(world)
+    assert await entries(successor) == kept
+    await successor.close()
+
+
+async def test_an_owner_that_dies_with_two_ledgers_open_leaves_every_entry_of_both(
+    world: BookKeeperLogWorld,
+) -> None:
+    log = await own(world)
+
+    async def never(end: LedgerEnd) -> None:
+        raise MetadataUnavailableError("ZooKeeper does not answer")
+
+    log._maker.end = never  # type: ignore[method-assign]
+    kept = []
+    for number in range(5):
+        payload = bytes([number]) * 30_000
+        kept.append((await log.append([payload]), payload))
+        await asyncio.sleep(0.1)
+    assert len([ledger for ledger in log.record.ledgers if ledger.is_open]) == 2
+    assert entry_of(kept[0][0])[0] < entry_of(kept[-1][0])[0], "entries are in both"
+    await world.kill(log)
+    successor = await own(world)
+    assert await entries(successor) == kept
+    assert not any(ledger.is_open for ledger in successor.record.ledgers[:-1])
+    await successor.close()
+
+
+async def test_a_ledger_that_fails_behind_one_that_is_not_settled_is_replaced(
+    world: BookKeeperLogWorld,
+) -> None:
+    log = await own(world)
+    honest = log._maker.end
+    is_held = True
+
+    async def end(end: LedgerEnd) -> None:
+        if is_held:
+            raise MetadataUnavailableError("ZooKeeper does not answer")
+        await honest(end)
+
+    log._maker.end = end  # type: ignore[method-assign]
+    kept = []
+    for number in range(5):
+        payload = bytes([number]) * 30_000
+        kept.append((await log.append([payload]), payload))
+        await asyncio.sleep(0.1)
+    newest = log.record.ledgers[-1].ledger_id
+    tool = world.bookies.client()
+    await (await tool.open_fenced(newest)).close()
+    waiting = log.append([b"to the next one"])
+    await asyncio.sleep(1.0)
+    assert not waiting.done(), (
+        "nothing is acknowledged before the end of the former is written down"
+    )
+    is_held = False
+    kept.append((await waiting, b"to the next one"))
     await log.close()
     successor = await own(world)
     assert await entries(successor) == kept

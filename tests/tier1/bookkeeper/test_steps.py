@@ -5,7 +5,7 @@ each of them is the last of one run: without effect, or with an effect of which 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -24,6 +24,7 @@ from segmentstore.contracts.identifiers import BufferView, LogAddress
 from tests.contracts.durable_data_log_suite import entries, opened, payloads
 from tests.tier1.bookkeeper.worlds import PATH, SMALL, BookKeeperLogWorld
 from tier1.bookkeeper.ledgers import (
+    LabelledLedger,
     LedgerClient,
     LedgerId,
     LedgerReader,
@@ -142,6 +143,9 @@ class _StepLedgers:
 
     async def delete(self, ledger_id: LedgerId) -> None:
         await self._steps.take(lambda: self._real.delete(ledger_id), LedgerUnavailableError("lost"))
+
+    async def find_labelled(self, labels: Mapping[str, bytes]) -> list[LabelledLedger]:
+        return await self._real.find_labelled(labels)
 
     async def living_bookies(self) -> int:
         return await self._real.living_bookies()

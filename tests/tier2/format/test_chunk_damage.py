@@ -118,8 +118,11 @@ def test_h10_reserved_header_bytes_must_be_zero(place: int) -> None:
     ("start", "value", "word"),
     [
         (0, b"XX", "not a chunk header"),
-        (2, b"\0\2", "version"),
-        (4, b"\0\0\0\5", "flags"),
+        (2, b"\0\3", "unknown chunk version"),
+        (2, b"\0\2", "another version than that of its kind"),
+        (4, b"\0\0\0\1", "another version than that of its kind"),
+        (4, b"\0\0\0\4", "whose their times are"),
+        (4, b"\0\0\0\x09", "flags"),
         (8, b"\3", "compression"),
         (17, b"\0\0\0\0\0\0\0\1", "contradicts itself"),
         (33, b"\0\0\0\0\0\0\0\0", "contradicts itself"),

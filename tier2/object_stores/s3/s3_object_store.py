@@ -14,6 +14,7 @@ Invariants:
 """
 
 import asyncio
+import functools
 import re
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
@@ -24,9 +25,10 @@ from importlib import import_module
 from random import Random
 from typing import Any, TypedDict
 
-import aioboto3
 from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession, get_session
 from botocore.exceptions import ClientError, NoCredentialsError
+from botocore.loaders import Loader
 from crc32c import crc32c
 
 from segmentstore.contracts.errors import (
@@ -89,7 +91,7 @@ class S3ObjectStore:
     async def start(self) -> int:
         """Connect, and prove that conditional puts work. Raises StorageError, InvalidRequestError."""
         assert self._client is None, "the store is started already"
-        session = aioboto3.Session()
+        session = _new_session()
         await self._connect(session, None)
         try:
             await require_compare_and_set(
@@ -102,12 +104,12 @@ class S3ObjectStore:
             raise
         return 0
 
-    async def _connect(self, session: aioboto3.Session, credentials: object) -> None:
+    async def _connect(self, session: AioSession, credentials: object) -> None:
         settings = self._settings
         if settings.rust_reads:
             self._reads = RustReads(settings=settings, session=session)
         self._client = await self._stack.enter_async_context(
-            session.client(
+            session.create_client(
                 "s3",
                 region_name=settings.region,
                 endpoint_url=settings.endpoint_url or None,
@@ -121,7 +123,7 @@ class S3ObjectStore:
 
         The client library looks for them once. The former client stays open for what is under way with it.
         """
-        session = aioboto3.Session()
+        session = _new_session()
         found = await session.get_credentials()
         credentials = None if found is None else await found.get_frozen_credentials()
         if credentials is not None and credentials != self._credentials:
@@ -293,6 +295,18 @@ class S3ObjectStore:
 
     def _address(self, key: str) -> dict[str, str]:
         return {"Bucket": self._settings.bucket, "Key": self._full_key(key)}
+
+
+def _new_session() -> AioSession:
+    """It looks for credentials anew. The descriptions of AWS's services, megabytes to be parsed, are read once."""
+    session = get_session()
+    session.register_component("data_loader", _service_descriptions())
+    return session
+
+
+@functools.cache
+def _service_descriptions() -> Loader:
+    return get_session().get_component("data_loader")
 
 
 def _client_config(settings: S3Settings) -> AioConfig:
@@ -477,7 +491,7 @@ class RustReads:
     - Credentials are those that the other client found; they are asked for again before they are five minutes old.
     """
 
-    def __init__(self, *, settings: S3Settings, session: aioboto3.Session) -> None:
+    def __init__(self, *, settings: S3Settings, session: AioSession) -> None:
         """Raises InvalidRequestError if obstore is not installed."""
         try:
             # Optional: its types are not known where it is not installed.

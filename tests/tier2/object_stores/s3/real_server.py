@@ -1,7 +1,6 @@
-"""versitygw, a real S3 gateway over a file system: built by `go install` into a cache outside the checkout, once."""
+"""versitygw, a real S3 gateway over a file system, as the tests start it: with credentials and buckets of theirs."""
 
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -12,43 +11,28 @@ from pathlib import Path
 import aioboto3
 import pytest
 
-from tests.kept_tools import made_by_one
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.demo.s3_gateway import built_gateway, gateway_command, gateway_environment
 from tests.tier2.object_stores.s3.conftest import free_port
 
-PACKAGE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "segmentstore-tests" / "go"
 _NUMBERS = count(1)
 
 
 def gateway() -> Path:
-    program = CACHE / "versitygw"
-    with made_by_one(program):
-        if not program.exists():
-            build(program)
-    return program
-
-
-def build(program: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
-        sentence = "versitygw, the real S3 server of these tests, is built with Go: install Go (apt install golang)"
+    try:
+        return built_gateway()
+    except InvalidRequestError as error:
         if os.environ.get("CI"):
-            pytest.fail(sentence)
-        pytest.skip(sentence)
-    environment = {**os.environ, "GOBIN": str(program.parent)}
-    subprocess.run([go, "install", PACKAGE], check=True, env=environment, cwd=program.parent)
+            pytest.fail(str(error))
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
 def gateway_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     program, port = gateway(), free_port()
     directory = tmp_path_factory.mktemp("gateway")
-    environment = {
-        **os.environ,
-        "ROOT_ACCESS_KEY": "testkey",
-        "ROOT_SECRET_KEY": "testsecret1",
-    }
-    command = [str(program), "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(directory)]
+    environment = {**os.environ, **gateway_environment("testkey", "testsecret1")}
+    command = gateway_command(program, f"127.0.0.1:{port}", directory)
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

@@ -22,6 +22,7 @@ public final class AppendBenchmark {
     settings.setNumIOThreads(2);
     settings.setNumWorkerThreads(2);
     settings.setDelayEnsembleChange(true);
+    settings.setUseV2WireProtocol(true);
     int bytes = Integer.parseInt(arguments[1]);
     int outstanding = Integer.parseInt(arguments[2]);
     try (BookKeeper client = BookKeeper.newBuilder(settings).build()) {

@@ -5,6 +5,8 @@ import io.netty.buffer.PooledByteBufAllocator;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.util.Arrays;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
@@ -13,6 +15,7 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ExecutionException;
 import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.LedgerHandle;
@@ -20,6 +23,7 @@ import org.apache.bookkeeper.client.api.DigestType;
 import org.apache.bookkeeper.client.api.ReadHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.apache.bookkeeper.discover.RegistrationClient;
+import org.apache.bookkeeper.meta.LedgerManager;
 import org.apache.bookkeeper.net.BookieId;
 
 /**
@@ -31,6 +35,7 @@ import org.apache.bookkeeper.net.BookieId;
  */
 public final class LedgerBridge {
   private static final int HEADER_BYTES = 8;
+  private static final long ZOOKEEPER_MILLIS = 30_000;
   /** A code of ours: no room for an entry outside of the heap. */
   private static final int NO_MEMORY = -9998;
 
@@ -143,6 +148,52 @@ public final class LedgerBridge {
 
   public void delete(int number, long ledger) {
     watch(number, client.newDeleteLedgerOp().withLedgerId(ledger).execute());
+  }
+
+  /**
+   * The call's result has each ledger of the cluster with these labels, and all its labels. It asks ZooKeeper for one
+   * ledger after the other, in a thread of its own.
+   */
+  public void findLabelled(int number, Map<String, byte[]> labels) {
+    CompletableFuture<Map<Long, Map<String, byte[]>>> found = new CompletableFuture<>();
+    Thread walk =
+        new Thread(
+            () -> {
+              try {
+                found.complete(labelled(labels));
+              } catch (Throwable failed) {
+                found.completeExceptionally(failed);
+              }
+            },
+            "ledger-walk");
+    walk.setDaemon(true);
+    watch(number, found);
+    walk.start();
+  }
+
+  private Map<Long, Map<String, byte[]>> labelled(Map<String, byte[]> labels) throws Exception {
+    Map<Long, Map<String, byte[]>> found = new HashMap<>();
+    LedgerManager.LedgerRangeIterator ranges = client.getLedgerManager().getLedgerRanges(ZOOKEEPER_MILLIS);
+    while (ranges.hasNext()) {
+      for (long ledger : ranges.next().getLedgers()) {
+        Map<String, byte[]> its = labelsOf(ledger);
+        if (labels.entrySet().stream().allMatch(each -> Arrays.equals(each.getValue(), its.get(each.getKey())))) {
+          found.put(ledger, its);
+        }
+      }
+    }
+    return found;
+  }
+
+  private Map<String, byte[]> labelsOf(long ledger) throws Exception {
+    try {
+      return client.getLedgerManager().readLedgerMetadata(ledger).get().getValue().getCustomMetadata();
+    } catch (ExecutionException failed) {
+      if (failed.getCause() instanceof BKException.BKNoSuchLedgerExistsOnMetadataServerException) {
+        return Map.of(); // deleted meanwhile
+      }
+      throw failed;
+    }
   }
 
   /** The call's result is how many bookies take writes. */

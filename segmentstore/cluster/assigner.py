@@ -1,0 +1,268 @@
+"""What the leader does: reads nodes, reports and wishes, decides the next map, and commits it, for as long as it leads.
+
+Invariants:
+
+- A map is written by compare-and-set on the one that was read, in one commit with a check of the leader's epoch.
+- What is read is no older than the moment at which the round began; a change that comes during a round is followed by
+  another round.
+- Failures are in the map. The pauses behind them, and how long a container has run well, are this leader's own: a new
+  leader begins them anew, with the number of failures that the map has.
+- The first map of a cluster gives containers away when the nodes that were started together have had time to come.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final
+
+from segmentstore.cluster.leader import Leadership, LeadershipLostError
+from segmentstore.cluster.placement import (
+    Observed,
+    PlacementSettings,
+    first_assignment,
+    next_assignment,
+)
+from segmentstore.cluster.records import (
+    ASSIGNMENT_PATH,
+    NODES_PATH,
+    WISHES_PATH,
+    AssignmentMap,
+    NodeReport,
+    Wishes,
+    decode_assignment,
+    decode_node,
+    decode_report,
+    decode_wishes,
+    encode_assignment,
+    node_path,
+    report_path,
+)
+from segmentstore.contracts.cluster import ClusterNode
+from segmentstore.contracts.containers import HostId
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.coordination.coordination_store import (
+    CoordinationUnavailableError,
+    CreateValue,
+    SessionLostError,
+    SetValue,
+    ValueChangedError,
+)
+from segmentstore.runtime.backoff import Backoff
+from segmentstore.runtime.waiting import wait_for_event
+
+_LOG = logging.getLogger(__name__)
+
+_RETRY_SECONDS_FIRST: Final = 0.05
+_RETRY_SECONDS_MAX: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class AssignerSettings:
+    """Seconds and limits of the leader's decisions."""
+
+    failure_pause_seconds: float = 1.0
+    """Behind the first failure of a container; doubled with each that follows."""
+    failure_pause_seconds_max: float = 60.0
+    forgive_after_seconds: float = 300.0
+    """A container that has run for so long has no failures behind it."""
+    first_assignment_seconds: float = 2.0
+    """So long no node may have come or gone before the containers of a new cluster are given away."""
+    look_seconds_max: float = 5.0
+    """Everything is read this often though no change was told."""
+    placement: PlacementSettings = field(default_factory=PlacementSettings)
+
+
+class Assigner:
+    """One leadership's. run() until cancelled, or until the lead is lost."""
+
+    def __init__(
+        self, leadership: Leadership, *, container_count: int, settings: AssignerSettings
+    ) -> None:
+        self._leadership = leadership
+        self._store = leadership.session
+        self._container_count = container_count
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._map: AssignmentMap | None = None
+        self._map_version = -1
+        """Of the value that holds the map."""
+        self._node_ids: list[HostId] = []
+        self._nodes_since = 0.0
+        self._loads: dict[ContainerId, float] = {}
+        self._pauses: dict[tuple[ContainerId, int], float] = {}
+        """When the pause behind a failure of a container ends, by container and number of failures."""
+        self._running_since: dict[tuple[ContainerId, int], float] = {}
+        """Since when a container with failures behind it runs, by container and `since`."""
+
+    async def run(self) -> None:
+        """Raises LeadershipLostError, SessionLostError."""
+        backoff = Backoff(seconds_first=_RETRY_SECONDS_FIRST, seconds_max=_RETRY_SECONDS_MAX)
+        while True:
+            self._changed.clear()
+            try:
+                next_look = await self._round()
+            except (LeadershipLostError, SessionLostError):
+                raise
+            except (CoordinationUnavailableError, ValueChangedError) as error:
+                # A commit of this leader may have been made though its answer was lost: the map is read again.
+                _LOG.info("the assignment is decided again: %s", error)
+                self._map = None
+                await asyncio.sleep(backoff.next_seconds())
+                continue
+            backoff.reset()
+            await wait_for_event(
+                self._changed,
+                until=min(next_look, self._loop.time() + self._settings.look_seconds_max),
+            )
+
+    async def _round(self) -> float:
+        """Decide once; when the clock alone makes another decision due."""
+        if self._map is None:
+            await self._read_map()
+        assert self._map is not None, "it was read at the start of the round"
+        nodes = await self._read_nodes()
+        reports = await self._read_reports(nodes)
+        wishes = await self._read_wishes()
+        now = self._loop.time()
+        if self._waits_for_nodes(nodes, now):
+            return self._nodes_since + self._settings.first_assignment_seconds
+        for report in reports.values():
+            self._loads.update(report.loads)
+        observed = Observed(
+            nodes=nodes,
+            reports=reports,
+            wishes=wishes,
+            loads=self._loads,
+            held_back=self._held_back(now),
+            forgiven=self._forgiven(reports, now),
+        )
+        following = next_assignment(
+            self._map,
+            observed,
+            epoch=self._leadership.epoch,
+            settings=self._settings.placement,
+        )
+        if following is None:
+            return min(
+                (due for due in (*self._pauses.values(), *self._forgiveness()) if due > now),
+                default=inf,
+            )
+        await self._write(following)
+        return now
+
+    async def _write(self, following: AssignmentMap) -> None:
+        assert self._map is not None, "a map follows one that was read"
+        assert following.version == self._map.version + 1, (
+            f"a version was left out following={following.version} version={self._map.version}"
+        )
+        await self._leadership.commit(
+            [SetValue(ASSIGNMENT_PATH, encode_assignment(following), self._map_version)]
+        )
+        _log_changes(self._map, following)
+        self._map = following
+        self._map_version += 1
+
+    # --- what is read -----------------------------------------------------------------------------
+
+    async def _read_map(self) -> None:
+        found = await self._store.get(ASSIGNMENT_PATH)
+        if found is None:
+            first = first_assignment(self._container_count, epoch=self._leadership.epoch)
+            await self._leadership.commit([CreateValue(ASSIGNMENT_PATH, encode_assignment(first))])
+            self._map, self._map_version = first, 0
+            return
+        self._map, self._map_version = decode_assignment(found.value), found.version
+
+    async def _read_nodes(self) -> list[ClusterNode]:
+        nodes = []
+        for name in await self._store.children(NODES_PATH, changed=self._changed):
+            found = await self._store.get(node_path(HostId(name)))
+            if found is not None:
+                nodes.append(decode_node(found.value))
+        node_ids = [node.node_id for node in nodes]
+        if node_ids != self._node_ids:
+            self._node_ids = node_ids
+            self._nodes_since = self._loop.time()
+        return nodes
+
+    async def _read_reports(self, nodes: list[ClusterNode]) -> dict[HostId, NodeReport]:
+        reports = {}
+        for node in nodes:
+            found = await self._store.get(report_path(node.node_id), changed=self._changed)
+            if found is not None:
+                reports[node.node_id] = decode_report(found.value)
+        return reports
+
+    async def _read_wishes(self) -> Wishes:
+        found = await self._store.get(WISHES_PATH, changed=self._changed)
+        return Wishes() if found is None else decode_wishes(found.value)
+
+    # --- what the clock decides -------------------------------------------------------------------
+
+    def _waits_for_nodes(self, nodes: list[ClusterNode], now: float) -> bool:
+        assert self._map is not None, "it was read at the start of the round"
+        is_new = not any(each.since for each in self._map.containers.values())
+        since_change = now - self._nodes_since
+        return is_new and (not nodes or since_change < self._settings.first_assignment_seconds)
+
+    def _held_back(self, now: float) -> set[ContainerId]:
+        """Failed containers whose pause is not over. A failure that is new here begins its pause now."""
+        assert self._map is not None, "it was read at the start of the round"
+        before, self._pauses = self._pauses, {}
+        for container_id, each in self._map.containers.items():
+            if each.node is None and each.failure is not None and not each.failure.stays_down:
+                key = container_id, each.failure.count
+                due = before.get(key)
+                self._pauses[key] = now + self._pause(each.failure.count) if due is None else due
+        return {container_id for (container_id, _), due in self._pauses.items() if due > now}
+
+    def _pause(self, failures: int) -> float:
+        backoff = Backoff(
+            seconds_first=self._settings.failure_pause_seconds,
+            seconds_max=self._settings.failure_pause_seconds_max,
+        )
+        return [backoff.next_seconds() for _ in range(min(failures, 64))][-1]
+
+    def _forgiven(self, reports: dict[HostId, NodeReport], now: float) -> set[ContainerId]:
+        assert self._map is not None, "it was read at the start of the round"
+        before, self._running_since = self._running_since, {}
+        for container_id, each in self._map.containers.items():
+            if each.node is None or each.failure is None:
+                continue
+            report = reports.get(each.node, NodeReport())
+            if container_id in report.running and report.held.get(container_id) == each.since:
+                key = container_id, each.since
+                self._running_since[key] = before.get(key, now)
+        return {
+            container_id
+            for (container_id, _), since in self._running_since.items()
+            if now - since >= self._settings.forgive_after_seconds
+        }
+
+    def _forgiveness(self) -> list[float]:
+        """When the next one is due."""
+        return [
+            since + self._settings.forgive_after_seconds for since in self._running_since.values()
+        ]
+
+
+def _log_changes(before: AssignmentMap, after: AssignmentMap) -> None:
+    for container_id, each in after.containers.items():
+        was = before.containers[container_id]
+        if (each.node, each.leaving) != (was.node, was.leaving):
+            _LOG.info(
+                "container=%d assigned to=%s leaving=%s since=%d version=%d",
+                container_id,
+                each.node or "none",
+                each.leaving or "none",
+                each.since,
+                after.version,
+            )
+        if each.failure is not None and each.failure.stays_down and each.failure != was.failure:
+            _LOG.error(
+                "container=%d stays down until `retry` is asked for: %s",
+                container_id,
+                each.failure.cause,
+            )

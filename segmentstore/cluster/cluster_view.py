@@ -1,0 +1,130 @@
+"""Where containers are, as a process of the cluster hears of it: nodes and the map, read when they may have changed.
+
+Invariants:
+
+- What is shown is never older than what was shown before.
+- The map is read before the nodes are: a node that the map names is shown, unless it has gone.
+- While the coordination store does not answer, what was heard last stays.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from segmentstore.cluster.records import (
+    ASSIGNMENT_PATH,
+    LEADER_PATH,
+    NODES_PATH,
+    AssignmentMap,
+    LeaderRecord,
+    decode_assignment,
+    decode_leader,
+    decode_node,
+    node_path,
+)
+from segmentstore.contracts.cluster import ClusterNode
+from segmentstore.contracts.containers import HostId
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.coordination.coordination_store import (
+    CoordinationStore,
+    CoordinationUnavailableError,
+)
+from segmentstore.runtime.backoff import Backoff
+from segmentstore.runtime.waiting import wait_for_event
+
+LOOK_SECONDS_MAX: Final = 5.0
+"""Everything is read this often though no change was told."""
+_RETRY_SECONDS_FIRST: Final = 0.05
+_RETRY_SECONDS_MAX: Final = 1.0
+
+
+class ClusterView:
+    """Implements ContainerLocations. refresh() once before use, and run() from then on."""
+
+    def __init__(
+        self,
+        store: CoordinationStore,
+        *,
+        container_count: int,
+        random: Random,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_change` is called with no await behind every change of what is shown."""
+        self._store = store
+        self._container_count = container_count
+        self._random = random
+        self._on_change = on_change
+        self._map: AssignmentMap | None = None
+        self._nodes: dict[HostId, ClusterNode] = {}
+        self._leader: LeaderRecord | None = None
+        self._changed = asyncio.Event()
+        self._reading = asyncio.Lock()
+        self._reads_begun = 0
+
+    @property
+    def container_count(self) -> int:
+        return self._container_count
+
+    def owner_of(self, container_id: ContainerId) -> ClusterNode | None:
+        given = None if self._map is None else self._map.containers.get(container_id)
+        return None if given is None or given.node is None else self._nodes.get(given.node)
+
+    def nodes(self) -> Sequence[ClusterNode]:
+        return list(self._nodes.values())
+
+    def assignment(self) -> AssignmentMap | None:
+        """The whole map; None before the first leader has written one."""
+        return self._map
+
+    def leader(self) -> LeaderRecord | None:
+        """The controller that leads; None while there is none."""
+        return self._leader
+
+    async def refresh(self) -> None:
+        # One read serves every caller that came before it began.
+        begun = self._reads_begun
+        async with self._reading:
+            if self._reads_begun == begun:
+                await self._read()
+
+    async def run(self) -> None:
+        """Follow every change until cancelled."""
+        loop = asyncio.get_running_loop()
+        backoff = Backoff(
+            seconds_first=_RETRY_SECONDS_FIRST, seconds_max=_RETRY_SECONDS_MAX, random=self._random
+        )
+        while True:
+            self._changed.clear()
+            try:
+                async with self._reading:
+                    await self._read()
+            except CoordinationUnavailableError:
+                await asyncio.sleep(backoff.next_seconds())
+                continue
+            backoff.reset()
+            await wait_for_event(self._changed, until=loop.time() + LOOK_SECONDS_MAX)
+
+    async def _read(self) -> None:
+        self._reads_begun += 1
+        found = await self._store.get(ASSIGNMENT_PATH, changed=self._changed)
+        leader = await self._store.get(LEADER_PATH, changed=self._changed)
+        nodes: dict[HostId, ClusterNode] = {}
+        for name in await self._store.children(NODES_PATH, changed=self._changed):
+            node_id = HostId(name)
+            node = self._nodes.get(node_id) or await self._node(node_id)
+            if node is not None:
+                nodes[node_id] = node
+        before = (self._map, self._leader, self._nodes)
+        if found is not None:
+            assignment = decode_assignment(found.value)
+            if self._map is None or assignment.version > self._map.version:
+                self._map = assignment
+        self._leader = None if leader is None else decode_leader(leader.value)
+        self._nodes = nodes
+        if (self._map, self._leader, self._nodes) != before:
+            self._on_change()
+
+    async def _node(self, node_id: HostId) -> ClusterNode | None:
+        found = await self._store.get(node_path(node_id))
+        return None if found is None else decode_node(found.value)

@@ -1,0 +1,290 @@
+"""Which node gets which container: from the present map and what is known of nodes, the next map. Pure.
+
+In the order in which it is decided:
+
+1. A container of a node that is gone is given to none; so is one that the node reports as failed. One that was
+   leaving a node has left when that node is gone, or follows a version without the container and does not hold it.
+2. A container that is given to none, leaves none, and is not held back, goes to a pinned node, else to the node with
+   the least load, and rather to another than the one where it failed last.
+3. Of containers that are well where they are some begin to move: those of drained nodes, those that are pinned
+   elsewhere, and those whose move makes loads more even. At most `moves_at_once` are given to none by that.
+
+Invariants:
+
+- A map gives a container to a registered node, and never to one while another may hold it.
+- A container moves only if it gains by it: what is on a node that is neither drained nor too full, and not pinned
+  elsewhere, stays.
+- Loads that differ from one another are figures of a moment: a difference below a quarter of the mean moves nothing,
+  unless a person asks for it.
+- What stays down is given to no node; a person has to ask for another attempt.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from segmentstore.cluster.records import (
+    AssignedContainer,
+    AssignmentMap,
+    FailureRecord,
+    FailureReport,
+    NodeReport,
+    Wishes,
+    is_named,
+)
+from segmentstore.contracts.cluster import ClusterNode
+from segmentstore.contracts.containers import HostId
+from segmentstore.contracts.identifiers import ContainerId
+
+_UNIT_LOAD = 1.0
+_UNEVEN_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSettings:
+    """Limits of what the leader decides."""
+
+    same_failure_count: int = 5
+    """After so many failures of one lasting kind in a row a container stays down."""
+    moves_at_once: int = 4
+    """Containers that are given to none because of a move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the leader has read."""
+
+    nodes: Sequence[ClusterNode]
+    reports: Mapping[HostId, NodeReport] = field(default_factory=dict)
+    wishes: Wishes = field(default_factory=Wishes)
+    loads: Mapping[ContainerId, float] = field(default_factory=dict)
+    """Of each container that was ever reported with one, the last; 1 is what another counts as."""
+    held_back: AbstractSet[ContainerId] = frozenset()
+    """Failed containers whose pause is not over."""
+    forgiven: AbstractSet[ContainerId] = frozenset()
+    """Containers that have run well for long enough since their last failure."""
+
+
+def next_assignment(
+    current: AssignmentMap, observed: Observed, *, epoch: int, settings: PlacementSettings
+) -> AssignmentMap | None:
+    """The map that follows, or None if nothing is to be changed."""
+    planning = _Planning(current, observed, settings)
+    planning.note_what_happened()
+    planning.place()
+    planning.move()
+    if planning.containers == current.containers and planning.rebalanced == current.rebalanced:
+        return None
+    return AssignmentMap(planning.version, epoch, planning.containers, planning.rebalanced)
+
+
+def first_assignment(container_count: int, *, epoch: int) -> AssignmentMap:
+    """Of a cluster without a map: each container is given to none."""
+    return AssignmentMap(
+        1, epoch, {ContainerId(n): AssignedContainer() for n in range(container_count)}
+    )
+
+
+class _Planning:
+    """One decision. Loads and counts are kept as they will be when what is under way has ended."""
+
+    def __init__(
+        self, current: AssignmentMap, observed: Observed, settings: PlacementSettings
+    ) -> None:
+        self.version = current.version + 1
+        self.containers = dict(sorted(current.containers.items()))
+        self.rebalanced = current.rebalanced
+        self._observed = observed
+        self._settings = settings
+        self._nodes = {node.node_id: node for node in observed.nodes}
+        self._reports = observed.reports
+        self._wishes = observed.wishes
+        self._drained = {
+            node_id
+            for node_id in self._nodes
+            if any(is_named(node_id, name) for name in observed.wishes.drained)
+        }
+        self._load_of = observed.loads
+        self._loads = dict.fromkeys(self._nodes, 0.0)
+        self._counts = dict.fromkeys(self._nodes, 0)
+
+    # --- what happened ----------------------------------------------------------------------------
+
+    def note_what_happened(self) -> None:
+        for container_id, each in self.containers.items():
+            self.containers[container_id] = self._noted(container_id, each)
+
+    def _noted(self, container_id: ContainerId, each: AssignedContainer) -> AssignedContainer:
+        if each.leaving is not None and self._has_left(container_id, each, each.leaving):
+            each = replace(each, leaving=None)
+        if each.node is not None:
+            report = self._reports.get(each.node, NodeReport())
+            failure = report.failed.get(container_id)
+            if failure is not None and failure.since == each.since:
+                record = self._failure(each, each.node, failure)
+                each = AssignedContainer(None, self.version, None, record)
+            elif each.node not in self._nodes:
+                each = AssignedContainer(None, self.version, None, each.failure)
+        if each.failure is None:
+            return each
+        retry = self._wishes.retries.get(container_id, 0)
+        if each.failure.stays_down and retry > each.failure.retry:
+            return replace(
+                each, failure=replace(each.failure, stays_down=False, same_count=0, retry=retry)
+            )
+        if container_id in self._observed.forgiven and each.node is not None:
+            return replace(each, failure=None)
+        return each
+
+    def _has_left(self, container_id: ContainerId, each: AssignedContainer, node: HostId) -> bool:
+        if node not in self._nodes:
+            return True
+        report = self._reports.get(node)
+        return (
+            report is not None and report.version >= each.since and container_id not in report.held
+        )
+
+    def _failure(
+        self, each: AssignedContainer, node: HostId, failure: FailureReport
+    ) -> FailureRecord:
+        before = each.failure
+        is_lasting = failure.kind not in ("", "passing")
+        same = 1 if before is None or before.kind != failure.kind else before.same_count + 1
+        return FailureRecord(
+            count=1 if before is None else before.count + 1,
+            node=node,
+            cause=failure.cause,
+            kind=failure.kind,
+            same_count=same if is_lasting else 0,
+            stays_down=failure.kind == "corrupt"
+            or (is_lasting and same >= self._settings.same_failure_count),
+            retry=0 if before is None else before.retry,
+        )
+
+    # --- places -----------------------------------------------------------------------------------
+
+    def place(self) -> None:
+        for container_id, each in self.containers.items():
+            if each.node is not None:
+                self._count(container_id, each.node)
+        waiting = [
+            c
+            for c, each in self.containers.items()
+            if each.node is None and not (each.failure is not None and each.failure.stays_down)
+        ]
+        for container_id in sorted(waiting, key=lambda c: (-self._load(c), c)):
+            each = self.containers[container_id]
+            target = self._target(container_id, each)
+            if target is None:
+                continue
+            # One that cannot be given yet counts where it will be, so that the next ones are placed beside it.
+            self._count(container_id, target)
+            has_just_failed = each.failure is not None and each.since == self.version
+            is_held_back = has_just_failed or container_id in self._observed.held_back
+            if each.leaving is None and not is_held_back:
+                self.containers[container_id] = replace(each, node=target, since=self.version)
+
+    def _target(self, container_id: ContainerId, each: AssignedContainer) -> HostId | None:
+        """The best node with room; None if there is none."""
+        pinned = self._pinned_node(container_id)
+        if pinned is not None and self._has_room(pinned):
+            return pinned
+        failed_at = None if each.failure is None else each.failure.node
+        candidates = [n for n in self._nodes if self._has_room(n)]
+        # If every node is drained, one of them is better than none.
+        candidates = [n for n in candidates if n not in self._drained] or candidates
+        return min(
+            candidates,
+            key=lambda n: (n == failed_at, self._loads[n], self._counts[n], n),
+            default=None,
+        )
+
+    def _pinned_node(self, container_id: ContainerId) -> HostId | None:
+        name = self._wishes.pinned.get(container_id)
+        if name is None:
+            return None
+        named = [n for n in self._nodes if is_named(n, name) and n not in self._drained]
+        return min(named, default=None)
+
+    def _has_room(self, node_id: HostId) -> bool:
+        capacity = self._nodes[node_id].capacity
+        return not capacity or self._counts[node_id] < capacity
+
+    def _count(self, container_id: ContainerId, node_id: HostId, sign: int = 1) -> None:
+        self._loads[node_id] += sign * self._load(container_id)
+        self._counts[node_id] += sign
+
+    def _load(self, container_id: ContainerId) -> float:
+        return self._load_of.get(container_id, _UNIT_LOAD)
+
+    # --- moves ------------------------------------------------------------------------------------
+
+    def move(self) -> None:
+        under_way = sum(
+            each.node is None and each.failure is None for each in self.containers.values()
+        )
+        room = max(0, self._settings.moves_at_once - under_way)
+        for container_id, target in self._wanted_moves(room):
+            each = self.containers[container_id]
+            assert each.node is not None, f"a container that moves is somewhere {container_id=}"
+            self._count(container_id, each.node, -1)
+            self._count(container_id, target)
+            self.containers[container_id] = replace(
+                each, node=None, since=self.version, leaving=each.node
+            )
+            room -= 1
+        if room and self._wishes.rebalance > self.rebalanced and self._evening_move(0.0) is None:
+            self.rebalanced = self._wishes.rebalance
+
+    def _wanted_moves(self, room: int) -> Iterator[tuple[ContainerId, HostId]]:
+        """At most `room`; each is asked for when the one before it has been counted."""
+        settled = [(c, each.node) for c, each in self.containers.items() if each.node is not None]
+        for container_id, node in settled:
+            if room <= 0:
+                return
+            target = self._forced_target(container_id, node)
+            if target is not None:
+                room -= 1
+                yield container_id, target
+        is_asked = self._wishes.rebalance > self.rebalanced
+        while room > 0:
+            found = self._evening_move(0.0 if is_asked else _UNEVEN_SHARE)
+            if found is None:
+                return
+            room -= 1
+            yield found
+
+    def _forced_target(self, container_id: ContainerId, node: HostId) -> HostId | None:
+        """Where a container of a drained node goes, or one that is pinned elsewhere; None if it stays."""
+        pinned = self._pinned_node(container_id)
+        if pinned is not None:
+            return pinned if pinned != node and self._has_room(pinned) else None
+        if node not in self._drained:
+            return None
+        others = [n for n in self._nodes if n not in self._drained and self._has_room(n)]
+        return min(others, key=lambda n: (self._loads[n], self._counts[n], n), default=None)
+
+    def _evening_move(self, slack_share: float) -> tuple[ContainerId, HostId] | None:
+        """The move from the fullest to the emptiest node that makes them most alike, if it is worth it."""
+        open_nodes = [n for n in self._nodes if n not in self._drained]
+        targets = [n for n in open_nodes if self._has_room(n)]
+        if len(open_nodes) < 2 or not targets:
+            return None
+        fullest = max(open_nodes, key=lambda n: (self._loads[n], n))
+        emptiest = min(targets, key=lambda n: (self._loads[n], n))
+        gap = self._loads[fullest] - self._loads[emptiest]
+        if self._load_of:
+            mean = sum(self._loads[n] for n in open_nodes) / len(open_nodes)
+            if gap <= slack_share * mean:
+                return None
+        movable = [
+            c
+            for c, each in self.containers.items()
+            if each.node == fullest
+            and self._pinned_node(c) is None
+            and 0 < self._load(c) < gap
+            # It would not be placed there.
+            and not (each.failure is not None and each.failure.node == emptiest)
+        ]
+        best = min(movable, key=lambda c: (abs(gap - 2 * self._load(c)), c), default=None)
+        return None if best is None else (best, emptiest)

@@ -1,0 +1,198 @@
+"""Keeps a process a node of its cluster: one session after another, each with a container manager of its own.
+
+    a session   register under a new node id; run what the leader assigns to it; report
+    it ends     when it is lost: every container stops, and only then the process registers anew
+    drain       the node wishes to have no containers, and waits until the leader has moved them away
+
+Invariants:
+
+- A container runs for one session. Its task has ended before the next session begins.
+- In the turn in which a lease is found lost all containers are told to stop. The lease says "not valid" from before
+  that until the next session has one.
+- The process does not end for the loss of a session: a ZooKeeper that is away is a wait.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from random import Random
+from typing import Protocol
+
+from segmentstore.cluster.cluster_state import change_wishes, with_drained, without_drained
+from segmentstore.cluster.node_session import NodeSession
+from segmentstore.contracts.containers import HostId
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.coordination.coordination_store import CoordinationStore
+from segmentstore.host.container_manager import ContainerManager
+from segmentstore.runtime.backoff import Backoff
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS_FIRST = 0.1
+_RETRY_SECONDS_MAX = 2.0
+_LOOK_SECONDS = 0.05
+_FORGET_SECONDS_MAX = 2.0
+_NO_NODE = HostId("")
+
+
+class RegisterNode(Protocol):
+    """Makes the session of one node id; `on_lost` is called in the turn in which its lease is found lost."""
+
+    def __call__(self, on_lost: Callable[[], None]) -> Awaitable[NodeSession]: ...
+
+
+class NodeMembership:
+    """run() until cancelled; drain() before that, if there is time. Implements Lease for all of its sessions."""
+
+    def __init__(
+        self,
+        *,
+        register: RegisterNode,
+        store: CoordinationStore,
+        running: Callable[[], Collection[ContainerId]],
+        manager_of: Callable[[NodeSession], ContainerManager],
+        can_drain: Callable[[HostId], bool],
+        random: Random,
+    ) -> None:
+        """`running`: the containers that take requests here.
+
+        `can_drain`: whether there is a leader, and another node that takes containers.
+        """
+        self._register = register
+        self._store = store
+        self._running = running
+        self._manager_of = manager_of
+        self._can_drain = can_drain
+        self._random = random
+        self._session: NodeSession | None = None
+        self._managing: asyncio.Task[None] | None = None
+        self._registered = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._drained = _NO_NODE
+        self._why = "it has not registered yet"
+        self._sessions = 0
+
+    @property
+    def node_id(self) -> HostId:
+        """Of the present session; empty while there is none."""
+        return _NO_NODE if self._session is None else self._session.node.node_id
+
+    @property
+    def leader_epoch(self) -> int:
+        """Of the newest leader that has assigned something in the present session; 0 before that."""
+        return 0 if self._session is None else self._session.assignments.leader_epoch
+
+    def is_valid(self) -> bool:
+        """As Lease says."""
+        return self._session is not None and self._session.lease.is_valid()
+
+    async def wait_until_settled(self) -> None:
+        """Until it is registered, and every container of its first assignment has started or has failed to."""
+        await self._settled.wait()
+
+    async def wait_until_registered(self) -> None:
+        """For the first time."""
+        await self._registered.wait()
+
+    async def run(self) -> None:
+        """Session after session; when it is cancelled every container has been closed."""
+        backoff = Backoff(
+            seconds_first=_RETRY_SECONDS_FIRST, seconds_max=_RETRY_SECONDS_MAX, random=self._random
+        )
+        while True:
+            try:
+                await self._one_session(backoff)
+            except* SegmentStoreError as losses:
+                error = _first(losses)
+                if error.kind is not ErrorKind.UNAVAILABLE:
+                    raise
+                self._why = str(error)
+                logger.warning("not a node of the cluster now: %s", error)
+            await asyncio.sleep(backoff.next_seconds())
+
+    async def _one_session(self, backoff: Backoff) -> None:
+        session = await self._register(self._lost)
+        backoff.reset()
+        try:
+            manager = self._manager_of(session)
+            self._session = session
+            self._sessions += 1
+            self._registered.set()
+            logger.info("registered node=%s", session.node.node_id)
+            async with asyncio.TaskGroup() as group:
+                self._managing = group.create_task(manager.run(), name="container manager")
+                settling = group.create_task(self._note_settled(manager))
+                try:
+                    await session.run()
+                finally:
+                    settling.cancel()
+                    # Told to stop, and awaited by the group: containers close before the registration goes.
+                    self._managing.cancel()
+        finally:
+            self._session = self._managing = None
+            await session.close()
+
+    async def _note_settled(self, manager: ContainerManager) -> None:
+        await manager.wait_until_settled()
+        self._settled.set()
+
+    def _lost(self) -> None:
+        """With no await behind the loss: containers are told to stop."""
+        logger.error("the session of node=%s is lost; its containers stop", self.node_id)
+        if self._managing is not None:
+            self._managing.cancel()
+
+    async def drain(self, seconds_max: float) -> None:
+        """Returns when no container is here any more, when no other node can take them, or when the time is over."""
+        node_id = self.node_id
+        if not node_id or seconds_max <= 0 or not self._can_drain(node_id):
+            return
+        logger.info("draining node=%s", node_id)
+        self._drained = node_id
+        try:
+            async with asyncio.timeout(seconds_max):
+                await change_wishes(self._store, lambda wishes: with_drained(wishes, node_id))
+                while self.node_id == node_id and self._running() and self._can_drain(node_id):  # noqa: ASYNC110 (each is told elsewhere)
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError:
+            left = list(self._running())
+            logger.warning("not drained within seconds=%g containers=%s", seconds_max, left)
+        except SegmentStoreError as error:
+            logger.warning("cannot drain: %s", error)
+
+    async def forget_drain(self) -> None:
+        """Behind run(): the id is never used again, so what was wished for it by drain() is taken back."""
+        node_id = self._drained
+        if not node_id:
+            return
+        try:
+            async with asyncio.timeout(_FORGET_SECONDS_MAX):
+                await change_wishes(self._store, lambda wishes: without_drained(wishes, [node_id]))
+        except (TimeoutError, SegmentStoreError) as error:
+            logger.warning("the wish to drain node=%s stays: %s", node_id, error)
+
+    def complaints(self) -> list[str]:
+        """For `/health`."""
+        if self.is_valid():
+            return []
+        return [f"the process is not a node of the cluster now: {self._why}"]
+
+    def metrics(self) -> Mapping[str, float]:
+        """What `/metrics` shows of it."""
+        session = self._session
+        return {
+            "cluster_lease_seconds": 0.0 if session is None else session.lease.seconds_left,
+            "cluster_heartbeat_seconds": 0.0
+            if session is None
+            else session.lease.heartbeat_seconds,
+            "cluster_sessions_total": float(self._sessions),
+        }
+
+
+def _first(group: BaseExceptionGroup[SegmentStoreError]) -> SegmentStoreError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, SegmentStoreError), f"another error {error!r}"
+    return error

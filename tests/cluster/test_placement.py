@@ -1,0 +1,374 @@
+"""What the leader decides: by examples, and for random histories of nodes, failures and wishes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segmentstore.cluster.placement import (
+    Observed,
+    PlacementSettings,
+    first_assignment,
+    next_assignment,
+)
+from segmentstore.cluster.records import (
+    AssignmentMap,
+    FailureReport,
+    NodeReport,
+    Wishes,
+    decode_assignment,
+    decode_report,
+    decode_wishes,
+    encode_assignment,
+    encode_report,
+    encode_wishes,
+)
+from segmentstore.contracts.cluster import ClusterNode
+from segmentstore.contracts.containers import HostId
+from segmentstore.contracts.identifiers import ContainerId
+
+SETTINGS = PlacementSettings(same_failure_count=3, moves_at_once=2)
+EPOCH = 1
+
+
+def node(name: str, capacity: int = 0) -> ClusterNode:
+    return ClusterNode(HostId(f"{name}-1"), f"{name}:80", f"{name}:81", capacity, "1")
+
+
+A, B, C = node("a"), node("b"), node("c")
+
+
+@dataclass
+class Cluster:
+    """Nodes that follow the map as soon as they are told to, and a leader that decides when it is told to."""
+
+    map: AssignmentMap
+    nodes: dict[HostId, ClusterNode] = field(default_factory=dict)
+    followed: dict[HostId, AssignmentMap] = field(default_factory=dict)
+    held: dict[HostId, dict[ContainerId, int]] = field(default_factory=dict)
+    failed: dict[HostId, dict[ContainerId, FailureReport]] = field(default_factory=dict)
+    loads: Mapping[ContainerId, float] = field(default_factory=dict)
+    wishes: Wishes = field(default_factory=Wishes)
+    moves: int = 0
+
+    @classmethod
+    def of(cls, container_count: int, *nodes: ClusterNode) -> "Cluster":
+        made = cls(first_assignment(container_count, epoch=EPOCH))
+        for each in nodes:
+            made.join(each)
+        return made
+
+    def join(self, joined: ClusterNode) -> None:
+        self.nodes[joined.node_id] = joined
+        self.held[joined.node_id] = {}
+        self.failed[joined.node_id] = {}
+
+    def leave(self, node_id: HostId) -> None:
+        for values in (self.nodes, self.followed, self.held, self.failed):
+            values.pop(node_id, None)
+
+    def follow(self, node_id: HostId) -> None:
+        """The node takes the present map: what was taken away is closed, what was given is started."""
+        self.followed[node_id] = self.map
+        given = self.map.given_to(node_id)
+        failed = {c: each for c, each in self.failed[node_id].items() if given.get(c) == each.since}
+        self.failed[node_id] = failed
+        self.held[node_id] = {c: since for c, since in given.items() if c not in failed}
+        self.check()
+
+    def fail(self, node_id: HostId, container: ContainerId, kind: str = "passing") -> None:
+        since = self.held[node_id].pop(container, None)
+        if since is not None:
+            self.failed[node_id][container] = FailureReport(since, "a cause", kind)
+
+    def decide(self, held_back: frozenset[ContainerId] = frozenset()) -> bool:
+        reports = {
+            node_id: NodeReport(
+                self.followed[node_id].version if node_id in self.followed else 0,
+                dict(self.held[node_id]),
+                sorted(self.held[node_id]),
+                dict(self.failed[node_id]),
+            )
+            for node_id in self.nodes
+        }
+        reports = {n: decode_report(encode_report(each)) for n, each in reports.items()}
+        observed = Observed(
+            nodes=list(self.nodes.values()),
+            reports=reports,
+            wishes=decode_wishes(encode_wishes(self.wishes)),
+            loads=self.loads,
+            held_back=held_back,
+        )
+        found = next_assignment(self.map, observed, epoch=EPOCH, settings=SETTINGS)
+        if found is None:
+            return False
+        assert found.version == self.map.version + 1
+        for container, each in found.containers.items():
+            before = self.map.containers[container]
+            if (each.node, each.since) != (before.node, before.since):
+                assert each.since == found.version, "a change that keeps its since"
+            assert each.node is None or each.node in self.nodes
+            self.moves += each.leaving is not None and before.leaving is None
+        self.map = decode_assignment(encode_assignment(found))
+        assert self.map == found, "a value that is read as another"
+        self.check()
+        return True
+
+    def settle(self) -> None:
+        """Everything that is to happen happens, with no fault."""
+        for _ in range(20 + 6 * len(self.map.containers)):
+            changed = self.decide()
+            for node_id in self.nodes:
+                self.follow(node_id)
+            if not changed and not self.decide():
+                return
+        raise AssertionError(f"it does not settle {self.map=}")
+
+    def check(self) -> None:
+        """No container is held by two, or held by one and given to another."""
+        for container, each in self.map.containers.items():
+            holders = [n for n, held in self.held.items() if container in held]
+            assert len(holders) <= 1, f"two hold {container=} {holders=}"
+            if each.node is not None and holders:
+                assert holders == [each.node], f"given while another holds it {container=} {each=}"
+        self.map.check()
+
+    def counts(self) -> list[int]:
+        return sorted(len(self.map.given_to(n)) for n in self.nodes)
+
+
+def cid(number: int) -> ContainerId:
+    return ContainerId(number)
+
+
+def test_containers_are_spread_evenly() -> None:
+    cluster = Cluster.of(8, A, B, C)
+    cluster.settle()
+    assert cluster.counts() == [2, 3, 3]
+    assert cluster.moves == 0
+
+
+def test_a_dead_node_loses_its_containers_and_no_other_container_moves() -> None:
+    cluster = Cluster.of(9, A, B, C)
+    cluster.settle()
+    before = cluster.map
+    cluster.leave(A.node_id)
+    cluster.settle()
+    assert cluster.moves == 0
+    for container, each in before.containers.items():
+        if each.node != A.node_id:
+            assert cluster.map.containers[container] == each
+    assert cluster.counts() == [4, 5]
+
+
+def test_a_new_node_gets_its_share_by_as_few_moves_as_are_needed() -> None:
+    cluster = Cluster.of(9, A, B)
+    cluster.settle()
+    cluster.join(C)
+    cluster.settle()
+    assert cluster.counts() == [3, 3, 3]
+    assert cluster.moves == 3
+
+
+def test_a_container_is_given_away_only_when_its_old_node_has_closed_it() -> None:
+    cluster = Cluster.of(2, A, B)
+    cluster.settle()
+    moved = next(iter(cluster.map.given_to(A.node_id)))
+    cluster.wishes = Wishes(drained=["a"])
+    assert cluster.decide()
+    assert cluster.map.containers[moved].leaving == A.node_id
+    assert not cluster.decide(), "the old node has not followed"
+    cluster.follow(B.node_id)
+    assert not cluster.decide(), "the old node has not followed"
+    cluster.follow(A.node_id)
+    assert cluster.decide()
+    assert cluster.map.containers[moved].node == B.node_id
+    assert cluster.map.containers[moved].since == cluster.map.version
+
+
+def test_a_report_of_an_older_version_does_not_show_that_a_container_has_gone() -> None:
+    cluster = Cluster.of(1, A)
+    assert cluster.decide()  # it is given, and the node has not heard
+    cluster.join(B)
+    cluster.wishes = Wishes(drained=["a"])
+    assert cluster.decide()
+    assert cluster.map.containers[cid(0)].leaving == A.node_id
+    assert not cluster.decide(), "the node may be about to start it"
+
+
+def test_moves_are_made_few_at_once() -> None:
+    cluster = Cluster.of(8, A, B)
+    cluster.settle()
+    cluster.wishes = Wishes(drained=["a-1"])
+    assert cluster.decide()
+    assert sum(each.node is None for each in cluster.map.containers.values()) == 2
+    cluster.settle()
+    assert cluster.counts() == [0, 8]
+
+
+def test_what_is_on_a_drained_node_stays_if_no_other_node_takes_it() -> None:
+    cluster = Cluster.of(4, A)
+    cluster.settle()
+    cluster.wishes = Wishes(drained=["a"])
+    cluster.settle()
+    assert cluster.counts() == [4]
+    cluster.join(node("d", capacity=1))
+    cluster.settle()
+    assert cluster.counts() == [1, 3]
+
+
+def test_a_pinned_container_goes_to_its_node_and_stays_there() -> None:
+    cluster = Cluster.of(6, A, B, C)
+    cluster.settle()
+    cluster.wishes = Wishes(pinned={cid(n): "b" for n in range(5)})
+    cluster.settle()
+    assert {cid(n) for n in range(5)} <= cluster.map.given_to(B.node_id).keys()
+    cluster.leave(B.node_id)
+    cluster.settle()
+    assert cluster.counts() == [3, 3]
+    cluster.join(replace(B, node_id=HostId("b-2")))
+    cluster.settle()
+    assert {cid(n) for n in range(5)} <= cluster.map.given_to(HostId("b-2")).keys()
+
+
+def test_capacity_is_kept_and_what_finds_no_room_waits() -> None:
+    cluster = Cluster.of(5, node("a", capacity=2), node("b", capacity=1))
+    cluster.settle()
+    assert cluster.counts() == [1, 2]
+    cluster.join(C)
+    cluster.settle()
+    assert sum(cluster.counts()) == 5
+    assert cluster.counts() == [1, 2, 2]
+
+
+def test_a_failed_container_waits_for_its_pause_and_starts_elsewhere() -> None:
+    cluster = Cluster.of(2, A, B)
+    cluster.settle()
+    failed = next(iter(cluster.map.given_to(A.node_id)))
+    cluster.fail(A.node_id, failed)
+    held_back = frozenset([failed])
+    assert cluster.decide(held_back)
+    assert cluster.map.containers[failed].node is None
+    assert not cluster.decide(held_back)
+    cluster.settle()
+    assert cluster.map.containers[failed].node == B.node_id
+    record = cluster.map.containers[failed].failure
+    assert record is not None
+    assert (record.count, record.node, record.kind) == (1, A.node_id, "passing")
+
+
+def test_a_corrupt_container_stays_down_until_a_person_asks() -> None:
+    cluster = Cluster.of(2, A, B)
+    cluster.settle()
+    failed = next(iter(cluster.map.given_to(A.node_id)))
+    cluster.fail(A.node_id, failed, "corrupt")
+    cluster.settle()
+    assert cluster.map.containers[failed].node is None
+    cluster.wishes = Wishes(retries={failed: 1})
+    cluster.settle()
+    assert cluster.map.containers[failed].node is not None
+
+
+def test_the_same_lasting_failure_again_and_again_keeps_a_container_down() -> None:
+    cluster = Cluster.of(1, A, B)
+    for _ in range(SETTINGS.same_failure_count):
+        cluster.settle()
+        at = cluster.map.containers[cid(0)].node
+        assert at is not None
+        cluster.fail(at, cid(0), "lasting: ValueError in codec.py:3")
+    cluster.settle()
+    assert cluster.map.containers[cid(0)].node is None
+
+
+def test_a_failure_of_an_earlier_time_at_the_node_is_not_counted() -> None:
+    cluster = Cluster.of(1, A)
+    cluster.settle()
+    cluster.fail(A.node_id, cid(0))
+    late = dict(cluster.failed[A.node_id])
+    cluster.settle()
+    cluster.failed[A.node_id] = late
+    assert not cluster.decide()
+
+
+def test_loads_decide_where_a_container_goes_and_small_differences_move_nothing() -> None:
+    cluster = Cluster.of(6, A, B)
+    cluster.settle()
+    on_a, on_b = (sorted(cluster.map.given_to(n)) for n in (A.node_id, B.node_id))
+    cluster.loads = {on_a[0]: 1.2, on_a[1]: 1.0, on_a[2]: 1.0, **dict.fromkeys(on_b, 1.0)}
+    cluster.settle()
+    assert cluster.moves == 0
+    cluster.loads = {on_a[0]: 5.0, on_a[1]: 4.0, on_a[2]: 1.0, **dict.fromkeys(on_b, 1.0)}
+    cluster.settle()
+    assert cluster.moves == 1
+    assert (cluster.map.containers[on_a[0]].node, cluster.map.containers[on_a[1]].node) in (
+        (A.node_id, B.node_id),
+        (B.node_id, A.node_id),
+    )
+
+
+def test_rebalancing_is_done_once_for_each_time_it_is_asked_for() -> None:
+    cluster = Cluster.of(6, A, B)
+    cluster.settle()
+    on_a, on_b = (sorted(cluster.map.given_to(n)) for n in (A.node_id, B.node_id))
+    cluster.loads = {on_a[0]: 1.3, on_a[1]: 1.3, on_a[2]: 0.1, **dict.fromkeys(on_b, 0.8)}
+    cluster.settle()
+    assert cluster.moves == 0
+    cluster.wishes = Wishes(rebalance=1)
+    cluster.settle()
+    assert cluster.moves == 1
+    assert cluster.map.rebalanced == 1
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["join", "leave", "follow", "follow", "decide", "decide", "fail", "wish", "load"]
+        ),
+        st.integers(0, 4),
+        st.integers(0, 6),
+    ),
+    max_size=60,
+)
+
+
+@given(EVENTS)
+def test_in_any_history_no_container_is_at_two_nodes_and_all_of_them_find_a_place(
+    events: list[tuple[str, int, int]],
+) -> None:
+    cluster = Cluster.of(7)
+    incarnations = 0
+    for what, number, other in events:
+        living = sorted(cluster.nodes)
+        at = living[number % len(living)] if living else None
+        match what:
+            case "join" if len(living) < 4:
+                incarnations += 1
+                name = HostId(f"n{number}-{incarnations}")
+                cluster.join(ClusterNode(name, "", "", [0, 0, 3][number % 3], ""))
+            case "leave" if at is not None:
+                cluster.leave(at)
+            case "follow" if at is not None:
+                cluster.follow(at)
+            case "decide":
+                cluster.decide(frozenset([cid(other)]) if number else frozenset())
+            case "fail" if at is not None:
+                cluster.fail(at, cid(other), ["passing", "corrupt", "lasting: x"][number % 3])
+            case "wish":
+                cluster.wishes = Wishes(
+                    drained=[f"n{number}"] if other % 2 else [],
+                    pinned={cid(other): f"n{number}"} if other > 3 else {},
+                    rebalance=cluster.wishes.rebalance + (other == 2),
+                    retries={cid(other): number},
+                )
+            case "load":
+                cluster.loads = {**cluster.loads, cid(other): float(number)}
+    cluster.join(ClusterNode(HostId("last-1"), "", "", 0, ""))
+    cluster.settle()
+    for each in cluster.map.containers.values():
+        assert each.leaving is None
+        is_down = each.failure is not None and each.failure.stays_down
+        assert (each.node is None) == is_down, f"{each=}"
+    settled = cluster.map
+    assert not cluster.decide()
+    assert cluster.map is settled

@@ -1,0 +1,172 @@
+"""A process that is a node of its cluster, session after session."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from segmentstore.cluster.cluster_state import read_cluster_state
+from segmentstore.cluster.node_session import NodeSession
+from segmentstore.cluster.records import (
+    ASSIGNMENT_PATH,
+    AssignedContainer,
+    AssignmentMap,
+    decode_assignment,
+    encode_assignment,
+)
+from segmentstore.contracts.containers import HostId
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.host.container_manager import ContainerManager
+from segmentstore.host.container_registry import ContainerRegistry
+from segmentstore.host.node_membership import NodeMembership
+from tests.cluster.simulated_coordination import SimulatedCoordination, SimulatedSession
+from tests.host.simple_container import SimpleContainer
+from tests.tier1.bookkeeper.simulated_network import Network
+
+ZERO = ContainerId(0)
+SESSION_SECONDS = 1.0
+
+
+class Node:
+    """One process, and a leader's hand."""
+
+    def __init__(self) -> None:
+        self.world = SimulatedCoordination(Random(1), session_seconds=SESSION_SECONDS)
+        self.sessions: list[SimulatedSession] = []
+        self.registry = ContainerRegistry(container_count=1)
+        self.containers: list[SimpleContainer] = []
+        self.others = True
+
+    async def connect(self) -> SimulatedSession:
+        session = await SimulatedSession.connect(self.world, Network(Random(2)))
+        self.sessions.append(session)
+        return session
+
+    async def membership(self) -> NodeMembership:
+        async def register(on_lost: Callable[[], None]) -> NodeSession:
+            return await NodeSession.register(
+                self.connect,
+                name="n",
+                http="127.0.0.1:1",
+                wire="127.0.0.1:2",
+                capacity=0,
+                version="1",
+                random=Random(len(self.sessions)),
+                on_lost=on_lost,
+            )
+
+        self.store = await SimulatedSession.connect(self.world, Network(Random(3)))
+        return NodeMembership(
+            register=register,
+            store=self.store,
+            running=self.registry.running,
+            manager_of=lambda session: ContainerManager(
+                host_id=session.node.node_id,
+                assignments=session.assignments,
+                registry=self.registry,
+                create_container=self._create,
+            ),
+            can_drain=lambda _: self.others,
+            random=Random(4),
+        )
+
+    def _create(self, container_id: ContainerId) -> SimpleContainer:
+        self.containers.append(SimpleContainer(container_id))
+        return self.containers[-1]
+
+    async def assign(self, node_id: HostId | None) -> None:
+        found = await self.store.get(ASSIGNMENT_PATH)
+        if found is None:
+            given = AssignmentMap(1, 1, {ZERO: AssignedContainer(node_id, 1)})
+            await self.store.create(ASSIGNMENT_PATH, encode_assignment(given))
+            return
+        before = decode_assignment(found.value)
+        version = before.version + 1
+        containers = {ZERO: AssignedContainer(node_id, version)}
+        given = replace(before, version=version, leader_epoch=2, containers=containers)
+        await self.store.compare_and_set(
+            ASSIGNMENT_PATH, encode_assignment(given), version=found.version
+        )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_node_runs_what_it_is_assigned_and_leaves_nothing_behind() -> None:
+    node = Node()
+    membership = await node.membership()
+    assert not membership.is_valid()
+    task = asyncio.create_task(membership.run())
+    await membership.wait_until_registered()
+    await node.assign(membership.node_id)
+    await membership.wait_until_settled()
+    assert node.registry.running() == [ZERO]
+    assert membership.is_valid()
+    assert membership.complaints() == []
+    task.cancel()
+    await asyncio.wait([task])
+    assert node.registry.running() == []
+    assert not membership.is_valid()
+    assert not (await read_cluster_state(node.store)).nodes
+
+
+async def test_a_node_whose_session_ended_stops_its_containers_and_is_another_node_afterwards() -> (
+    None
+):
+    node = Node()
+    membership = await node.membership()
+    task = asyncio.create_task(membership.run())
+    await membership.wait_until_registered()
+    first = membership.node_id
+    await node.assign(first)
+    await membership.wait_until_settled()
+    node.world.end(node.sessions[0].session_id)
+    await until(lambda: membership.node_id not in ("", first))
+    # The map still says that the container is the first node's.
+    assert node.registry.running() == []
+    assert len(node.containers) == 1
+    await node.assign(membership.node_id)
+    await until(lambda: node.registry.running() == [ZERO])
+    assert membership.leader_epoch == 2
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_node_is_drained_when_its_containers_are_gone_and_its_wish_is_taken_back() -> None:
+    node = Node()
+    membership = await node.membership()
+    task = asyncio.create_task(membership.run())
+    await membership.wait_until_registered()
+    await node.assign(membership.node_id)
+    await membership.wait_until_settled()
+    draining = asyncio.create_task(membership.drain(20))
+    async with asyncio.timeout(20):
+        while not (await read_cluster_state(node.store)).wishes.drained:
+            await asyncio.sleep(0.01)
+    assert (await read_cluster_state(node.store)).wishes.drained == [membership.node_id]
+    assert not draining.done()
+    await node.assign(None)
+    await draining
+    assert node.registry.running() == []
+    task.cancel()
+    await asyncio.wait([task])
+    await membership.forget_drain()
+    assert not (await read_cluster_state(node.store)).wishes.drained
+
+
+async def test_a_node_that_no_other_can_follow_does_not_wait_for_its_drain() -> None:
+    node = Node()
+    node.others = False
+    membership = await node.membership()
+    task = asyncio.create_task(membership.run())
+    await membership.wait_until_registered()
+    await node.assign(membership.node_id)
+    await membership.wait_until_settled()
+    await membership.drain(20)
+    assert node.registry.running() == [ZERO]
+    assert not (await read_cluster_state(node.store)).wishes.drained
+    task.cancel()
+    await asyncio.wait([task])

@@ -1,0 +1,420 @@
+"""Requests at a node that has not got the container: passed on once, and told for what they are when that fails."""
+
+import asyncio
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from io import BytesIO
+
+import pytest
+from aiohttp import ClientPayloadError, ClientSession
+
+from segmentstore.contracts.cluster import ClusterNode
+from segmentstore.contracts.containers import HostId
+from segmentstore.contracts.identifiers import ContainerId
+from tests.http.nodes_in_cluster import (
+    SETTINGS,
+    ClusterMember,
+    TwoNodes,
+    name_in,
+    running_member,
+    two_nodes,
+)
+
+TEXT = {"Content-Type": "text/plain"}
+FAR, NEAR = ContainerId(1), ContainerId(0)
+NAME = name_in(FAR)
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[TwoNodes]:
+    async with two_nodes() as running:
+        yield running
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[ClientSession]:
+    async with ClientSession() as session:
+        yield session
+
+
+async def test_a_stream_is_used_whole_at_a_node_that_has_not_got_it(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    url = nodes.near.node.stream(NAME)
+    async with client.put(url, headers=TEXT) as answer:
+        assert answer.status == 201
+        assert answer.headers["Location"] == url
+    token = ""
+    for text in ("a", "b", "c"):
+        async with client.post(url, data=text, headers=TEXT) as answer:
+            assert answer.status == 204
+            token = answer.headers["Stream-Next-Offset"]
+            assert "Segment-Forwarded-By" not in answer.headers
+    assert nodes.far.segments.content(NAME) == b"abc"
+    assert nodes.near.segments.names() == []
+    async with client.get(url) as answer:
+        assert (answer.status, await answer.read()) == (200, b"abc")
+        assert answer.headers["Stream-Next-Offset"] == token
+        etag = answer.headers["ETag"]
+    async with client.get(url, headers={"If-None-Match": etag}) as answer:
+        assert answer.status == 304
+    async with client.head(url) as answer:
+        assert (answer.status, answer.headers["Stream-Next-Offset"]) == (200, token)
+        assert answer.headers["Content-Type"] == "text/plain"
+    async with client.get(nodes.near.node.segment(f"{NAME}/info")) as answer:
+        assert (await answer.json())["length"] == 3
+    async with client.delete(url) as answer:
+        assert answer.status == 204
+    async with client.get(url) as answer:
+        assert answer.status == 404
+
+
+async def test_names_and_queries_go_through_as_they_were_sent(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    name = name_in(FAR, "ä b%/")
+    await nodes.far.segments.create(name)
+    async with client.post(
+        nodes.near.node.segment(f"{name.replace('%', '%25')}/append?offset=0"), data=b"x"
+    ) as answer:
+        assert (answer.status, await answer.json()) == (200, {"length": 1, "offset": 0})
+
+
+async def test_long_bodies_are_passed_on_both_ways(nodes: TwoNodes, client: ClientSession) -> None:
+    body = bytes(range(256)) * 4096 * 3
+    await nodes.far.segments.create(NAME)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), 100_000):
+            yield body[start : start + 100_000]
+
+    async with client.post(nodes.near.node.segment(f"{NAME}/append"), data=pieces()) as answer:
+        assert answer.status == 200
+    async with client.post(nodes.near.node.segment(f"{NAME}/append"), data=BytesIO(body)) as answer:
+        assert answer.status == 200
+    async with client.get(nodes.near.node.segment(f"{NAME}/read")) as answer:
+        assert await answer.read() == body * 2
+
+
+async def test_a_body_that_the_owner_finds_too_large_is_refused_before_it_is_sent(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    await nodes.far.segments.create(NAME)
+    async with asyncio.timeout(5):
+        async with client.post(
+            nodes.near.node.segment(f"{NAME}/append"),
+            data=BytesIO(b"x" * (9 << 20)),
+            expect100=True,
+        ) as answer:
+            assert answer.status == 413
+        async with client.post(
+            nodes.near.node.segment(f"{NAME}/append"), data=b"y" * 100_000, expect100=True
+        ) as answer:
+            assert answer.status == 200
+
+
+async def test_a_reader_that_waits_at_another_node_is_woken_by_an_append(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    url = nodes.near.node.stream(NAME)
+    async with client.put(url, headers=TEXT):
+        pass
+    poll = asyncio.ensure_future(client.get(url, params={"live": "long-poll", "offset": "now"}))
+    async with client.get(url, params={"live": "sse", "offset": "-1"}) as events:
+        assert events.headers["Content-Type"] == "text/event-stream"
+        assert b"upToDate" in await events.content.readuntil(b"\n\n")
+        async with client.post(nodes.far.node.stream(NAME), data="x", headers=TEXT):
+            pass
+        async with await poll as answer:
+            assert (answer.status, await answer.read()) == (200, b"x")
+        assert await events.content.readuntil(b"\n\n") == b"event: data\ndata:x\n\n"
+
+
+async def test_a_client_that_leaves_ends_its_wait_at_the_other_node_too(nodes: TwoNodes) -> None:
+    async with ClientSession() as client:
+        url = nodes.near.node.stream(NAME)
+        async with client.put(url, headers=TEXT):
+            pass
+        poll = asyncio.ensure_future(client.get(url, params={"live": "long-poll", "offset": "now"}))
+        await until(lambda: waiting_readers(nodes.far) == 1)
+        poll.cancel()
+        await until(lambda: waiting_readers(nodes.far) == 0)
+
+
+async def test_a_node_that_stops_ends_the_waits_of_its_readers_at_other_nodes(
+    client: ClientSession,
+) -> None:
+    async with two_nodes() as nodes:
+        url = nodes.near.node.stream(NAME)
+        async with client.put(url, headers=TEXT):
+            pass
+        poll = asyncio.ensure_future(client.get(url, params={"live": "long-poll", "offset": "now"}))
+        async with client.get(url, params={"live": "sse", "offset": "-1"}) as events:
+            await events.content.readuntil(b"\n\n")
+            await until(lambda: waiting_readers(nodes.far) == 2)
+            async with asyncio.timeout(0.5):
+                await nodes.near.node.server.close()
+            async with await poll as answer:
+                assert answer.status == 503
+
+
+def waiting_readers(member: ClusterMember) -> int:
+    return len(member.node.server._waiters)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def test_pages_of_other_origins_are_judged_where_they_ask(client: ClientSession) -> None:
+    settings = replace(SETTINGS, cors_origins=("https://example.org",))
+    async with two_nodes(settings) as nodes:
+        url = nodes.near.node.stream(NAME)
+        origin = {"Origin": "https://example.org"}
+        async with client.put(url, headers={**TEXT, **origin}) as answer:
+            assert answer.headers["Access-Control-Allow-Origin"] == "https://example.org"
+        async with client.get(url, headers=origin) as answer:
+            assert answer.headers.getall("Access-Control-Allow-Origin") == ["https://example.org"]
+        async with client.get(url, headers={"Origin": "https://evil.example"}) as answer:
+            assert answer.status == 403
+
+
+# --- moves ----------------------------------------------------------------------------------------
+
+
+async def test_a_request_waits_for_a_container_that_is_on_its_way(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    await nodes.far.segments.create(NAME)
+    await nodes.near.segments.create(NAME)
+    for target in (nodes.far, nodes.near):
+        nodes.move(FAR, None)
+        request = asyncio.ensure_future(
+            client.post(nodes.near.node.segment(f"{NAME}/append"), data=b"x")
+        )
+        await asyncio.sleep(0.1)
+        assert not request.done()
+        nodes.move(FAR, target)
+        async with await request as answer:
+            assert answer.status == 200
+        assert target.segments.content(NAME) == b"x"
+
+
+async def test_a_node_without_the_container_says_so_and_the_request_finds_the_right_one(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    """The first node believes the old place; the body was read for the first try."""
+    await nodes.near.segments.create(NAME)
+    nodes.move(FAR, nodes.near)
+    nodes.near.locations.owners[FAR] = nodes.far.node_id
+    nodes.near.served.discard(FAR)
+
+    async def arrives() -> None:
+        await until(lambda: nodes.near.locations.refreshes >= 2)
+        nodes.near.served.add(FAR)
+
+    arrival = asyncio.ensure_future(arrives())
+    async with client.post(nodes.near.node.segment(f"{NAME}/append"), data=b"x") as answer:
+        assert answer.status == 200
+    await arrival
+    assert nodes.near.segments.content(NAME) == b"x"
+
+
+async def test_nothing_is_passed_on_twice(nodes: TwoNodes, client: ClientSession) -> None:
+    """Each believes that the other has it."""
+    nodes.far.locations.owners[FAR] = nodes.near.node_id
+    nodes.far.served.discard(FAR)
+    async with asyncio.timeout(3):
+        async with client.post(nodes.near.node.segment(f"{NAME}/append"), data=b"x") as answer:
+            assert answer.status == 503
+            assert answer.headers["Retry-After"] == "1"
+            assert "Segment-Wrong-Node" not in answer.headers
+
+
+async def test_a_node_whose_lease_is_over_answers_for_none_of_its_containers(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    name = name_in(NEAR)
+    await nodes.near.segments.create(name)
+    nodes.near.lease_valid[0] = False
+    async with client.get(nodes.near.node.segment(f"{name}/info")) as answer:
+        assert answer.status == 503
+    await nodes.far.segments.create(NAME)
+    async with client.get(nodes.near.node.segment(f"{NAME}/info")) as answer:
+        assert answer.status == 200
+
+
+async def test_so_many_requests_wait_and_no_more(client: ClientSession) -> None:
+    settings = replace(SETTINGS, forwarded_requests_max=1)
+    async with two_nodes(settings) as nodes:
+        nodes.move(FAR, None)
+        url = nodes.near.node.segment(f"{NAME}/info")
+        first = asyncio.ensure_future(client.get(url))
+        await asyncio.sleep(0.1)
+        async with client.get(url) as answer:
+            assert "too many" in (await answer.json())["error"]
+        async with await first as answer:
+            assert answer.status == 503
+
+
+# --- an owner that fails --------------------------------------------------------------------------
+
+Behaviour = Callable[[StreamReader, StreamWriter], Awaitable[None]]
+
+
+class ScriptedOwner:
+    """Takes connections, and does with each request what it is told."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.requests = 0
+        self._behaviour = behaviour
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: asyncio.Server | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[ClusterNode]:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        try:
+            yield ClusterNode(HostId("far"), f"127.0.0.1:{port}", "127.0.0.1:1", 0, "test")
+        finally:
+            self._server.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.append(task)
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            self.requests += 1
+            await self._behaviour(reader, writer)
+        finally:
+            writer.close()
+
+
+async def closes(_reader: StreamReader, _writer: StreamWriter) -> None:
+    """Before it answers."""
+
+
+async def closes_in_the_body(reader: StreamReader, _writer: StreamWriter) -> None:
+    await reader.read(10)
+
+
+async def answers_half_a_head(_reader: StreamReader, writer: StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-")
+    await writer.drain()
+
+
+async def answers_half_a_body(_reader: StreamReader, writer: StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+    await writer.drain()
+
+
+async def says_nothing(reader: StreamReader, _writer: StreamWriter) -> None:
+    await reader.read()
+
+
+async def is_no_http(_reader: StreamReader, writer: StreamWriter) -> None:
+    writer.write(b"what?\r\n\r\n")
+    await writer.drain()
+
+
+@asynccontextmanager
+async def node_beside(behaviour: Behaviour) -> AsyncIterator[tuple[ClusterMember, ScriptedOwner]]:
+    owner = ScriptedOwner(behaviour)
+    async with running_member("near") as near, owner.running() as registration:
+        near.locations.registered = {registration.node_id: registration}
+        near.locations.owners = {FAR: registration.node_id}
+        yield near, owner
+
+
+@pytest.mark.parametrize(
+    "behaviour", [closes, closes_in_the_body, answers_half_a_head, answers_half_a_body, is_no_http]
+)
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+async def test_a_change_whose_answer_is_lost_is_sent_once_and_answered_with_502(
+    client: ClientSession, behaviour: Behaviour, method: str
+) -> None:
+    if method == "DELETE" and behaviour is closes_in_the_body:
+        pytest.skip("it has none")
+    async with node_beside(behaviour) as (near, owner):
+        body = None if method == "DELETE" else b"x" * 200_000
+        async with client.request(
+            method, near.node.stream(NAME), data=body, headers=TEXT
+        ) as answer:
+            assert answer.status == 502
+            assert (await answer.json())["kind"] == "unavailable"
+        assert owner.requests == 1
+
+
+@pytest.mark.parametrize("behaviour", [closes, answers_half_a_head, answers_half_a_body])
+async def test_a_read_whose_answer_is_lost_is_tried_again(
+    client: ClientSession, behaviour: Behaviour
+) -> None:
+    async with node_beside(behaviour) as (near, owner):
+        async with client.get(near.node.stream(NAME)) as answer:
+            assert answer.status == 503
+        assert owner.requests > 1
+
+
+async def test_an_owner_that_nothing_listens_for_is_503_for_a_change(client: ClientSession) -> None:
+    async with node_beside(closes) as (near, owner):
+        dead = replace(near.locations.registered[HostId("far")], http="127.0.0.1:1")
+        near.locations.registered[dead.node_id] = dead
+        for body in (b"x", b"x" * 200_000):
+            async with client.post(near.node.stream(NAME), data=body, headers=TEXT) as answer:
+                assert answer.status == 503
+        assert owner.requests == 0
+
+
+async def test_an_owner_that_stands_still_is_waited_for_until_its_registration_is_gone(
+    client: ClientSession,
+) -> None:
+    async with node_beside(says_nothing) as (near, owner):
+        request = asyncio.ensure_future(
+            client.post(near.node.stream(NAME), data=b"x", headers=TEXT)
+        )
+        await until(lambda: owner.requests == 1)
+        await asyncio.sleep(0.3)
+        assert not request.done()
+        near.locations.registered.clear()
+        async with asyncio.timeout(2), await request as answer:
+            assert answer.status == 504
+
+
+async def test_an_answer_that_breaks_off_half_way_is_no_whole_one(client: ClientSession) -> None:
+    async def half(_reader: StreamReader, writer: StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100_000)
+        await writer.drain()
+
+    async with (
+        node_beside(half) as (near, _),
+        client.get(near.node.segment(f"{NAME}/read")) as answer,
+    ):
+        assert answer.status == 200
+        with pytest.raises(ClientPayloadError):
+            await answer.read()
+
+
+async def test_a_body_that_breaks_off_is_no_whole_one_for_the_owner(nodes: TwoNodes) -> None:
+    await nodes.far.segments.create(NAME)
+    host, port = nodes.near.node.server.address
+    _, writer = await asyncio.open_connection(host, port)
+    writer.write(
+        f"POST /v1/segments/{NAME}/append HTTP/1.1\r\nHost: localhost\r\n"
+        "Content-Length: 200000\r\n\r\n".encode()
+        + b"x" * 100_000
+    )
+    await writer.drain()
+    await asyncio.sleep(0.1)
+    writer.close()
+    await asyncio.sleep(0.1)
+    assert nodes.far.segments.content(NAME) == b""
+    assert nodes.near.node.server.router is not None

@@ -1,0 +1,122 @@
+"""Verbs over all containers, asked of one node of two."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from random import Random
+
+import pytest
+from aiohttp import ClientSession
+
+from segmentstore.contracts.errors import ContainerNotFoundError
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.http.requests import FORK_REGISTRY_SUFFIX
+from tests.http.nodes_in_cluster import CONTAINERS, TwoNodes, name_in, two_nodes
+
+FAR, NEAR = ContainerId(1), ContainerId(0)
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[TwoNodes]:
+    async with two_nodes() as running:
+        yield running
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[ClientSession]:
+    async with ClientSession() as session:
+        yield session
+
+
+async def listed(client: ClientSession, nodes: TwoNodes, limit: int) -> list[str]:
+    names: list[str] = []
+    after = ""
+    while True:
+        params = {"after": after, "limit": str(limit), "prefix": "s"}
+        async with client.get(f"{nodes.near.node.url}/v1/segments", params=params) as answer:
+            assert answer.status == 200
+            page = await answer.json()
+        assert len(page["segments"]) <= limit
+        names += [row["name"] for row in page["segments"]]
+        if page["next"] is None:
+            return names
+        assert page["next"] > after
+        after = page["next"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 1000])
+async def test_a_listing_has_the_segments_of_all_nodes_by_name_each_once(
+    nodes: TwoNodes, client: ClientSession, limit: int
+) -> None:
+    random = Random(limit)
+    expected = []
+    for number in range(40):
+        name = f"s{random.randrange(1 << 30)}-{number}"
+        member = random.choice([nodes.near, nodes.far])
+        container = random.choice(sorted(member.served))
+        name = name_in(container, name)
+        await member.segments.create(name)
+        expected.append(name)
+        if number % 10 == 0:
+            await member.segments.create(name + FORK_REGISTRY_SUFFIX)
+    await nodes.near.segments.create(name_in(NEAR, "other"))
+    assert await listed(client, nodes, limit) == sorted(expected)
+
+
+async def test_a_listing_waits_for_a_container_on_its_way_and_names_one_that_does_not_come(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    name = name_in(FAR)
+    await nodes.near.segments.create(name)
+    nodes.move(FAR, None)
+    listing = asyncio.ensure_future(listed(client, nodes, 10))
+    await asyncio.sleep(0.1)
+    nodes.move(FAR, nodes.near)
+    assert await listing == [name]
+    nodes.move(FAR, None)
+    async with client.get(f"{nodes.near.node.url}/v1/segments") as answer:
+        assert answer.status == 503
+        assert f"missing=[{FAR}]" in (await answer.json())["error"]
+
+
+async def test_a_node_answers_for_the_containers_that_are_named_or_not_at_all(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    for containers, status in (("0", 200), ("0,2", 200), ("0,1", 503), ("9", 503), ("x", 400)):
+        params = {"containers": containers}
+        async with client.get(f"{nodes.near.node.url}/v1/segments", params=params) as answer:
+            assert answer.status == status
+            assert ("Segment-Wrong-Node" in answer.headers) == (status == 503)
+
+
+async def test_a_flush_is_of_every_container_once(nodes: TwoNodes, client: ClientSession) -> None:
+    async with client.post(f"{nodes.near.node.url}/v1/flush") as answer:
+        assert answer.status == 204
+    flushed = nodes.near.segments.flushed + nodes.far.segments.flushed
+    assert sorted(flushed) == list(range(CONTAINERS))
+    assert set(nodes.far.segments.flushed) == nodes.far.served
+
+
+async def test_a_flush_fails_whole_when_a_node_is_not_there(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    await nodes.far.node.server.close()
+    async with client.post(f"{nodes.near.node.url}/v1/flush") as answer:
+        assert answer.status == 503
+        assert "missing=[1, 3]" in (await answer.json())["error"]
+
+
+async def test_a_container_that_goes_while_it_is_asked_is_asked_for_again(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    flush = nodes.far.segments.flush_containers
+
+    async def goes(containers: Sequence[ContainerId]) -> None:
+        nodes.far.segments.flush_containers = flush  # type: ignore[method-assign]
+        nodes.move(FAR, nodes.near)
+        raise ContainerNotFoundError(FAR)
+
+    nodes.far.segments.flush_containers = goes  # type: ignore[method-assign,assignment]
+    async with client.post(f"{nodes.near.node.url}/v1/flush") as answer:
+        assert answer.status == 204
+    flushed = nodes.near.segments.flushed + nodes.far.segments.flushed
+    assert sorted(flushed) == list(range(CONTAINERS))

@@ -1,0 +1,39 @@
+"""One cluster for all files here: ZooKeeper, bookies, an S3 server, nodes and controllers, each a process on loopback.
+
+Tests end its processes, and start them again by what `processes.json` says.
+"""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.demo.local_cluster import LocalCluster
+from segmentstore.demo.s3_gateway import built_gateway
+from tests.integration.java_libraries import missing
+from tier1.bookkeeper.jars import Part, build
+
+
+@pytest.fixture(scope="session")
+def cluster_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    try:
+        for part in Part:
+            build(part)
+        built_gateway()
+    except InvalidRequestError as error:
+        missing(f"nothing was run on a real cluster: {error}")
+    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        asyncio.run(cluster.up())
+        yield cluster
+    finally:
+        asyncio.run(cluster.down(signal.SIGKILL))
+
+
+@pytest.fixture
+def cluster(cluster_of_session: LocalCluster) -> LocalCluster:
+    """Everything in it runs; a test that ends a process need not start it again."""
+    asyncio.run(cluster_of_session.up())
+    return cluster_of_session

@@ -1,0 +1,73 @@
+"""What clients of a cluster asked for and were told, as the checker of histories takes it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+from tests.linearizability.operation import Operation, Outcome, Verb
+
+
+class NothingDoneError(Exception):
+    """The answer says so, or the request was never sent."""
+
+
+class OutcomeLostError(Exception):
+    """There is no answer, or one that leaves it open whether the request was carried out."""
+
+
+class History:
+    """Of one run. Times are those of the loop."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.left_out = 0
+        """Operations of which the answer said that nothing was done."""
+
+    async def record(
+        self, asked: Operation, request: Callable[[], Awaitable[Operation]]
+    ) -> Operation | None:
+        """What the request made of `asked`; None if nothing was done. Raises OutcomeLostError.
+
+        A request that is cancelled, or fails in a way that says nothing, is recorded as one of unknown outcome.
+        """
+        loop = asyncio.get_running_loop()
+        invoked = loop.time()
+        try:
+            told = await request()
+        except NothingDoneError:
+            self.left_out += 1
+            return None
+        except BaseException:
+            self.operations.append(replace(asked, invoked=invoked, outcome=Outcome.UNKNOWN))
+            raise
+        operation = replace(told, invoked=invoked, answered=loop.time())
+        self.operations.append(operation)
+        return operation
+
+    def note_creation(self, target: str) -> None:
+        """The segment was made before everything else, by other means."""
+        self.operations.append(Operation(0, target, Verb.CREATE, Outcome.OK, 0.0, 0.0))
+
+    @property
+    def checked_count(self) -> int:
+        """Answered operations."""
+        return sum(each.outcome is not Outcome.UNKNOWN for each in self.operations)
+
+    def appends_acknowledged(self, target: str) -> Iterator[Operation]:
+        for each in self.operations:
+            if each.target == target and each.verb is Verb.APPEND and each.outcome is Outcome.OK:
+                yield each
+
+    def longest_pause_seconds(self, target: str, since: float) -> float:
+        """Between two acknowledgements of appends to the segment."""
+        times = sorted(each.answered for each in self.appends_acknowledged(target))
+        times = [each for each in times if each >= since]
+        return max((b - a for a, b in pairwise(times)), default=0.0)
+
+    def seconds_until_append(self, target: str, since: float) -> float:
+        """From then to the first acknowledgement of an append that was sent later."""
+        times = [
+            each.answered for each in self.appends_acknowledged(target) if each.invoked > since
+        ]
+        return min(times, default=float("inf")) - since

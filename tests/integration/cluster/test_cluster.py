@@ -1,0 +1,178 @@
+"""A cluster of processes: it serves every container, whatever single process ends, and its commands say so."""
+
+import asyncio
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.http_client import HttpClient, ServerError
+from segmentstore.cluster.cluster_state import ClusterState, read_cluster_state
+from segmentstore.codec.container_hash import container_of
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.demo.local_cluster import LocalCluster
+from segmentstore.host.cluster_access import open_cluster_access
+from segmentstore.host.setting_sources import resolve_settings
+from tests.cli.command_line import CommandLine, Result
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+SECONDS_MAX = 60.0
+
+
+@pytest.fixture
+def commands(capfdbinary: pytest.CaptureFixture[bytes]) -> CommandLine:
+    return CommandLine(capfdbinary)
+
+
+async def state_of(cluster: LocalCluster) -> ClusterState:
+    resolved = resolve_settings(flags={"tier1.kind": cluster.place}, environment={})
+    async with open_cluster_access(resolved) as access:
+        return await read_cluster_state(access.store)
+
+
+def owner_of(cluster: LocalCluster, name: str) -> str:
+    """The name of the node that has the segment's container."""
+    state = asyncio.run(state_of(cluster))
+    assert state.assignment is not None
+    container_id = ContainerId(container_of(name, cluster.plan.containers))
+    node_id = state.assignment.containers[container_id].node
+    assert node_id is not None, f"given to none {container_id=}"
+    return node_id.rpartition("-")[0]
+
+
+def http_of(cluster: LocalCluster, node: str) -> str:
+    return f"http://{cluster.of(node).http}"
+
+
+async def append(server: str, name: str, content: bytes) -> None:
+    async with HttpClient(server) as client:
+        await client.ensure(name)
+        await client.append(name, content)
+
+
+async def content_of(server: str, name: str) -> bytes:
+    async with HttpClient(server) as client:
+        return (await client.read(name, 0, 1 << 20)).content
+
+
+async def eventually(check: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SECONDS_MAX):
+        while not await asyncio.to_thread(check):
+            await asyncio.sleep(0.2)
+
+
+def test_every_container_is_served_and_check_has_nothing_to_say(cluster: LocalCluster) -> None:
+    assert asyncio.run(cluster.problems()) == []
+    state = asyncio.run(state_of(cluster))
+    assert {len(state.containers_of(node_id)) for node_id in state.nodes} == {2}
+
+
+def test_what_a_killed_node_acknowledged_is_at_another_one(cluster: LocalCluster) -> None:
+    node = owner_of(cluster, "killed")
+    asyncio.run(append(http_of(cluster, node), "killed", b"acknowledged"))
+    cluster.kill(node)
+
+    def is_elsewhere() -> bool:
+        state = asyncio.run(state_of(cluster))
+        container_id = ContainerId(container_of("killed", cluster.plan.containers))
+        return state.runs(container_id) and owner_of(cluster, "killed") != node
+
+    asyncio.run(eventually(is_elsewhere))
+    found = asyncio.run(content_of(http_of(cluster, owner_of(cluster, "killed")), "killed"))
+    assert found == b"acknowledged"
+    assert subprocess.run(cluster.of(node).start, shell=True, check=False).returncode == 0
+    asyncio.run(eventually(lambda: asyncio.run(cluster.problems()) == []))
+
+
+def test_a_node_that_is_told_to_end_has_its_containers_moved_first(cluster: LocalCluster) -> None:
+    node = owner_of(cluster, "moved")
+    asyncio.run(append(http_of(cluster, node), "moved", b"acknowledged"))
+    process = cluster.of(node).process
+    process.send(signal.SIGTERM)
+    asyncio.run(process.end(0, seconds_max=SECONDS_MAX))
+    # It has ended: nothing has to expire, and nothing is left to do.
+    state = asyncio.run(state_of(cluster))
+    assert len(state.nodes) == 2
+    assert not state.wishes.drained
+    target = owner_of(cluster, "moved")
+    assert target != node
+    found = asyncio.run(content_of(http_of(cluster, target), "moved"))
+    assert found == b"acknowledged"
+
+
+def test_a_container_is_moved_and_a_node_is_drained_by_command(
+    cluster: LocalCluster, commands: CommandLine
+) -> None:
+    node = owner_of(cluster, "wished")
+    container = container_of("wished", cluster.plan.containers)
+    other = next(each.name for each in cluster.with_role("node") if each.name != node)
+
+    def command(*words: str) -> Result:
+        result = commands("cluster", *words, "--cluster", cluster.place)
+        assert result.exit_code == 0, result.errors
+        return result
+
+    command("move", str(container), other)
+    asyncio.run(eventually(lambda: owner_or_none(cluster, "wished") == other))
+    command("drain", other)
+    drained = [row["node"] for row in command("nodes", "-o", "json").rows if row["drained"]]
+    assert [name.rpartition("-")[0] for name in drained] == [other]
+    asyncio.run(eventually(lambda: has_no_container(cluster, other)))
+    command("undrain", other)
+    command("move", str(container), "any")
+    command("rebalance")
+    asyncio.run(eventually(lambda: not has_no_container(cluster, other)))
+    asyncio.run(eventually(lambda: asyncio.run(cluster.problems()) == []))
+    assert command("info", "-o", "json").row["containers_running"] == cluster.plan.containers
+    assert all(row["runs"] for row in command("containers", "-o", "json").rows)
+
+
+def owner_or_none(cluster: LocalCluster, name: str) -> str | None:
+    try:
+        return owner_of(cluster, name)
+    except AssertionError:
+        return None
+
+
+def has_no_container(cluster: LocalCluster, node: str) -> bool:
+    state = asyncio.run(state_of(cluster))
+    return not any(
+        state.containers_of(node_id) for node_id in state.nodes if node_id.startswith(f"{node}-")
+    )
+
+
+def test_check_names_the_node_that_is_gone_and_ends_with_unavailable(
+    cluster: LocalCluster, commands: CommandLine
+) -> None:
+    for each in cluster.with_role("controller"):
+        cluster.kill(each.name)
+    node = owner_of(cluster, "gone")
+    cluster.kill(node)
+    # Without a leader it stays so, once the session is over.
+    asyncio.run(eventually(lambda: len(asyncio.run(state_of(cluster)).nodes) == 2))
+    result = commands("cluster", "check", "--cluster", cluster.place)
+    assert result.exit_code == ExitCode.UNAVAILABLE
+    assert "which is gone" in result.errors
+
+
+def test_a_name_that_is_served_elsewhere_is_refused_or_handed_on_and_never_made_twice(
+    cluster: LocalCluster,
+) -> None:
+    node = owner_of(cluster, "elsewhere")
+    asyncio.run(append(http_of(cluster, node), "elsewhere", b"once"))
+    found = [
+        asyncio.run(content_or_status(f"http://{each.http}", "elsewhere"))
+        for each in cluster.with_role("node")
+    ]
+    assert b"once" in found
+    assert set(found) <= {b"once", 503}
+
+
+async def content_or_status(server: str, name: str) -> bytes | int:
+    try:
+        return await content_of(server, name)
+    except ServerError as error:
+        return error.status

@@ -1,0 +1,75 @@
+"""The driver of faults on a standalone store: kill -9 and restart cost nothing acknowledged, and a lie is found."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.integration.cluster import faults, standalone_store
+from tests.integration.cluster.lying_proxy import LIES, proxy_of
+from tests.integration.cluster.processes import Processes, is_running
+from tests.integration.cluster.workload import WorkloadSettings
+
+pytestmark = pytest.mark.integration
+
+SHORT = faults.FaultSettings(before_seconds=1.0, after_seconds=0.5)
+HTTP_ONLY = WorkloadSettings(table_clients=0, segments=3, mixed_clients=6, pause_seconds=0.02)
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    directory = tmp_path_factory.mktemp("store")
+    # By a process of its own, as it is started again: it belongs to none of the tests.
+    command = [sys.executable, "-m", standalone_store.__name__, str(directory)]
+    subprocess.run(command, check=True, cwd=standalone_store.ROOT)
+    found = Processes(directory / "processes.json")
+    yield found
+    pid = found.row("node").pid
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    while is_running(pid):
+        pass
+
+
+async def test_a_kill_and_a_restart_under_load_lose_and_change_nothing(
+    processes: Processes,
+) -> None:
+    for number in range(2):
+        report = await faults.report_of(
+            faults.kill_node,
+            processes,
+            random=Random(number),
+            prefix=f"kill/{number}",
+            settings=SHORT,
+        )
+        assert not report.violations, report.violations[0]
+        assert report.history.checked_count > 300
+        assert report.failover_seconds
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_a_node_that_lies_is_found_out(
+    processes: Processes, tmp_path: Path, lie: str
+) -> None:
+    async with proxy_of(processes.row("node").http, lie, Random(1)) as (address, proxy):
+        rows = json.loads(processes.path.read_text())
+        rows[0]["http"] = address
+        path = tmp_path / "processes.json"
+        path.write_text(json.dumps(rows))
+        report = await faults.report_of(
+            faults.nothing,
+            Processes(path),
+            random=Random(2),
+            prefix=f"lies/{lie}",
+            settings=SHORT,
+            work=HTTP_ONLY,
+        )
+    assert proxy.told > 0
+    assert report.violations

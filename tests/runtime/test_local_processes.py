@@ -1,0 +1,66 @@
+"""Processes that outlive the one that started them, and ports for them."""
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from segmentstore.runtime.local_processes import (
+    LOOPBACK,
+    LocalProcess,
+    free_ports,
+    is_listening,
+    start_process,
+)
+
+SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
+
+
+def started(tmp_path: Path, program: str) -> LocalProcess:
+    log = tmp_path / "log"
+    process = start_process(
+        [sys.executable, "-c", program], log=log, environment=os.environ, is_detached=True
+    )
+    while "up" not in log.read_text():
+        assert process.runs
+    return process
+
+
+async def test_a_process_runs_until_it_is_ended(tmp_path: Path) -> None:
+    process = started(tmp_path, SLEEP)
+    await process.end(seconds_max=30)
+    assert not process.runs
+
+
+async def test_a_process_that_is_stopped_by_a_signal_runs(tmp_path: Path) -> None:
+    process = started(tmp_path, SLEEP)
+    process.send(signal.SIGSTOP)
+    assert process.runs
+    await process.end(signal.SIGKILL, seconds_max=30)
+
+
+async def test_a_process_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
+    process = started(tmp_path, DEAF)
+    await process.end(seconds_max=0.1)
+    assert not process.runs
+
+
+def test_a_pid_that_another_process_has_now_is_no_process_of_ours() -> None:
+    process = LocalProcess(os.getpid(), started=1)
+    assert not process.runs
+    process.send(signal.SIGKILL)
+
+
+def test_there_is_no_process_with_pid_0() -> None:
+    assert not LocalProcess().runs
+
+
+def test_free_ports_are_different_and_nothing_listens_there() -> None:
+    first, second = free_ports(2)
+    assert first != second
+    assert not is_listening(first)
+    with socket.create_server((LOOPBACK, first)):
+        assert is_listening(first)
+        assert first not in free_ports(2)
