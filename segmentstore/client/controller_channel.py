@@ -5,13 +5,15 @@ Invariants:
 - A call ends within `request_seconds`, its retries included.
 - Only calls that may be carried out twice are sent again; the others fail with OutcomeUnknownError when the
   connection breaks, because they may have been carried out.
+- Of several controllers the one that answered last is asked. When it does not answer, the next one is, at the next
+  attempt or, for a call that may not be repeated, at the next call.
 - A controller that comes back is found within `retry_seconds_max` and a fifth of it, however long it was away, unless
   attempts to reach it are not answered at all: each of those may take `connect_seconds`.
 - A status that is not a success becomes an error here, by its name, unless the caller wants to look at it (`checked`).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, TypeVar
 
@@ -41,11 +43,11 @@ _SUCCESS: Final = ("SUCCESS", "OK", "STARTED")
 
 
 class ControllerChannel:
-    """One connection to a controller; gRPC opens it with the first call and again after a loss."""
+    """A connection to one of the controllers of a store; gRPC opens it with the first call and again after a loss."""
 
     def __init__(
         self,
-        address: str,
+        addresses: Sequence[str],
         *,
         settings: ClientSettings,
         random: Random,
@@ -54,17 +56,23 @@ class ControllerChannel:
     ) -> None:
         """`authorization` gives what the controller wants to see with every call, such as "Basic ...": it is asked each
         time."""
+        assert addresses, "a store without a controller"
         self._tls = tls
         self._authorization = authorization
-        self._address = address
+        self._addresses = list(addresses)
+        """The one that is asked is the first."""
         self._settings = settings
         self._random = random
-        self._channel: grpc.aio.Channel | None = None
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    @property
+    def _address(self) -> str:
+        return self._addresses[0]
 
     async def close(self) -> None:
         """Closing twice is fine."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
             await channel.close(None)
 
     async def ask(
@@ -83,11 +91,12 @@ class ControllerChannel:
 
         Raises the refusal; OutcomeUnknownError if a call that may not be repeated got no answer.
         """
-        call = self._call(f"/{service}/{method}", request, answer)
         backoff = self._settings.backoff(self._random)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.request_seconds
         while True:
+            address = self._address
+            call = self._call(f"/{service}/{method}", request, answer)
             try:
                 found = await call(
                     request,
@@ -96,6 +105,8 @@ class ControllerChannel:
                 )
             except grpc.aio.AioRpcError as error:
                 refusal = self._error_of(error, what=what, name=name)
+                if isinstance(refusal, ServiceUnavailableError | DeadlineExceededError):
+                    self._leave(address)
                 if not isinstance(refusal, ServiceUnavailableError):
                     raise refusal from error
                 if not repeatable:
@@ -109,12 +120,18 @@ class ControllerChannel:
                 return found
             await asyncio.sleep(pause)
 
+    def _leave(self, address: str) -> None:
+        """The next one is asked from now on, unless another call has seen to that."""
+        if self._address == address:
+            self._addresses.append(self._addresses.pop(0))
+
     def _call(
         self, method: str, request: Message, answer: type[Answer]
     ) -> "grpc.aio.UnaryUnaryMultiCallable[Message, Answer]":
-        if self._channel is None:
-            self._channel = self._open()
-        return self._channel.unary_unary(
+        channel = self._channels.get(self._address)
+        if channel is None:
+            channel = self._channels[self._address] = self._open()
+        return channel.unary_unary(
             method,
             request_serializer=type(request).SerializeToString,
             response_deserializer=answer.FromString,

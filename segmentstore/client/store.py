@@ -134,8 +134,9 @@ def connect(
     tls: Tls | None = None,
     authorization: Callable[[], str] | None = None,
 ) -> Store:
-    """A store by the address of its controller, `tcp://HOST:PORT` or `tls://HOST:PORT`. Connections are made when they
-    are needed, and are of the same kind to segment stores; `tls` says which certificates will do.
+    """A store by the address of its controller, `tcp://HOST:PORT` or `tls://HOST:PORT`, or of several controllers of
+    which any will do, `tcp://HOST:PORT,HOST:PORT`. Connections are made when they are needed, and are of the same kind
+    to segment stores; `tls` says which certificates will do.
 
     `authorization` gives what the controller wants to see with every call ("Basic ...", "Bearer ..."); with it,
     segment stores are shown the tokens that the controller gives out. With `segment_store` (an address as well) every
@@ -173,7 +174,7 @@ def connect_controller(
 ) -> ControllerChannel:
     """The controller alone, for calls that no store makes; the arguments are those of `connect`."""
     return ControllerChannel(
-        str(_endpoint(controller)),
+        [str(each) for each in _endpoints(controller)],
         settings=settings,
         random=random or system_random(),
         tls=_tls(controller, tls),
@@ -187,6 +188,22 @@ def _tls(address: str, tls: Tls | None) -> Tls | None:
     if tls is not None:
         raise InvalidRequestError(f"certificates are for tls:// addresses given={address!r}")
     return None
+
+
+def _endpoints(addresses: str) -> list[ServerAddress]:
+    """Of each of several addresses; all of one kind, which the first one names."""
+    first, *others = addresses.split(",")
+    scheme = first.partition("//")[0] if "//" in first else "tcp:"
+    return [_endpoint(first), *(_endpoint(_of_scheme(scheme, each)) for each in others)]
+
+
+def _of_scheme(scheme: str, address: str) -> str:
+    named, separator, _ = address.partition("//")
+    if separator and named != scheme:
+        raise InvalidRequestError(
+            f"addresses of one store begin alike expected={scheme}// given={address!r}"
+        )
+    return address if separator else f"{scheme}//{address}"
 
 
 def _endpoint(address: str) -> ServerAddress:

@@ -49,6 +49,12 @@ class ContainerHealth:
     """What a person should know though the container works, in a sentence; "" if there is nothing."""
 
 
+class ContainerListener(Protocol):
+    """Called with no await in between: it may take note, and wake a task."""
+
+    def __call__(self, container_id: ContainerId, *, runs: bool) -> None: ...
+
+
 class BackupOwner(Protocol):
     """The backups of one running container: snapshots that are kept in Tier 2. Calls may run beside everything else."""
 

@@ -10,20 +10,18 @@ Invariants:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
-from segmentstore.contracts.containers import ContainerHealth, ContainerState, SegmentContainer
+from segmentstore.contracts.containers import (
+    ContainerHealth,
+    ContainerListener,
+    ContainerState,
+    SegmentContainer,
+)
 from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import SegmentReads
 
 NOT_ASSIGNED = "not assigned to this host"
-
-
-class ContainerListener(Protocol):
-    """Called with no await in between: it may take note, and wake a task."""
-
-    def __call__(self, container_id: ContainerId, *, runs: bool) -> None: ...
 
 
 class ContainerRegistry:

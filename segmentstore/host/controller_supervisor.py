@@ -11,7 +11,7 @@ Invariants:
   process may have them, and a controller over them. One that was fenced, moved or recovered in place has ended.
 - A container that stays away takes with it only what needs it: a run waits for all of them for a while, and then
   begins without those that are missing. Once that has happened later runs do not wait again, until one found all.
-- It tries to recover whenever a container of this process has, and in pauses that grow by a quarter besides: clients
+- It tries to recover whenever a container has, and in pauses that grow by a quarter besides: clients
   find it ready when they first come back. The pauses begin anew only after a run that worked for a while.
 - The controller never ends the process: what breaks it is logged, and the next run begins. All that it knows is in
   table segments, so nothing is lost by that.
@@ -20,12 +20,13 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import Protocol
 
 from segmentstore.codec.container_hash import container_of
+from segmentstore.contracts.containers import ContainerListener
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.controller.controller import Controller
-from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.waiting import wait_for_event
 
@@ -37,7 +38,7 @@ _PAUSE_SECONDS_MAX = 10.0
 _PATIENCE_SECONDS = 10.0
 """For so long a start waits for scopes whose containers are still recovering: clients need not meet them missing."""
 _PAUSE_SECONDS_WORTH_A_LINE = 1.0
-"""Shorter waits are those for the containers of this process to recover."""
+"""Shorter waits are those for containers to recover."""
 
 
 class TablesLostError(SegmentStoreError):
@@ -46,12 +47,23 @@ class TablesLostError(SegmentStoreError):
     kind = ErrorKind.UNAVAILABLE
 
 
+class FollowedContainers(Protocol):
+    """The containers that the controller's tables are in: those of this process (ContainerRegistry), or those of a
+    whole cluster (ContainerChanges)."""
+
+    @property
+    def container_count(self) -> int: ...
+
+    def watch(self, tell: ContainerListener, /) -> None:
+        """Have it called whenever a container takes requests, and when it takes none any more."""
+
+
 class ControllerSupervisor:
     """run() until cancelled: run after run of the controller."""
 
-    def __init__(self, *, controller: Controller, registry: ContainerRegistry) -> None:
+    def __init__(self, *, controller: Controller, containers: FollowedContainers) -> None:
         self._controller = controller
-        self._container_count = registry.container_count
+        self._container_count = containers.container_count
         self._recovered = asyncio.Event()
         self._try_again = asyncio.Event()
         self._lost = asyncio.Event()
@@ -61,7 +73,7 @@ class ControllerSupervisor:
         self._missing_since: float | None = None
         """Loop time of the first start that did not find all of its containers; None once one has."""
         self._why = "it has not started yet"
-        registry.watch(self._container_changed)
+        containers.watch(self._container_changed)
 
     async def wait_until_recovered(self) -> None:
         """Until calls are answered for the first time."""

@@ -111,7 +111,7 @@ class Servers:
                 settings=ControllerSettings(),
             )
             host, port = split_address(settings.controller.address)
-            self._controller = ControllerSupervisor(controller=controller, registry=registry)
+            self._controller = ControllerSupervisor(controller=controller, containers=registry)
             self._controller_server = ControllerServer(
                 service=controller.service,
                 settings=ControllerServerSettings(address=host, port=port),

@@ -536,7 +536,7 @@ class WholeStore(Scenario):
             await asyncio.gather(store.scopes(), store.segment(self.name).info())
 
     async def check(self, world: World, *, was_cancelled: bool) -> None:
-        assert self.own._controller._channel._channel is None
+        assert self.own._controller._channel._channels == {}
 
 
 class SharedConnection(Scenario):

@@ -2,9 +2,13 @@
 
 import asyncio
 import socket
+from dataclasses import replace
 from random import Random
 
+import pytest
+
 from segmentstore.client import ClientSettings, connect
+from segmentstore.contracts.errors import InvalidRequestError
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
 
@@ -35,3 +39,30 @@ async def test_a_controller_that_comes_back_is_found_soon_however_long_it_was_aw
             came_back = loop.time()
             assert await asked == []
             assert loop.time() - came_back < FOUND_SECONDS
+
+
+async def test_the_next_controller_is_asked_when_one_is_away(fake_store: FakeStore) -> None:
+    ports = [free_port(), free_port()]
+    addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+    settings = replace(SETTINGS, request_seconds=5.0)
+    async with connect(f"tcp://{addresses}", settings=settings, random=Random(1)) as store:
+        async with FakeController(fake_store).serving(port=ports[1]):
+            assert await store.scopes() == []
+        async with FakeController(fake_store).serving(port=ports[0]):
+            assert await store.scopes() == []
+
+
+@pytest.mark.parametrize(
+    "addresses", ["tcp://a:1,tls://b:2", "tcp://a:1,", "tcp://a:1,b", "tcp://a:1,tcp:b:2", ""]
+)
+async def test_addresses_of_one_store_are_of_one_kind(addresses: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        connect(addresses)
+
+
+async def test_each_of_several_addresses_may_name_its_kind(fake_store: FakeStore) -> None:
+    port = free_port()
+    async with FakeController(fake_store).serving(port=port):
+        address = f"tcp://127.0.0.1:{port}"
+        async with connect(f"{address},{address}", settings=SETTINGS, random=Random(1)) as store:
+            assert await store.scopes() == []

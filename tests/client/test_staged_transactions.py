@@ -52,7 +52,7 @@ def stage_in(
 
 def controller_at(address: str) -> ControllerClient:
     settings = ClientSettings(request_seconds=5.0)
-    return ControllerClient(ControllerChannel(address, settings=settings, random=Random(2)))
+    return ControllerClient(ControllerChannel([address], settings=settings, random=Random(2)))
 
 
 def block_of(start: int, count: int) -> bytes:

@@ -7,12 +7,22 @@ they are refreshed, as a watch that comes late would make them.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.cluster.node_connections import NodeConnectionSettings
 from segmentstore.cluster.remote_store import RemoteStore
 from segmentstore.codec.container_hash import container_of
+from segmentstore.codec.wire_protocol.command import (
+    OLDEST_WIRE_VERSION,
+    WIRE_VERSION,
+    Command,
+    Hello,
+    KeepAlive,
+)
+from segmentstore.codec.wire_protocol.frames import FrameSplitter
+from segmentstore.codec.wire_protocol.store_calls import AnswerDone, OpenStoreCalls
 from segmentstore.contracts.cluster import ClusterNode
 from segmentstore.contracts.containers import HostId
 from segmentstore.contracts.identifiers import ContainerId
@@ -191,3 +201,45 @@ async def remote_nodes(*, container_count: int = 4) -> AsyncIterator[RemoteNodes
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
         await nodes.close()
+
+
+@asynccontextmanager
+async def silent_node() -> AsyncIterator[tuple[str, list[Command]]]:
+    """A server that accepts calls and answers none: its address, and the signs of life that it was asked for."""
+    pings: list[Command] = []
+    served: list[asyncio.Task[None]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        served.append(task)
+        splitter = FrameSplitter()
+        writer.write(Hello(WIRE_VERSION, OLDEST_WIRE_VERSION).encode())
+        while content := await reader.read(1 << 16):
+            for command in splitter.feed_commands(content):
+                if isinstance(command, OpenStoreCalls):
+                    writer.write(AnswerDone(command.request_id).encode())
+                elif isinstance(command, KeepAlive):
+                    pings.append(command)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    try:
+        yield f"{host}:{port}", pings
+    finally:
+        server.close()
+        for task in served:
+            task.cancel()
+        await asyncio.gather(*served, return_exceptions=True)
+
+
+async def call_into_silence(nodes: RemoteNodes, address: str) -> "asyncio.Task[object]":
+    """A change of container 0, which is said to be at that address; it is under way."""
+    node = nodes.nodes[0]
+    nodes.locations.registered[node.node_id] = replace(node.as_registered, wire=address)
+    await nodes.locations.refresh()
+    task: asyncio.Task[object] = asyncio.create_task(nodes.store.create(nodes.name_in(0)))
+    await asyncio.sleep(0.1)
+    assert not task.done()
+    return task

@@ -80,7 +80,7 @@ class StoreProcess:
             locate=lambda segment: Endpoint("127.0.0.1", 12345),
             settings=ControllerSettings(),
         )
-        self.supervisor = ControllerSupervisor(controller=self.controller, registry=self.registry)
+        self.supervisor = ControllerSupervisor(controller=self.controller, containers=self.registry)
         self._manager = ContainerManager(
             host_id=HostId(name),
             assignments=self.assignments,

@@ -71,7 +71,7 @@ class World:
             locate=lambda name: Endpoint("127.0.0.1", 12345),
             settings=ControllerSettings(),
         )
-        self.supervisor = ControllerSupervisor(controller=self.controller, registry=self.registry)
+        self.supervisor = ControllerSupervisor(controller=self.controller, containers=self.registry)
         self.running = loop.create_task(self.supervisor.run())
 
     def works(self) -> bool:

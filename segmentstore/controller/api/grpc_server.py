@@ -36,6 +36,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import grpc
 
@@ -184,10 +185,17 @@ class ControllerService:
         return handle
 
 
+class ServedCalls(Protocol):
+    """What a server serves: the calls of one controller, or of whichever controller leads (`leader_relay.py`)."""
+
+    def handlers(self, *, wait_seconds: float) -> "list[grpc.GenericRpcHandler[bytes, bytes]]":
+        """What a gRPC server registers; calls wait so long for a recovery."""
+
+
 class ControllerServer:
     """Serves one controller."""
 
-    def __init__(self, *, service: ControllerService, settings: ControllerServerSettings) -> None:
+    def __init__(self, *, service: ServedCalls, settings: ControllerServerSettings) -> None:
         self._service = service
         self._settings = settings
         self._server: grpc.aio.Server | None = None

@@ -1,0 +1,147 @@
+"""Any controller of a cluster answers clients: the leader by itself, the others by asking the leader.
+
+    client -> a controller that does not lead -> the leader -> back the same way
+
+A call is handed on as the bytes that came, whatever its method is: with its deadline, and without a look into it. The
+answer comes back the same way, and so does the status if it is an error.
+
+Invariants:
+
+- A controller answers by itself while it leads, and never asks itself.
+- A call is handed on once: one that was handed on to a controller which does not lead (any more, or not yet) is refused
+  with UNAVAILABLE, which clients retry.
+- Where no leader is known or reachable the call is answered UNAVAILABLE, and nothing was done. A leader that goes away
+  under a call ends it as the loss of a connection to a controller does; whether it was done is not known then.
+- At most `_CHANNELS_MAX` connections to leaders are open; the one that was needed longest ago is closed.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Final, cast
+
+import grpc
+
+from segmentstore.controller.api.grpc_server import ControllerService
+
+RELAYED: Final = "segmentstore-relayed"
+"""Metadata of a call that a controller has handed on."""
+_CHANNELS_MAX: Final = 8
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+_NOT_HANDED_ON: Final = ("user-agent", "content-type", "te")
+"""Metadata of the connection, not of the call."""
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class LeaderRelay:
+    """What a ControllerServer serves in a cluster. close() it behind the server."""
+
+    def __init__(
+        self,
+        *,
+        own_service: Callable[[], ControllerService | None],
+        leader_address: Callable[[], str | None],
+    ) -> None:
+        """`own_service` is None while this process does not lead; `leader_address` is HOST:PORT, None if not known."""
+        self._own_service = own_service
+        self._leader_address = leader_address
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        """The one that was used last is the last."""
+
+    def handlers(self, *, wait_seconds: float) -> "list[grpc.GenericRpcHandler[bytes, bytes]]":
+        """What a gRPC server registers. As long as this process leads, calls wait so long for its recovery."""
+        return [_Handler(self, wait_seconds)]
+
+    async def close(self) -> None:
+        """Closing twice is fine."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close(None)
+
+    def own_handler(
+        self, details: grpc.HandlerCallDetails, *, wait_seconds: float
+    ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        """Of the controller in this process; None if it does not lead."""
+        service = self._own_service()
+        if service is None:
+            return None
+        found = (each.service(details) for each in service.handlers(wait_seconds=wait_seconds))
+        return next(filter(None, found), _unimplemented())
+
+    async def hand_on(
+        self, method: str, requests: AsyncIterator[bytes], context: Context
+    ) -> AsyncGenerator[bytes, None]:
+        """The leader's answers. Hold it in `aclosing`."""
+        metadata = context.invocation_metadata() or ()
+        address = self._leader_address()
+        if address is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "no controller leads now")
+        if any(key == RELAYED for key, _ in metadata):
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, "the controller that was asked does not lead"
+            )
+        assert address is not None, "abort returned"
+        channel = await self._channel(address)
+        call = channel.stream_stream(method, None, None)(
+            requests,
+            timeout=context.time_remaining(),
+            metadata=grpc.aio.Metadata(
+                *((key, value) for key, value in metadata if key not in _NOT_HANDED_ON),
+                (RELAYED, "1"),
+            ),
+        )
+        try:
+            async for answer in call:
+                yield cast(bytes, answer)
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), error.details() or "")
+        finally:
+            call.cancel()
+
+    async def _channel(self, address: str) -> grpc.aio.Channel:
+        channel = self._channels.pop(address, None)
+        if channel is None:
+            channel = grpc.aio.insecure_channel(address, _CHANNEL_OPTIONS)
+        self._channels[address] = channel
+        if len(self._channels) > _CHANNELS_MAX:
+            oldest = next(iter(self._channels))
+            await self._channels.pop(oldest).close(None)
+        return channel
+
+
+class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic for the type checker alone
+    """Decides at the beginning of each call."""
+
+    def __init__(self, relay: LeaderRelay, wait_seconds: float) -> None:
+        self._relay = relay
+        self._wait_seconds = wait_seconds
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        own = self._relay.own_handler(handler_call_details, wait_seconds=self._wait_seconds)
+        if own is not None:
+            return own
+        method = handler_call_details.method
+
+        async def handle(
+            requests: AsyncIterator[bytes], context: Context
+        ) -> AsyncGenerator[bytes, None]:
+            async with aclosing(self._relay.hand_on(method, requests, context)) as answers:
+                async for answer in answers:
+                    yield answer
+
+        # On the wire a call with one request and one answer is a stream of one: this does for all kinds.
+        return grpc.stream_stream_rpc_method_handler(handle)
+
+
+def _unimplemented() -> "grpc.RpcMethodHandler[bytes, bytes]":
+    async def refuse(requests: AsyncIterator[bytes], context: Context) -> bytes:  # noqa: ARG001
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such call")
+        raise AssertionError("abort returned")
+
+    return grpc.stream_unary_rpc_method_handler(refuse)

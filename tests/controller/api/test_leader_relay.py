@@ -1,0 +1,154 @@
+"""A controller that does not lead answers by asking the one that does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from segmentstore.codec.controller_api import SERVICE
+from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.controller.api.grpc_server import (
+    ControllerServer,
+    ControllerServerSettings,
+    ControllerService,
+)
+from segmentstore.controller.api.leader_relay import RELAYED, LeaderRelay
+from tests.controller.api.conftest import Node
+
+SCOPE = api.ScopeInfo(scope="s")
+
+
+class Follower:
+    """A controller's server that relays; `leader` and `own` are what it knows of itself and of others."""
+
+    def __init__(self, leader: str | None) -> None:
+        self.leader = leader
+        self.own: ControllerService | None = None
+        self.relay = LeaderRelay(own_service=lambda: self.own, leader_address=lambda: self.leader)
+        self.server = ControllerServer(
+            service=self.relay,
+            settings=ControllerServerSettings(port=0, recovery_wait_seconds=0.05),
+        )
+        self.channel: grpc.aio.Channel
+
+    async def start(self) -> None:
+        await self.server.start()
+        self.channel = grpc.aio.insecure_channel(self.address)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    async def close(self) -> None:
+        await self.channel.close(None)
+        await self.server.close()
+        await self.relay.close()
+
+    async def call(self, name: str, request: bytes, *, seconds: float = 10.0) -> bytes:
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(
+            f"/{SERVICE}/{name}", bytes, bytes
+        )
+        return await call(request, timeout=seconds)
+
+    async def refusal(
+        self, name: str, request: bytes, *, seconds: float = 10.0
+    ) -> grpc.aio.AioRpcError:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await self.call(name, request, seconds=seconds)
+        return raised.value
+
+
+@pytest.fixture
+async def follower(node: Node) -> AsyncIterator[Follower]:
+    """Of the leader `node`."""
+    follower = Follower(f"127.0.0.1:{node.server.port}")
+    await follower.start()
+    try:
+        yield follower
+    finally:
+        await follower.close()
+
+
+async def test_a_call_is_answered_as_the_leader_answers_it(node: Node, follower: Follower) -> None:
+    stream = api.StreamInfo(scope="s", stream="a").SerializeToString()
+    answer = await follower.call("getCurrentSegments", stream)
+    assert answer == await node.call_raw("getCurrentSegments", stream)
+    assert answer
+
+
+async def test_the_leaders_refusals_come_with_their_code_and_words(
+    node: Node, follower: Follower
+) -> None:
+    refused = await follower.refusal("getCurrentSegments", b"\xff\xff")
+    assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await node.call_raw("getCurrentSegments", b"\xff\xff")
+    assert refused.details() == raised.value.details()
+    assert (await follower.refusal("noSuchCall", b"")).code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_many_calls_are_handed_on_at_once(node: Node, follower: Follower) -> None:
+    stream = api.StreamInfo(scope="s", stream="a").SerializeToString()
+    expected = await node.call_raw("getCurrentSegments", stream)
+    answers = await asyncio.gather(
+        *(follower.call("getCurrentSegments", stream) for _ in range(100))
+    )
+    assert set(answers) == {expected}
+
+
+async def test_the_deadline_travels_with_the_call(node: Node, follower: Follower) -> None:
+    operations = node.controller.components.streams.operations
+    stream = api.StreamInfo(scope="s", stream="a").SerializeToString()
+    async with operations.exclusive("s", "a"):
+        refused = await follower.refusal("sealStream", stream, seconds=0.3)
+    assert refused.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_caller_that_leaves_ends_the_call_at_the_leader(
+    node: Node, follower: Follower
+) -> None:
+    operations = node.controller.components.streams.operations
+    stream = api.StreamInfo(scope="s", stream="a").SerializeToString()
+    open_calls = node.controller.service.open_calls
+    async with operations.exclusive("s", "a"):
+        asking = asyncio.create_task(follower.call("sealStream", stream))
+        while not open_calls:
+            await asyncio.sleep(0.01)
+        asking.cancel()
+        async with asyncio.timeout(5):
+            while open_calls:
+                await asyncio.sleep(0.01)
+
+
+async def test_without_a_leader_calls_are_unavailable(node: Node, follower: Follower) -> None:
+    request = SCOPE.SerializeToString()
+    follower.leader = None
+    assert (await follower.refusal("createScope", request)).code() is grpc.StatusCode.UNAVAILABLE
+    await node.server.close()
+    follower.leader = f"127.0.0.1:{node.server.port}"
+    assert (await follower.refusal("createScope", request)).code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_call_is_handed_on_once(node: Node, follower: Follower) -> None:
+    second = Follower(follower.address)
+    await second.start()
+    follower.leader = second.address
+    request = SCOPE.SerializeToString()
+    assert (await second.refusal("createScope", request)).code() is grpc.StatusCode.UNAVAILABLE
+    # And one that believes that it leads itself, but does not yet.
+    follower.leader = follower.address
+    assert (await follower.refusal("createScope", request)).code() is grpc.StatusCode.UNAVAILABLE
+    assert RELAYED.islower()
+    await second.close()
+
+
+async def test_a_controller_that_leads_answers_by_itself(node: Node, follower: Follower) -> None:
+    follower.leader = None
+    follower.own = node.controller.service
+    stream = api.StreamInfo(scope="s", stream="a").SerializeToString()
+    assert await follower.call("getCurrentSegments", stream)
+    assert (await follower.refusal("noSuchCall", b"")).code() is grpc.StatusCode.UNIMPLEMENTED
+    follower.own = None
+    refused = await follower.refusal("getCurrentSegments", stream)
+    assert refused.code() is grpc.StatusCode.UNAVAILABLE
