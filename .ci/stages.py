@@ -94,7 +94,8 @@ TOOLS = {
     "java": _BOOKKEEPER,
     "javac": _JAVA_CLIENT,
     "mvn": f"{_JAVA_CLIENT}, and {_BOOKKEEPER},",
-    "go": "a real S3 server (tests/tier2/object_stores/s3/test_real_server.py)",
+    "go": "a real S3 server (tests/tier2/object_stores/s3/test_real_server.py), "
+    "and porcupine beside our checker of histories (tests/linearizability/test_porcupine.py),",
 }
 
 
