@@ -6,7 +6,8 @@
 
 Invariants:
 
-- What a leader does ends with its lead.
+- What a leader does ends with its lead: its decisions on containers, and its run of the controller, with everything
+  that this remembers. Calls are handed on from then.
 - The process begins no store: it waits until a node has. The container count is that of the store.
 - Nothing of it lies on a disk.
 """
@@ -17,12 +18,28 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from random import Random
 
 from segmentstore.cluster.assigner import Assigner, AssignerSettings
 from segmentstore.cluster.cluster_view import ClusterView
+from segmentstore.cluster.container_changes import ContainerChanges
 from segmentstore.cluster.leader import Election, Leadership
 from segmentstore.cluster.records import LeaderRecord
+from segmentstore.cluster.remote_store import RemoteStore
+from segmentstore.codec.container_hash import container_of
+from segmentstore.contracts.errors import ContainerNotFoundError
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.controller.api.grpc_server import (
+    ControllerServer,
+    ControllerServerSettings,
+    ControllerService,
+)
+from segmentstore.controller.api.leader_relay import LeaderRelay
+from segmentstore.controller.api.messages import Endpoint
+from segmentstore.controller.controller import Controller
+from segmentstore.controller.settings import ControllerSettings
 from segmentstore.host.cluster_access import cluster_place
+from segmentstore.host.controller_supervisor import ControllerSupervisor
 from segmentstore.host.data_directory import DirectoryIdentity
 from segmentstore.host.log_cluster import (
     connect_coordination,
@@ -34,8 +51,9 @@ from segmentstore.host.servers import ServerAddresses, address_text
 from segmentstore.host.serving import ServingRefusedError, begin_serving, listen, run_process
 from segmentstore.host.setting_sources import ResolvedSettings
 from segmentstore.host.settings import is_reachable_address, split_address
-from segmentstore.host.store_record import find_store_record
+from segmentstore.host.store_record import controller_token, find_store_record
 from segmentstore.http.status_server import ProcessHealth, StatusServer
+from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 
 logger = logging.getLogger(__name__)
@@ -81,19 +99,34 @@ class ClusterController:
         identity: DirectoryIdentity,
         view: ClusterView,
         election_of: "ElectionOf",
+        token: str,
+        random: Random,
     ) -> None:
+        """`token` is what nodes want to see of a controller."""
         settings = resolved.settings
         self._identity = identity
         self._view = view
         self._election_of = election_of
         self._election: Election | None = None
-        self._address = settings.controller.address
+        self._token = token
+        self._random = random
+        self._changes = ContainerChanges(locations=view, since_of=self._since_of)
+        self._controller: Controller | None = None
+        self._supervisor: ControllerSupervisor | None = None
+        self._host, port = split_address(settings.controller.address)
+        self._relay = LeaderRelay(
+            own_service=self._own_service, leader_address=self._leader_address
+        )
+        self._server = ControllerServer(
+            service=self._relay, settings=ControllerServerSettings(address=self._host, port=port)
+        )
         self._status = StatusServer(
             *split_address(settings.http.address), health=self._health, metrics=self._metrics
         )
 
     async def start(self) -> None:
         """Listen. Raises OSError or InvalidRequestError if an address is taken."""
+        await self._server.start()
         await self._status.start()
 
     def addresses(self) -> ServerAddresses:
@@ -101,7 +134,7 @@ class ClusterController:
         return ServerAddresses(
             http=address_text(*self._status.address),
             wire="",
-            controller=self._address,
+            controller=address_text(self._host, self._server.port),
         )
 
     async def run(self) -> None:
@@ -115,7 +148,14 @@ class ClusterController:
 
     async def close(self) -> None:
         """No new calls; those under way end. Idempotent."""
+        await self._server.close()
+        await self._relay.close()
         await self._status.close()
+
+    def look(self) -> None:
+        """The view has other news of nodes, or of the map."""
+        if self._supervisor is not None:
+            self._changes.look()
 
     async def _lead(self, leadership: Leadership) -> None:
         """The work of one lead, until cancelled; raises what ended it."""
@@ -124,7 +164,50 @@ class ClusterController:
             container_count=self._identity.container_count,
             settings=AssignerSettings(),
         )
-        await assigner.run()
+        store = RemoteStore(locations=self._view, token=self._token, leader_epoch=leadership.epoch)
+        controller = Controller(
+            segments=store,
+            tables=store,
+            wall_clock=SystemWallClock(),
+            random=self._random,
+            locate=self._locate,
+            settings=ControllerSettings(),
+        )
+        self._changes = ContainerChanges(locations=self._view, since_of=self._since_of)
+        self._changes.look()
+        supervisor = ControllerSupervisor(controller=controller, containers=self._changes)
+        self._controller, self._supervisor = controller, supervisor
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(assigner.run(), name="assigner")
+                group.create_task(store.run(), name="remote store")
+                group.create_task(supervisor.run(), name="controller")
+        finally:
+            self._controller = self._supervisor = None
+            await store.close()
+
+    def _locate(self, segment: str) -> Endpoint:
+        """Raises ContainerNotFoundError while the container is given to no node."""
+        container_id = ContainerId(container_of(segment, self._view.container_count))
+        owner = self._view.owner_of(container_id)
+        if owner is None:
+            raise ContainerNotFoundError(container_id, "it is given to no node now")
+        return Endpoint(*split_address(owner.wire))
+
+    def _since_of(self, container_id: ContainerId) -> int:
+        assignment = self._view.assignment()
+        given = None if assignment is None else assignment.containers.get(container_id)
+        return 0 if given is None else given.since
+
+    def _own_service(self) -> ControllerService | None:
+        return None if self._controller is None else self._controller.service
+
+    def _leader_address(self) -> str | None:
+        """Of another process: a leader that lost its lead is not asked by itself."""
+        leader = self._view.leader()
+        if leader is None or leader.grpc == self.addresses().controller:
+            return None
+        return leader.grpc
 
     @property
     def _leads(self) -> bool:
@@ -133,6 +216,8 @@ class ClusterController:
     def _health(self) -> ProcessHealth:
         leader = self._view.leader()
         complaints = [] if leader is not None else ["no controller leads at the moment"]
+        if self._supervisor is not None:
+            complaints += self._supervisor.complaints()
         return ProcessHealth(
             ready=leader is not None,
             complaints=complaints,
@@ -147,7 +232,9 @@ class ClusterController:
     def _metrics(self) -> Mapping[str, float]:
         leadership = None if self._election is None else self._election.leadership
         assignment = self._view.assignment()
+        controller = {} if self._supervisor is None else self._supervisor.metrics()
         return {
+            **controller,
             "cluster_leads": float(leadership is not None),
             "cluster_lease_seconds": 0.0 if leadership is None else leadership.lease.seconds_left,
             "cluster_nodes": len(self._view.nodes()),
@@ -186,7 +273,12 @@ async def _open_controller(resolved: ResolvedSettings) -> AsyncIterator[ClusterC
         while identity is None:
             await asyncio.sleep(_LOOK_SECONDS)
             identity = await find_store_record(metadata, names)
-        view = ClusterView(store, container_count=identity.container_count, random=random)
+        view = ClusterView(
+            store,
+            container_count=identity.container_count,
+            random=random,
+            on_change=lambda: controller.look(),
+        )
         controller = ClusterController(
             resolved,
             identity=identity,
@@ -197,6 +289,8 @@ async def _open_controller(resolved: ResolvedSettings) -> AsyncIterator[ClusterC
                 work=work,
                 random=random,
             ),
+            token=controller_token(identity, names),
+            random=random,
         )
         await view.refresh()
         yield controller

@@ -115,7 +115,7 @@ class WatchedSupervisor(ControllerSupervisor):
     """That of the host; what may not happen fails the run."""
 
     def __init__(self, host: "RandomHost") -> None:
-        super().__init__(controller=host.controller, registry=host.registry)
+        super().__init__(controller=host.controller, containers=host.registry)
         self._host = host
 
     def _note_end(self, group: "ExceptionGroup[Exception]", pause: float, *, worked: bool) -> None:
