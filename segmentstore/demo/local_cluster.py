@@ -179,6 +179,12 @@ class LocalCluster:
             "SEGMENTSTORE_S3_ENDPOINT_URL": self.s3_url,
         }
 
+    def has_begun(self) -> bool:
+        """Whether a process of it runs."""
+        return self.processes_path.exists() and any(
+            each.process.runs for each in self.processes().values()
+        )
+
     async def up(self) -> None:
         """Start what does not run; returns when every container is served, and a controller leads.
 
