@@ -168,7 +168,7 @@ async def test_a_client_is_at_the_new_server_without_a_pause() -> None:
         await calls.close()
 
 
-async def test_a_conditional_change_of_a_table_is_made_at_the_new_server_once() -> None:
+async def test_h86_a_conditional_change_of_a_table_is_made_at_the_new_server_once() -> None:
     async with moving() as container, asyncio.timeout(15):
         calls = calls_of(container, LONG_PAUSE)
         await calls.ask(
@@ -184,7 +184,9 @@ async def test_a_conditional_change_of_a_table_is_made_at_the_new_server_once() 
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_nothing_is_lost_repeated_or_reordered_while_the_container_moves(seed: int) -> None:
+async def test_h86_nothing_is_lost_repeated_or_reordered_while_the_container_moves(
+    seed: int,
+) -> None:
     random = Random(seed)
     settings = ClientSettings(retry_seconds_first=0.001, retry_seconds_max=0.02)
     async with moving() as container, asyncio.timeout(30):

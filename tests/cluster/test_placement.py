@@ -171,7 +171,7 @@ def test_a_new_node_gets_its_share_by_as_few_moves_as_are_needed() -> None:
     assert cluster.moves == 3
 
 
-def test_a_container_is_given_away_only_when_its_old_node_has_closed_it() -> None:
+def test_h85_a_container_is_given_away_only_when_its_old_node_has_closed_it() -> None:
     cluster = Cluster.of(2, A, B)
     cluster.settle()
     moved = next(iter(cluster.map.given_to(A.node_id)))
@@ -187,7 +187,7 @@ def test_a_container_is_given_away_only_when_its_old_node_has_closed_it() -> Non
     assert cluster.map.containers[moved].since == cluster.map.version
 
 
-def test_a_report_of_an_older_version_does_not_show_that_a_container_has_gone() -> None:
+def test_h85_a_report_of_an_older_version_does_not_show_that_a_container_has_gone() -> None:
     cluster = Cluster.of(1, A)
     assert cluster.decide()  # it is given, and the node has not heard
     cluster.join(B)
@@ -333,7 +333,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_in_any_history_no_container_is_at_two_nodes_and_all_of_them_find_a_place(
+def test_h85_in_any_history_no_container_is_at_two_nodes_and_all_of_them_find_a_place(
     events: list[tuple[str, int, int]],
 ) -> None:
     cluster = Cluster.of(7)

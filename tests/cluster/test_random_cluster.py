@@ -18,11 +18,11 @@ _FOUND_BY = {"count a lease from the answer": 25}
 
 
 @pytest.mark.parametrize("first", range(1, _SEEDS + 1, _BATCH))
-def test_whatever_fails_a_container_has_one_owner_and_finds_one_in_the_end(first: int) -> None:
+def test_h85_whatever_fails_a_container_has_one_owner_and_finds_one_in_the_end(first: int) -> None:
     assert sum(live(seed) for seed in range(first, first + _BATCH)) > 10 * _BATCH
 
 
-def test_what_a_slow_leader_decided_lands_in_its_time_or_never() -> None:
+def test_h84_what_a_slow_leader_decided_lands_in_its_time_or_never() -> None:
     for seed in range(1, 11):
         live(seed, has_slow_leaders=True)
 

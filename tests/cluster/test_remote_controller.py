@@ -99,7 +99,9 @@ async def test_streams_are_made_scaled_and_deleted_over_nodes() -> None:
         assert not await nodes.store.list_segments("s/")
 
 
-async def test_the_next_leader_finds_everything_and_the_one_before_changes_nothing_more() -> None:
+async def test_h84_the_next_leader_finds_everything_and_the_one_before_changes_nothing_more() -> (
+    None
+):
     async with remote_nodes() as nodes, leader_over(nodes, nodes.store) as first:
         await first.controller.components.scopes.create("s")
         await first.controller.components.streams.create("s", "a", TWO)

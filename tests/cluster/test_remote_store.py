@@ -137,7 +137,7 @@ async def test_changes_of_a_table_are_made_in_the_order_in_which_they_are_submit
 # --- where containers are -------------------------------------------------------------------------
 
 
-async def test_a_container_that_has_moved_is_found_and_nothing_is_done_twice() -> None:
+async def test_h86_a_container_that_has_moved_is_found_and_nothing_is_done_twice() -> None:
     async with remote_nodes() as nodes:
         await nodes.store.create_table(TABLE)
         async with nodes.store.open_table(TABLE) as table:
@@ -153,7 +153,7 @@ async def test_a_container_that_has_moved_is_found_and_nothing_is_done_twice() -
             assert (raised.value.key, raised.value.expected) == (b"k", version)
 
 
-async def test_an_open_table_whose_container_has_moved_refuses_and_nothing_was_done() -> None:
+async def test_h86_an_open_table_whose_container_has_moved_refuses_and_nothing_was_done() -> None:
     async with remote_nodes() as nodes:
         await nodes.store.create_table(TABLE)
         async with nodes.store.open_table(TABLE) as table:
@@ -177,7 +177,7 @@ async def test_a_container_without_a_node_holds_no_other_up() -> None:
         await nodes.store.create(lost)
 
 
-async def test_a_node_that_does_not_listen_got_nothing() -> None:
+async def test_h86_a_node_that_does_not_listen_got_nothing() -> None:
     async with remote_nodes() as nodes:
         name = nodes.name_in(0)
         await nodes.nodes[0].stop()
@@ -190,7 +190,7 @@ async def test_a_node_that_does_not_listen_got_nothing() -> None:
 # --- connections that end -------------------------------------------------------------------------
 
 
-async def test_a_change_whose_connection_ends_is_unknown_and_not_sent_again() -> None:
+async def test_h86_a_change_whose_connection_ends_is_unknown_and_not_sent_again() -> None:
     async with remote_nodes() as nodes:
         name = nodes.name_in(0)
         await nodes.store.create_table(nodes.name_in(2, "warm"))
@@ -244,7 +244,7 @@ async def test_calls_to_a_node_that_says_nothing_end() -> None:
 # --- one leader -----------------------------------------------------------------------------------
 
 
-async def test_a_node_refuses_a_leader_that_was_replaced() -> None:
+async def test_h84_a_node_refuses_a_leader_that_was_replaced() -> None:
     async with remote_nodes() as nodes:
         name = nodes.name_in(0)
         await nodes.store.create(name)
@@ -266,7 +266,7 @@ async def test_a_node_refuses_a_leader_that_was_replaced() -> None:
             await store.close()
 
 
-async def test_a_new_leader_reads_behind_what_the_one_before_has_under_way() -> None:
+async def test_h84_a_new_leader_reads_behind_what_the_one_before_has_under_way() -> None:
     async with remote_nodes(container_count=1) as nodes:
         await nodes.store.create_table(TABLE)
         newer = nodes.new_store(leader_epoch=2)
@@ -312,7 +312,7 @@ async def test_clients_do_not_reach_the_records_of_the_controller() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-async def test_counters_live_through_moves_and_broken_connections(seed: int) -> None:
+async def test_h86_counters_live_through_moves_and_broken_connections(seed: int) -> None:
     """Conditional updates of counters: an increment that was told is there, an unknown one at most once."""
     random = Random(seed)
     async with remote_nodes(container_count=2) as nodes:

@@ -52,7 +52,7 @@ class Process:
         return f"{NODES_PATH}/n" in self._world.values
 
 
-def test_a_session_outlives_a_store_that_is_gone_for_three_seconds() -> None:
+def test_h83_a_session_outlives_a_store_that_is_gone_for_three_seconds() -> None:
     async def main(loop: SimLoop) -> None:
         world = SimulatedCoordination(Random(0))
         node = Process(loop, world)
@@ -71,7 +71,7 @@ def test_a_session_outlives_a_store_that_is_gone_for_three_seconds() -> None:
     run_simulation(1, main)
 
 
-def test_a_lease_ends_before_the_session_of_a_process_that_hears_nothing() -> None:
+def test_h83_a_lease_ends_before_the_session_of_a_process_that_hears_nothing() -> None:
     async def main(loop: SimLoop) -> None:
         world = SimulatedCoordination(Random(0))
         node = Process(loop, world)
@@ -87,7 +87,7 @@ def test_a_lease_ends_before_the_session_of_a_process_that_hears_nothing() -> No
     run_simulation(1, main)
 
 
-def test_a_process_that_stood_still_has_lost_its_lease_when_it_goes_on() -> None:
+def test_h83_a_process_that_stood_still_has_lost_its_lease_when_it_goes_on() -> None:
     async def main(loop: SimLoop) -> None:
         world = SimulatedCoordination(Random(0))
         node = Process(loop, world)
@@ -104,7 +104,7 @@ def test_a_process_that_stood_still_has_lost_its_lease_when_it_goes_on() -> None
     run_simulation(1, main)
 
 
-def test_a_process_that_stood_still_for_less_goes_on() -> None:
+def test_h83_a_process_that_stood_still_for_less_goes_on() -> None:
     async def main(loop: SimLoop) -> None:
         world = SimulatedCoordination(Random(0))
         node = Process(loop, world)
@@ -120,7 +120,7 @@ def test_a_process_that_stood_still_for_less_goes_on() -> None:
     run_simulation(1, main)
 
 
-def test_nothing_of_a_leader_that_stood_still_lands_when_another_leads() -> None:
+def test_h84_nothing_of_a_leader_that_stood_still_lands_when_another_leads() -> None:
     async def main(loop: SimLoop) -> None:
         world = SimulatedCoordination(Random(0))
         led: list[tuple[str, Leadership]] = []
@@ -169,9 +169,9 @@ def test_nothing_of_a_leader_that_stood_still_lands_when_another_leads() -> None
     run_simulation(1, main)
 
 
-def test_a_leader_that_writes_without_a_check_of_the_epoch_is_found(
+def test_h84_a_leader_that_writes_without_a_check_of_the_epoch_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_without_a_check_of_the_epoch(monkeypatch)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        test_nothing_of_a_leader_that_stood_still_lands_when_another_leads()
+        test_h84_nothing_of_a_leader_that_stood_still_lands_when_another_leads()

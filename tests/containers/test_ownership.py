@@ -149,7 +149,7 @@ TOLD: dict[str, Callable[[StreamSegmentContainer], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("told", TOLD.values(), ids=TOLD.keys())
-async def test_a_fenced_owner_that_has_heard_nothing_tells_nothing_and_ends(
+async def test_h82_a_fenced_owner_that_has_heard_nothing_tells_nothing_and_ends(
     told: Callable[[StreamSegmentContainer], Awaitable[object]],
 ) -> None:
     async with fenced(MemoryTiers()) as container:
@@ -160,7 +160,7 @@ async def test_a_fenced_owner_that_has_heard_nothing_tells_nothing_and_ends(
             await asyncio.sleep(0)
 
 
-async def test_an_owner_tells_all_of_it_when_its_log_says_so() -> None:
+async def test_h82_an_owner_tells_all_of_it_when_its_log_says_so() -> None:
     async with running(MemoryTiers(), lease=None) as container:
         await container.create("a")
         with pytest.raises(SegmentNotFoundError):
@@ -184,7 +184,7 @@ async def test_an_owner_tells_all_of_it_when_its_log_says_so() -> None:
                 await segment.append(b"d")
 
 
-async def test_what_is_kept_open_is_fenced_with_its_container() -> None:
+async def test_h82_what_is_kept_open_is_fenced_with_its_container() -> None:
     async with fenced_with_open_segment() as (container, segment):
         with pytest.raises(ContainerNotFoundError):
             await segment.append(b"d", offset=2)
@@ -211,7 +211,7 @@ async def fenced_with_open_segment() -> AsyncIterator[tuple[StreamSegmentContain
     await asyncio.gather(work, return_exceptions=True)
 
 
-async def test_those_that_ask_during_a_look_share_the_next_one() -> None:
+async def test_h82_those_that_ask_during_a_look_share_the_next_one() -> None:
     tiers = MemoryTiers()
     log = AskedLog(tiers)
     async with running(tiers, log=log, lease=None) as container:
@@ -232,7 +232,7 @@ async def test_those_that_ask_during_a_look_share_the_next_one() -> None:
         assert log.looks == looks + 2
 
 
-async def test_a_look_that_fails_refuses_those_that_wait_for_it_and_ends_nothing() -> None:
+async def test_h82_a_look_that_fails_refuses_those_that_wait_for_it_and_ends_nothing() -> None:
     tiers = MemoryTiers()
     log = AskedLog(tiers)
     async with running(tiers, log=log, lease=None) as container:
@@ -246,7 +246,7 @@ async def test_a_look_that_fails_refuses_those_that_wait_for_it_and_ends_nothing
         assert (await container.info("b")).length == 0
 
 
-async def test_a_caller_that_leaves_takes_the_look_from_no_other() -> None:
+async def test_h82_a_caller_that_leaves_takes_the_look_from_no_other() -> None:
     tiers = MemoryTiers()
     log = AskedLog(tiers)
     async with running(tiers, log=log, lease=None) as container:
@@ -261,7 +261,7 @@ async def test_a_caller_that_leaves_takes_the_look_from_no_other() -> None:
         assert (await staying).length == 0
 
 
-async def test_closing_ends_what_waits_for_a_look() -> None:
+async def test_h82_closing_ends_what_waits_for_a_look() -> None:
     tiers = MemoryTiers()
     log = AskedLog(tiers)
     async with running(tiers, log=log, lease=None) as container:
@@ -274,7 +274,7 @@ async def test_closing_ends_what_waits_for_a_look() -> None:
         assert isinstance(each, ContainerNotFoundError), each
 
 
-async def test_with_a_valid_lease_the_log_is_never_asked() -> None:
+async def test_h83_with_a_valid_lease_the_log_is_never_asked() -> None:
     tiers, lease = MemoryTiers(), SwitchedLease()
     log = AskedLog(tiers)
     async with running(tiers, log=log, lease=lease) as container:
@@ -287,7 +287,7 @@ async def test_with_a_valid_lease_the_log_is_never_asked() -> None:
         assert log.looks == 0
 
 
-async def test_a_lease_that_is_over_refuses_everything_at_once_though_the_log_is_still_its_own() -> (
+async def test_h83_a_lease_that_is_over_refuses_everything_at_once_though_the_log_is_still_its_own() -> (
     None
 ):
     tiers, lease = MemoryTiers(), SwitchedLease()
@@ -316,7 +316,7 @@ async def test_a_lease_that_is_over_refuses_everything_at_once_though_the_log_is
         assert log.looks == 0
 
 
-async def test_a_lease_that_ends_between_the_judgement_and_the_answer_is_seen() -> None:
+async def test_h83_a_lease_that_ends_between_the_judgement_and_the_answer_is_seen() -> None:
     """A refused append waits behind one that is not durable yet, and the process stands still meanwhile."""
     lease = SwitchedLease()
     async with running(MemoryTiers(), lease=lease) as container:

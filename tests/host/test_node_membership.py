@@ -113,7 +113,7 @@ async def test_a_node_runs_what_it_is_assigned_and_leaves_nothing_behind() -> No
     assert not (await read_cluster_state(node.store)).nodes
 
 
-async def test_a_node_whose_session_ended_stops_its_containers_and_is_another_node_afterwards() -> (
+async def test_h83_a_node_whose_session_ended_stops_its_containers_and_is_another_node_afterwards() -> (
     None
 ):
     node = Node()
@@ -135,7 +135,9 @@ async def test_a_node_whose_session_ended_stops_its_containers_and_is_another_no
     await asyncio.wait([task])
 
 
-async def test_a_node_is_drained_when_its_containers_are_gone_and_its_wish_is_taken_back() -> None:
+async def test_h85_a_node_is_drained_when_its_containers_are_gone_and_its_wish_is_taken_back() -> (
+    None
+):
     node = Node()
     membership = await node.membership()
     task = asyncio.create_task(membership.run())

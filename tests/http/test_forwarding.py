@@ -204,7 +204,7 @@ async def test_a_request_waits_for_a_container_that_is_on_its_way(
         assert target.segments.content(NAME) == b"x"
 
 
-async def test_a_node_without_the_container_says_so_and_the_request_finds_the_right_one(
+async def test_h86_a_node_without_the_container_says_so_and_the_request_finds_the_right_one(
     nodes: TwoNodes, client: ClientSession
 ) -> None:
     """The first node believes the old place; the body was read for the first try."""
@@ -224,7 +224,7 @@ async def test_a_node_without_the_container_says_so_and_the_request_finds_the_ri
     assert nodes.near.segments.content(NAME) == b"x"
 
 
-async def test_nothing_is_passed_on_twice(nodes: TwoNodes, client: ClientSession) -> None:
+async def test_h86_nothing_is_passed_on_twice(nodes: TwoNodes, client: ClientSession) -> None:
     """Each believes that the other has it."""
     nodes.far.locations.owners[FAR] = nodes.near.node_id
     nodes.far.served.discard(FAR)
@@ -235,7 +235,7 @@ async def test_nothing_is_passed_on_twice(nodes: TwoNodes, client: ClientSession
             assert "Segment-Wrong-Node" not in answer.headers
 
 
-async def test_a_node_whose_lease_is_over_answers_for_none_of_its_containers(
+async def test_h83_a_node_whose_lease_is_over_answers_for_none_of_its_containers(
     nodes: TwoNodes, client: ClientSession
 ) -> None:
     name = name_in(NEAR)
@@ -339,7 +339,7 @@ async def node_beside(behaviour: Behaviour) -> AsyncIterator[tuple[ClusterMember
     "behaviour", [closes, closes_in_the_body, answers_half_a_head, answers_half_a_body, is_no_http]
 )
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-async def test_a_change_whose_answer_is_lost_is_sent_once_and_answered_with_502(
+async def test_h86_a_change_whose_answer_is_lost_is_sent_once_and_answered_with_502(
     client: ClientSession, behaviour: Behaviour, method: str
 ) -> None:
     if method == "DELETE" and behaviour is closes_in_the_body:
@@ -364,7 +364,9 @@ async def test_a_read_whose_answer_is_lost_is_tried_again(
         assert owner.requests > 1
 
 
-async def test_an_owner_that_nothing_listens_for_is_503_for_a_change(client: ClientSession) -> None:
+async def test_h86_an_owner_that_nothing_listens_for_is_503_for_a_change(
+    client: ClientSession,
+) -> None:
     async with node_beside(closes) as (near, owner):
         dead = replace(near.locations.registered[HostId("far")], http="127.0.0.1:1")
         near.locations.registered[dead.node_id] = dead
@@ -374,7 +376,7 @@ async def test_an_owner_that_nothing_listens_for_is_503_for_a_change(client: Cli
         assert owner.requests == 0
 
 
-async def test_an_owner_that_stands_still_is_waited_for_until_its_registration_is_gone(
+async def test_h86_an_owner_that_stands_still_is_waited_for_until_its_registration_is_gone(
     client: ClientSession,
 ) -> None:
     async with node_beside(says_nothing) as (near, owner):

@@ -39,7 +39,7 @@ QUESTIONS: dict[str, Command] = {
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS.keys())
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
-async def test_a_fenced_server_says_wrong_host_and_never_that_a_segment_is_gone_or_ends(
+async def test_h82_a_fenced_server_says_wrong_host_and_never_that_a_segment_is_gone_or_ends(
     question: Command, is_open: bool
 ) -> None:
     async with fenced_later() as (tiers, client):
@@ -75,7 +75,7 @@ async def fenced_later() -> AsyncIterator[tuple[MemoryTiers, ProtocolClient]]:
         await asyncio.gather(work, return_exceptions=True)
 
 
-async def test_a_server_that_is_still_the_owner_says_all_of_it_when_it_has_looked() -> None:
+async def test_h82_a_server_that_is_still_the_owner_says_all_of_it_when_it_has_looked() -> None:
     async with running_node(lease=None) as node:
         for segment in (SEGMENT, SEALED):
             await node.container.create(segment)

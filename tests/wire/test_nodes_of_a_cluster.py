@@ -106,7 +106,7 @@ THIS = ClusterNode(HostId("this"), "10.0.0.1:9091", "10.0.0.1:12345", 0, "test")
 
 @pytest.mark.parametrize("command", QUESTIONS, ids=lambda each: type(each).__name__)
 @pytest.mark.parametrize(("owner", "named"), [(OTHER, "10.0.0.2:12345"), (THIS, ""), (None, "")])
-async def test_a_wrong_host_names_the_node_that_has_the_container_if_that_is_another(
+async def test_h86_a_wrong_host_names_the_node_that_has_the_container_if_that_is_another(
     command: Command, owner: ClusterNode | None, named: str
 ) -> None:
     node = OneNode()
@@ -117,7 +117,7 @@ async def test_a_wrong_host_names_the_node_that_has_the_container_if_that_is_ano
 
 
 @pytest.mark.parametrize("command", QUESTIONS, ids=lambda each: type(each).__name__)
-async def test_a_node_without_its_lease_answers_nothing_though_the_container_runs(
+async def test_h83_a_node_without_its_lease_answers_nothing_though_the_container_runs(
     command: Command,
 ) -> None:
     node = OneNode()
@@ -131,7 +131,7 @@ async def test_a_node_without_its_lease_answers_nothing_though_the_container_run
         await client.ask(GetStreamSegmentInfo(2, SEGMENT, ""), StreamSegmentInfo)
 
 
-async def test_a_reader_that_waits_is_sent_away_when_the_lease_ends() -> None:
+async def test_h83_a_reader_that_waits_is_sent_away_when_the_lease_ends() -> None:
     node = OneNode()
     async with running(MemoryTiers()) as container, node.client() as client:
         node.registry.set_starting(container)
@@ -143,7 +143,7 @@ async def test_a_reader_that_waits_is_sent_away_when_the_lease_ends() -> None:
         assert (await client.expect(WrongHost)).request_id == 5
 
 
-async def test_a_node_without_its_lease_does_nothing_for_a_controller() -> None:
+async def test_h83_a_node_without_its_lease_does_nothing_for_a_controller() -> None:
     node = OneNode()
     async with running(MemoryTiers()) as container, node.client() as client:
         node.registry.set_starting(container)

@@ -103,7 +103,7 @@ async def connected() -> AsyncIterator[tuple[HoldingLog, ProtocolClient]]:
 
 @pytest.mark.parametrize("error", [LogNotPrimaryError("fenced"), DurableDataLogError("disk")])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: type(change).__name__)
-async def test_a_change_whose_outcome_is_unknown_closes_its_connection(
+async def test_h86_a_change_whose_outcome_is_unknown_closes_its_connection(
     change: Command, error: DurableDataLogError
 ) -> None:
     async with connected() as (log, client):
@@ -124,7 +124,7 @@ async def test_a_change_whose_outcome_is_unknown_closes_its_connection(
     ],
     ids=lambda question: type(question).__name__,
 )
-async def test_what_changes_nothing_is_sent_elsewhere(question: Command) -> None:
+async def test_h86_what_changes_nothing_is_sent_elsewhere(question: Command) -> None:
     async with connected() as (log, client):
         log.hold()
         waiting = ReadSegment(SEGMENT, 5, 10, "", 8)

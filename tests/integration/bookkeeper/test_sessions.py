@@ -91,7 +91,7 @@ def tell(words: str) -> None:
     sys.stdout.write(f"measured: {words}\n")
 
 
-async def test_nothing_of_a_stopped_leader_lands_when_another_leads(cluster: Cluster) -> None:
+async def test_h84_nothing_of_a_stopped_leader_lands_when_another_leads(cluster: Cluster) -> None:
     store = await cluster.session()
     async with child(cluster, "controller", "a", SESSION) as first:
         await until(lambda: bool(first.facts("leads")))
@@ -117,7 +117,7 @@ async def test_nothing_of_a_stopped_leader_lands_when_another_leads(cluster: Clu
             await until(lambda: len(first.facts("leads")) == 2)
 
 
-async def test_a_killed_node_is_gone_with_its_session_and_a_stopped_one_has_lost_its_lease_before(
+async def test_h83_a_killed_node_is_gone_with_its_session_and_a_stopped_one_has_lost_its_lease_before(
     cluster: Cluster,
 ) -> None:
     store = await cluster.session()
@@ -143,7 +143,7 @@ async def test_a_killed_node_is_gone_with_its_session_and_a_stopped_one_has_lost
         assert first != second
 
 
-async def test_a_session_outlives_a_restart_of_zookeeper(cluster: Cluster) -> None:
+async def test_h83_a_session_outlives_a_restart_of_zookeeper(cluster: Cluster) -> None:
     ensemble = cluster.ensemble
     async with child(cluster, "node", "node", 10.0) as node:
         await until(lambda: len(node.facts("heartbeat")) > 10)

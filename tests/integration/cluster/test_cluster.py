@@ -158,7 +158,7 @@ def test_check_names_the_node_that_is_gone_and_ends_with_unavailable(
     assert "which is gone" in result.errors
 
 
-def test_a_name_that_is_served_elsewhere_is_refused_or_handed_on_and_never_made_twice(
+def test_h86_a_name_that_is_served_elsewhere_is_refused_or_handed_on_and_never_made_twice(
     cluster: LocalCluster,
 ) -> None:
     node = owner_of(cluster, "elsewhere")
