@@ -6,7 +6,10 @@ Invariants:
   ids that no sink waits for any more (a cancelled request) are dropped.
 - A sink hears of each answer in the order of arrival, and of the end of the connection exactly once, last.
 - The first frame in both directions is Hello; before the server's Hello is read, no connection is handed out.
-- There is no task here: the transport calls, and the sinks act at once or hand over to their own tasks.
+- There is no task here: the transport and a timer call, and the sinks act at once or hand over to their own tasks.
+- A connection that has sinks, and whose server says nothing for `silence_seconds` though it was asked, ends: no request
+  waits for a process that stands still, or a machine without power. A server that never answered a KeepAlive is left
+  alone: not every one does.
 - A pool opens a connection when it is first needed and shares it from then on: it has at most one open connection for
   each endpoint, and concurrent users of a closed one wait for a single attempt.
 - A pool belongs to one component (a writer, a reader, or the store for its short requests). Closing it ends its
@@ -31,10 +34,12 @@ from segmentstore.codec.wire_protocol.command import (
 from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.codec.wire_protocol.frames import FrameSplitter
 from segmentstore.runtime.cancellation import fail_unless_done
+from segmentstore.runtime.guarded_callback import guarded
 from segmentstore.runtime.keyed_locks import KeyedLocks
 
 Reply = TypeVar("Reply", bound=Command)
 
+_LOOKS_PER_SILENCE = 4
 
 Sign: TypeAlias = Callable[[Command], Command]
 
@@ -93,6 +98,11 @@ class WireConnection(asyncio.Protocol):
         self._received_at = asyncio.get_running_loop().time()
         self._hello: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._looked_at = 0.0
+        self._asked_at: float | None = None
+        """When the KeepAlive was sent that is not answered yet."""
+        self._answers_keep_alive = False
 
     @property
     def is_open(self) -> bool:
@@ -142,6 +152,44 @@ class WireConnection(asyncio.Protocol):
             command = self._sign(command)
         self._transport.write(command.encode())
 
+    def end_when_silent(self, seconds: float) -> None:
+        """From now on; called once, when it is greeted."""
+        assert self._look_timer is None, "called twice"
+        self.send(KeepAlive())
+        self._look_later(seconds)
+
+    def _look_later(self, silence_seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._looked_at = loop.time()
+        look = guarded(self._look, self._crashed)
+        self._look_timer = loop.call_later(
+            silence_seconds / _LOOKS_PER_SILENCE, look, silence_seconds
+        )
+
+    def _look(self, silence_seconds: float) -> None:
+        if not self.is_open:
+            return
+        interval = silence_seconds / _LOOKS_PER_SILENCE
+        now = asyncio.get_running_loop().time()
+        # After a pause of this process itself the answer may be here, and not read yet.
+        has_looked = now - self._looked_at < 2 * interval
+        if not self._sinks or (self._asked_at is not None and self._received_at >= self._asked_at):
+            self._asked_at = None
+        if self._asked_at is not None:
+            if has_looked and self._answers_keep_alive and now - self._asked_at >= silence_seconds:
+                self._end(ConnectionLostError(f"the server says nothing endpoint={self.endpoint}"))
+                self.abort()
+                return
+        elif self._sinks and self.silent_seconds >= interval:
+            self._asked_at = now
+            self.send(KeepAlive())
+        self._look_later(silence_seconds)
+
+    def _crashed(self, bug: Exception) -> None:
+        """Without its looks a request could wait for ever."""
+        self._end(ConnectionLostError(f"looking at the connection failed: {bug!r}"))
+        self.abort()
+
     def abort(self) -> None:
         """End the connection at once; the sinks hear of it through the loop."""
         if self._transport is not None:
@@ -184,6 +232,7 @@ class WireConnection(asyncio.Protocol):
                 self._hello.set_result(None)
             return
         if isinstance(command, KeepAlive):
+            self._answers_keep_alive = True
             return
         request_id: object = getattr(command, "request_id", None)
         sink = self._sinks.get(request_id) if isinstance(request_id, int) else None
@@ -191,6 +240,8 @@ class WireConnection(asyncio.Protocol):
             sink.received(command)
 
     def _end(self, error: ConnectionLostError) -> None:
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         # The caller that waits for the greeting may have left.
         fail_unless_done(self._hello, error)
         sinks, self._sinks = self._sinks, {}
@@ -260,6 +311,7 @@ class ConnectionPool:
             self._connections[endpoint] = connection
             try:
                 self._check_open(endpoint)
+                connection.end_when_silent(self._settings.silence_seconds)
             except ConnectionLostError:
                 await connection.close()
                 raise

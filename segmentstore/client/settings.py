@@ -17,7 +17,9 @@ from segmentstore.runtime.backoff import Backoff
 class ClientSettings:
     """Sizes in bytes, times in seconds. The defaults suit one process on a local network."""
 
-    connect_seconds: float = 10.0
+    connect_seconds: float = 4.0
+    silence_seconds: float = 3.0
+    """A server that owes an answer, and says nothing for so long though it was asked whether it is there, is left."""
     request_seconds: float = 30.0
     """From asking to the answer, all retries included; DeadlineExceededError afterwards."""
     long_poll_seconds: float = 90.0

@@ -121,6 +121,8 @@ class FakeStore:
     ) -> list[Command | str]:
         if isinstance(command, appends.AppendBlockEnd):
             return self._append(command, set_up)
+        if isinstance(command, session.KeepAlive):
+            return [command]
         self.requests.append(command)
         override = self.on_request(command)
         if isinstance(override, Command):
@@ -132,8 +134,6 @@ class FakeStore:
         match command:
             case session.Hello():
                 answer: Command = session.Hello(16, 5)
-            case session.KeepAlive():
-                answer = command
             case appends.SetupAppend():
                 answer = self._set_up(command, set_up)
             case appends.ConditionalBlockEnd():

@@ -18,7 +18,7 @@ from segmentstore.client.errors import (
 )
 from segmentstore.client.segment_calls import FixedLocator, RememberingLocator, SegmentCalls
 from segmentstore.client.settings import ClientSettings
-from segmentstore.codec.wire_protocol.command import Command, Hello
+from segmentstore.codec.wire_protocol.command import Command, Hello, KeepAlive
 from segmentstore.codec.wire_protocol.reads import GetStreamSegmentInfo, StreamSegmentInfo
 from segmentstore.codec.wire_protocol.refusals import (
     TOKEN_EXPIRED,
@@ -240,3 +240,37 @@ async def test_a_location_is_remembered_until_it_is_found_wrong() -> None:
 )
 def test_every_refusal_has_its_error(reply: Command, error: type[Exception]) -> None:
     assert type(error_from_reply(reply)) is error
+
+
+@pytest.mark.parametrize("answers_keep_alive", [True, False])
+async def test_a_request_at_a_server_that_stands_still_ends_if_it_was_known_to_answer(
+    *, answers_keep_alive: bool
+) -> None:
+    content = Hello(16, 5).encode() + (KeepAlive().encode() if answers_keep_alive else b"")
+    async with saying(content) as endpoint:
+        pool = ConnectionPool(ClientSettings(silence_seconds=0.1))
+        connection = await pool.connection(endpoint)
+        request = asyncio.ensure_future(connection.request(info_of("s")))
+        if answers_keep_alive:
+            with pytest.raises(ConnectionLostError, match="says nothing"):
+                await asyncio.wait_for(request, 5)
+        else:
+            await asyncio.wait([request], timeout=0.5)
+            assert not request.done()
+            request.cancel()
+        await pool.close()
+
+
+async def test_a_request_that_takes_long_is_waited_for_while_its_server_answers(
+    fake_store: FakeStore,
+) -> None:
+    fake_store.on_request = lambda command: (
+        "ignore" if isinstance(command, GetStreamSegmentInfo) else None
+    )
+    pool = ConnectionPool(ClientSettings(silence_seconds=0.1))
+    connection = await pool.connection(fake_store.endpoint)
+    request = asyncio.ensure_future(connection.request(info_of("s")))
+    await asyncio.wait([request], timeout=0.6)
+    assert not request.done()
+    request.cancel()
+    await pool.close()

@@ -233,12 +233,15 @@ async def kill_bookie(run: FaultRun) -> None:
 
 
 async def lose_zookeeper(run: FaultRun) -> None:
-    """ZooKeeper dies by SIGKILL, and is back within three seconds."""
+    """ZooKeeper dies by SIGKILL, and is back within some seconds. A bookie that ended by that is started again."""
     (zookeeper,) = run.processes.rows("zookeeper")
     await run.processes.kill(zookeeper.name)
     await asyncio.sleep(1)
     await run.processes.start(zookeeper.name)
     await asyncio.sleep(run.settings.session_seconds)
+    # One whose session is over, and whose old registration is still there, gives up.
+    for bookie in run.processes.rows("bookie"):
+        await run.processes.start(bookie.name)
 
 
 async def lose_s3(run: FaultRun) -> None:

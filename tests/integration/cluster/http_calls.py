@@ -25,12 +25,16 @@ _REASONS = {
     "offset does not match": Outcome.BAD_OFFSET,
     "segment is truncated": Outcome.TRUNCATED,
 }
+_AVOID_SECONDS = 20.0
 _FACT = re.compile(r"\b(length|expected|start_offset)=(\d+)")
 _LOST = frozenset({410, 500, 502, 504})
 
 
 class HttpCalls:
-    """One client. A call goes to a node drawn by lot; calls may run beside one another."""
+    """One client. A call goes to a node drawn by lot; calls may run beside one another.
+
+    A node that gave no answer in time is asked again after a while, or if there is no other one.
+    """
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class HttpCalls:
         self._client = client
         self._random = random
         self._seconds_max = seconds_max
+        self._silent_since: dict[str, float] = {}
 
     async def create(self, name: str) -> Operation | None:
         asked = self._asked(name, Verb.CREATE)
@@ -111,7 +116,7 @@ class HttpCalls:
     async def _reply(
         self, method: str, name: str, verb: str, query: dict[str, str], body: bytes | None
     ) -> "Reply":
-        node = self._random.choice(self._nodes())
+        node = self._random.choice(self._answering_nodes())
         url = url_of(node, name, verb).with_query(query)
         try:
             async with (
@@ -121,8 +126,20 @@ class HttpCalls:
                 return Reply(response.status, await response.read(), dict(response.headers))
         except aiohttp.ClientConnectorError as error:
             raise NothingDoneError(str(error)) from error
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except TimeoutError as error:
+            self._silent_since[node] = asyncio.get_running_loop().time()
             raise OutcomeLostError(repr(error)) from error
+        except aiohttp.ClientError as error:
+            raise OutcomeLostError(repr(error)) from error
+
+    def _answering_nodes(self) -> Sequence[str]:
+        nodes, now = self._nodes(), asyncio.get_running_loop().time()
+        answering = [
+            each
+            for each in nodes
+            if now - self._silent_since.get(each, float("-inf")) > _AVOID_SECONDS
+        ]
+        return answering or nodes
 
 
 def url_of(node: str, name: str, verb: str = "") -> URL:

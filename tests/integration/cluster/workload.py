@@ -58,6 +58,8 @@ class WorkloadSettings:
     pause_seconds: float = 0.05
     """Of each client between two calls."""
     call_seconds_max: float = 20.0
+    """Of a client of streams and tables, which notices by itself that a server is silent."""
+    http_seconds_max: float = 4.0
 
 
 class Workload:
@@ -92,7 +94,7 @@ class Workload:
             history=self.history,
             client=next(self._numbers),
             random=self.random,
-            seconds_max=seconds_max or self.settings.call_seconds_max,
+            seconds_max=seconds_max or self.settings.http_seconds_max,
         )
 
     def content(self) -> bytes:
