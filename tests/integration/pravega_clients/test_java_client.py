@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,11 +27,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, d
         yield run_scenarios(uri, directory)
 
 
-def run_scenarios(uri: str, directory: Path) -> Mapping[str, dict[str, object]]:
-    """What each scenario came to; those that were not reached are not there."""
+def run_scenarios(
+    uri: str, directory: Path, names: Sequence[str] = ()
+) -> Mapping[str, dict[str, object]]:
+    """What each scenario came to, of all if none is named; those that were not reached are not there."""
     output = directory / "output"
     with output.open("wb") as lines, (directory / "errors").open("wb") as errors:
-        command = [*java_command(), "clients.Scenarios", uri, "java"]
+        command = [*java_command(), "clients.Scenarios", uri, "java", *names]
         process = subprocess.Popen(command, stdout=lines, stderr=errors)
         try:
             process.wait(SECONDS_MAX)
