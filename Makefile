@@ -78,7 +78,14 @@ bookies: $(BRIDGED)
 bookies-down: $(SERVABLE)
 	@$(BIN)/python -m tier1.bookkeeper.local_ensemble down $(DATA)
 
-cluster: $(BRIDGED)
+# Nodes need the client of S3 as well.
+CLUSTERED := $(VENV)/.clustered
+
+$(CLUSTERED): $(BRIDGED)
+	@$(PIP) '.[s3]' >> $(SETUP_LOG) 2>&1 || { cat $(SETUP_LOG); exit 1; }
+	@touch $@
+
+cluster: $(CLUSTERED)
 	@$(BIN)/python -m segmentstore.demo.local_cluster up $(DATA)
 
 cluster-status: $(SERVABLE)
@@ -108,7 +115,7 @@ SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 integration: setup
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m integration
 
-demo: $(SERVABLE) $(if $(CLUSTER)$(findstring bookkeeper,$(DEMO)),$(BRIDGED))
+demo: $(SERVABLE) $(if $(CLUSTER),$(CLUSTERED)) $(if $(findstring bookkeeper,$(DEMO)),$(BRIDGED))
 	@$(BIN)/python -m $(if $(CLUSTER),segmentstore.demo.cluster $(DATA),segmentstore.demo.store $(DEMO))
 
 demo-spark: setup

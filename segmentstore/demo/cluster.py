@@ -3,7 +3,8 @@
 Starts the cluster of DIR, or goes on with it: three nodes, two controllers, BookKeeper, an S3 server. Loads the running
 interpreter's standard library through one node, each of its packages into a segment; kills another node with -9 in the
 middle, whose containers are at the others some seconds later; brings it back by its `start`; compares the SHA-256 of
-every segment with the files, each read through each node; and ends the cluster. Ends with 1 if anything differs.
+every segment with the files, each read through each node; and ends the cluster, unless it ran before. Every run has
+segments of its own. Ends with 1 if anything differs.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from segmentstore.cli.load import LoadedSegment, Loader, SegmentPlan, plan_load
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.demo.local_cluster import LocalCluster
 from segmentstore.demo.store import KILL_AT_SHARE, expect, library, megabytes, say
+from segmentstore.runtime.entropy import random_id, system_random
 
 _READ_BYTES = 4 << 20
 _SEGMENTS_AT_ONCE = 8
@@ -97,20 +99,23 @@ class ClusterDemo:
 
 async def _run(directory: Path, plans: Sequence[SegmentPlan]) -> None:
     cluster = LocalCluster(directory)
+    ran_before = cluster.has_begun()
     try:
         await cluster.up()
         say("cluster", f"{cluster.place} {cluster.controllers}")
         await ClusterDemo(cluster, plans).run()
     finally:
-        await cluster.down()
+        if not ran_before:
+            await cluster.down()
 
 
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 def main(directory: Path) -> None:
     """Run on the cluster of a directory, which is made if it is not there; exit 1 if what was shown is not so."""
-    plans = plan_load([library()], prefix="", by_package=True, include=["*.py"])
-    plans = [plan for plan in plans if plan.name != _NOT_LIBRARY]
+    prefix = f"demo/{random_id(system_random()).hex()[:8]}/"
+    plans = plan_load([library()], prefix=prefix, by_package=True, include=["*.py"])
+    plans = [plan for plan in plans if plan.name != prefix + _NOT_LIBRARY]
     try:
         asyncio.run(_run(directory, plans))
     except SegmentStoreError as error:

@@ -72,6 +72,8 @@ TIER2: Final = f"s3://{BUCKET}/tier2"
 ZOOKEEPER: Final = "zookeeper"
 S3: Final = "s3"
 _PACKAGE: Final = Path(__file__).parents[2]
+_PYTHON: Final = (sys.executable, "-P", "-m")
+"""A module of PYTHONPATH, and not of the directory from which it is started."""
 _LISTEN_SECONDS_MAX: Final = 120.0
 _READY_SECONDS_MAX: Final = 120.0
 _END_SECONDS_MAX: Final = 40.0
@@ -178,6 +180,12 @@ class LocalCluster:
             "AWS_DEFAULT_REGION": REGION,
             "SEGMENTSTORE_S3_ENDPOINT_URL": self.s3_url,
         }
+
+    def has_begun(self) -> bool:
+        """Whether a process of it runs."""
+        return self.processes_path.exists() and any(
+            each.process.runs for each in self.processes().values()
+        )
 
     async def up(self) -> None:
         """Start what does not run; returns when every container is served, and a controller leads.
@@ -319,7 +327,7 @@ class LocalCluster:
 
     def _planned(self, name: str, role: str, ports: Sequence[int]) -> ClusterProcess:
         addresses = [f"{LOOPBACK}:{port}" for port in ports]
-        start = [sys.executable, "-m", "segmentstore.demo.local_cluster", "start", name]
+        start = [*_PYTHON, "segmentstore.demo.local_cluster", "start", name]
         has_http = role in ("node", "controller")
         return ClusterProcess(
             name=name,
@@ -375,7 +383,7 @@ def _names(plan: ClusterPlan) -> Iterator[tuple[str, str, Sequence[int]]]:
 
 
 def _segmentstore(*words: str) -> list[str]:
-    return [sys.executable, "-m", "segmentstore.cli", *words]
+    return [*_PYTHON, "segmentstore.cli", *words]
 
 
 def _replace(path: Path, content: str) -> None:

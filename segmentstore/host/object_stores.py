@@ -17,6 +17,7 @@ Invariants:
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError
@@ -125,8 +126,13 @@ def _open_bucket(
     place: str, settings: S3StoreSettings, random: Random, *, executor: Lane
 ) -> tuple[ObjectStore, Callable[[], Mapping[str, float]]]:
     # Only a store in S3 needs its client library.
-    from tier2.object_stores.s3.s3_object_store import S3ObjectStore
-    from tier2.object_stores.s3.settings import S3Settings, parse_s3_url
+    try:
+        from tier2.object_stores.s3.s3_object_store import S3ObjectStore
+        from tier2.object_stores.s3.settings import S3Settings, parse_s3_url
+    except ImportError as error:
+        raise InvalidRequestError(
+            f"Tier 2 in S3 needs the package {error.name}: pip install 'segmentstore[s3]'"
+        ) from error
 
     bucket, prefix = parse_s3_url(place)
     store = S3ObjectStore(

@@ -234,8 +234,7 @@ class SegmentVerbs:
                 length = await await_shielded(
                     stream.segment.append(body, offset=offset, attribute_updates=updates, seal=seal)
                 )
-                if stream.configuration.may_expire:
-                    self._directory.expiry.touch(stream.segment.info(), stream.configuration)
+                self._directory.expiry.touch_written(stream.segment, stream.configuration)
             except SegmentStoreError:
                 self._handles.discard(pinned)
                 raise

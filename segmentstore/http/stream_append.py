@@ -298,8 +298,7 @@ class StreamAppend:
             return self._answer_closed(properties, asked)
         except BadAttributeUpdateError:
             return None
-        if configuration.may_expire:
-            self._directory.expiry.touch(segment.info(), configuration)
+        self._directory.expiry.touch_written(segment, configuration)
         return self._answer_appended(segment, asked, length)
 
     async def _split_json(self, asked: AppendRequest, loop: AbstractEventLoop) -> None:

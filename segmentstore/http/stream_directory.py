@@ -312,6 +312,12 @@ class StreamExpiry:
         if configuration.time_to_live_seconds is not None:
             self._remember(properties)
 
+    def touch_written(self, segment: Segment, configuration: StreamConfiguration) -> None:
+        """As touch(), behind a write that is done. A container that went away since then makes no refusal of it."""
+        if configuration.may_expire:
+            with suppress(SegmentStoreError):
+                self.touch(segment.info(), configuration)
+
     def has_expired(
         self, properties: SegmentProperties, configuration: StreamConfiguration
     ) -> bool:

@@ -3,10 +3,13 @@ import asyncio
 import pytest
 from aiohttp import ClientSession
 
+from segmentstore.contracts.errors import ContainerNotFoundError
+from segmentstore.contracts.segments import SegmentProperties
 from segmentstore.http.settings import HttpSettings
 from segmentstore.runtime.clock import ClockWatch
+from tests.http.memory_segment import MemorySegment
 from tests.http.memory_segments import MemorySegments
-from tests.http.node import START_MS, TurnableClock, running_node
+from tests.http.node import START_MS, Node, TurnableClock, running_node
 
 TEXT = {"Content-Type": "text/plain"}
 IN_A_MINUTE = "2027-01-15T08:01:00Z"
@@ -208,3 +211,20 @@ async def test_a_restart_never_expires_a_stream_early(segments: MemorySegments) 
     await asyncio.sleep(1.1)
     async with running_node(segments.restarted()) as node, ClientSession() as client:
         assert await status(client, node.stream("s")) == 200
+
+
+async def test_an_append_is_acknowledged_though_its_container_goes_away_right_behind_it(
+    segments: MemorySegments, node: Node, client: ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def info(segment: MemorySegment) -> SegmentProperties:
+        if segments.content(segment.name):
+            raise ContainerNotFoundError(0, "it is at another node")
+        return found(segment)
+
+    found = MemorySegment.info
+    monkeypatch.setattr(MemorySegment, "info", info)
+    for name, url in (("s", node.stream("s")), ("t", node.segment("t/append"))):
+        assert await put(client, node.stream(name), **{"Stream-TTL": "60"}) == 201
+        async with client.post(url, data=b"once", headers=TEXT) as answer:
+            assert answer.status < 300, await answer.text()
+        assert segments.content(name) == b"once"
