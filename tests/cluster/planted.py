@@ -20,6 +20,7 @@ from segmentstore.cluster.records import (
 from segmentstore.contracts.containers import HostAssignment, HostId
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.coordination.coordination_store import Change
+from tests.cluster.random_cluster import World
 
 
 def _apply_an_assignment_late(patch: pytest.MonkeyPatch) -> None:
@@ -99,6 +100,7 @@ class PlantedBug:
     """What is broken, and the world in which it shows."""
 
     patch: Callable[[pytest.MonkeyPatch], None]
+    shape: Callable[[World], None] | None = None
 
 
 BUGS = {
@@ -106,7 +108,7 @@ BUGS = {
     "trust a lease for longer than its session": PlantedBug(
         _trust_a_lease_for_longer_than_its_session
     ),
-    "count a lease from the answer": PlantedBug(_count_a_lease_from_the_answer),
+    "count a lease from the answer": PlantedBug(_count_a_lease_from_the_answer, World.late_answers),
     "forget since when a container is where it is": PlantedBug(
         _forget_since_when_a_container_is_where_it_is
     ),

@@ -116,6 +116,7 @@ class World:
     held: list[HeldContainer] = field(default_factory=list)
     start_failures: float = 0.0
     has_slow_leaders: bool = False
+    has_late_answers: bool = False
     maps: int = 0
     given: int = 0
 
@@ -217,6 +218,13 @@ class World:
         for machine in self.controllers:
             machine.network.message_seconds = 0.15
 
+    def late_answers(self) -> None:
+        """One node hears seconds later that a request had its effect, and loses the store again and again."""
+        self.has_late_answers = True
+        self.coordination.watch_seconds_max = 0.0
+        self.nodes[0].network.message_seconds = 1.0
+        self.nodes[0].network.timeout_seconds = 6.0
+
     def _stop_this_process(self) -> None:
         process = current_node()
         if process is not None:
@@ -235,6 +243,8 @@ class World:
         )
         if self.has_slow_leaders and machine in self.controllers:
             kind = random.choice(["stop", "kill", "wish", "fail"])
+        if self.has_late_answers:
+            machine, kind, seconds = self.nodes[0], "cut", seconds + 10.0
         self.loop.trace(kind, machine.name, f"{seconds:.1f}")
         process, network = machine.process, machine.network
         assert process is not None
@@ -331,6 +341,8 @@ class World:
     def heal_all(self) -> None:
         self._set_store(is_down=False)
         self.start_failures = self.coordination.late_commits = 0.0
+        if self.has_late_answers:
+            self.nodes[0].network.message_seconds = 0.0
         for machine in self.nodes + self.controllers:
             self._heal(machine)()
             assert machine.process is not None
@@ -382,7 +394,7 @@ class World:
         return f"{held=} {values=}"
 
 
-async def _main(loop: SimLoop, seed: int, *, has_slow_leaders: bool) -> int:
+async def _main(loop: SimLoop, *, seed: int, shape: Callable[[World], None] | None) -> int:
     random = Random(seed)
     coordination = SimulatedCoordination(
         Random(random.random()), watch_seconds_max=random.choice([0.0, 0.1, 4.0])
@@ -397,8 +409,8 @@ async def _main(loop: SimLoop, seed: int, *, has_slow_leaders: bool) -> int:
 
     world.nodes += [machine(f"n{number}") for number in range(3)]
     world.controllers += [machine(f"c{number}") for number in range(2)]
-    if has_slow_leaders:
-        world.slow_leaders()
+    if shape is not None:
+        shape(world)
     for each in world.nodes + world.controllers:
         world.boot(each)
     loop.watch(50, world.check_owners)
@@ -421,9 +433,9 @@ def _without_drains(world: World) -> Wishes:
     return Wishes() if found is None else replace(decode_wishes(found.value), drained=())
 
 
-def live(seed: int, *, has_slow_leaders: bool = False, verbose: bool = False) -> int:
+def live(seed: int, *, shape: Callable[[World], None] | None = None, verbose: bool = False) -> int:
     """How many maps were written. Raises AssertionError, SimulationError."""
-    world = partial(_main, seed=seed, has_slow_leaders=has_slow_leaders)
+    world = partial(_main, seed=seed, shape=shape)
     return run_simulation(seed, world, verbose=verbose).result
 
 
