@@ -17,7 +17,7 @@ from segmentstore.runtime.backoff import Backoff
 class ClientSettings:
     """Sizes in bytes, times in seconds. The defaults suit one process on a local network."""
 
-    connect_seconds: float = 4.0
+    connect_seconds: float = 3.0
     silence_seconds: float = 3.0
     """A server that owes an answer, and says nothing for so long though it was asked whether it is there, is left."""
     request_seconds: float = 30.0

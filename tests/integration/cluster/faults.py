@@ -261,7 +261,7 @@ async def rolling_restart(run: FaultRun) -> None:
 
 
 async def fill_bookie(run: FaultRun) -> None:
-    """The disk of a bookie, one of 200 MB, becomes full for twenty seconds. Needs the right to mount."""
+    """The disk of a bookie, one of 200 MB, becomes full for twenty seconds, which ends it. Needs the right to mount."""
     bookie = run.random.choice(run.processes.rows("bookie")).name
     async with _on_a_small_disk(run.processes, bookie) as directory:
         ballast = directory / "ballast"

@@ -60,9 +60,10 @@ class Processes:
         os.kill(self.row(name).pid, number)
 
     async def kill(self, name: str) -> None:
-        """By SIGKILL; it has ended when this returns."""
+        """By SIGKILL, if it has not ended by itself; it has ended when this returns."""
         pid = self.row(name).pid
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
         await self._until_ended(pid)
 
     async def end(self, name: str) -> None:

@@ -1,9 +1,14 @@
-"""A cluster of processes: it serves every container, whatever single process ends, and its commands say so."""
+"""A cluster of processes: it serves every container, whatever single process ends, and its commands say so.
+
+Whatever single process dies or stands still under load, no answer was wrong, and appends go on soon. All faults, for
+longer: `python -m tests.integration.cluster.faults`. They are in one file, for there is one cluster for each file.
+"""
 
 import asyncio
 import signal
 import subprocess
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -16,10 +21,15 @@ from segmentstore.demo.local_cluster import LocalCluster
 from segmentstore.host.cluster_access import open_cluster_access
 from segmentstore.host.setting_sources import resolve_settings
 from tests.cli.command_line import CommandLine, Result
+from tests.integration.cluster import faults
+from tests.integration.cluster.processes import Processes
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SECONDS_MAX = 60.0
+SHORT = faults.FaultSettings(before_seconds=2.0, after_seconds=1.0, s3_seconds=5.0)
+PAUSE_SECONDS_MAX = 20.0
+"""Between two acknowledged appends to one segment, when one process dies. On a machine of its own it is below 15 s."""
 
 
 @pytest.fixture
@@ -176,3 +186,30 @@ async def content_or_status(server: str, name: str) -> bytes | int:
         return await content_of(server, name)
     except ServerError as error:
         return error.status
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        faults.kill_node,
+        faults.stop_node,
+        faults.kill_leader,
+        faults.kill_bookie,
+        faults.lose_zookeeper,
+        faults.lose_s3,
+        faults.rolling_restart,
+    ],
+)
+async def test_a_fault_costs_no_acknowledged_operation(
+    cluster: LocalCluster, fault: faults.Fault
+) -> None:
+    report = await faults.report_of(
+        fault,
+        Processes(cluster.processes_path),
+        random=Random(1),
+        prefix=f"faults/{fault.__name__}",
+        settings=SHORT,
+    )
+    assert not report.violations, report.violations[0]
+    assert report.longest_pause_seconds < PAUSE_SECONDS_MAX, report
+    assert report.history.checked_count > 200, report
