@@ -40,6 +40,7 @@ LONG_BENCHMARKS: Mapping[str, str] = {
     "bookkeeper": "bookkeeper:main",
     "slow_tier2": "slow_tier2:main",
     "tables": "tables:main",
+    "cluster": "cluster:main",
     "spark_scan": "spark_scan:main",
     "spark_scale": "spark_scale:main",
 }
