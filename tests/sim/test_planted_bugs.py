@@ -41,10 +41,10 @@ _FOUND_BY = {
     "lost wake-up": 285,
     "truncation goes back": 22,
     "seal forgotten": 66,
-    "a recovered tail is served before it is synced": 27,
-    "storage length runs ahead of Tier 2": 14,
+    "a recovered tail is served before it is synced": 4,
+    "storage length runs ahead of Tier 2": 9,
     "compaction of a table gives new versions": 15,
-    "requests of a segment leave the admission queue out of order": 2,
+    "requests of a segment leave the admission queue out of order": 3,
     "a rebuild of the index keeps older rows": 186,
     "records behind the index of the volumes are skipped": 107,
 }
