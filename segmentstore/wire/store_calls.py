@@ -74,12 +74,13 @@ from segmentstore.codec.wire_protocol.store_calls import (
 from segmentstore.contracts.errors import (
     ContainerNotFoundError,
     LeaderReplacedError,
+    SegmentNotFoundError,
     SegmentStoreError,
     TooManyWaitersError,
 )
 from segmentstore.contracts.identifiers import AttributeKey
 from segmentstore.contracts.segments import SegmentApi, SegmentProperties, read_available
-from segmentstore.contracts.tables import Table, TableApi
+from segmentstore.contracts.tables import Table, TableApi, TableInfo
 from segmentstore.runtime.cancellation import await_shielded, retrieve_exception
 from segmentstore.runtime.keyed_locks import KeyedLocks
 from segmentstore.runtime.task_set import TaskSet
@@ -297,11 +298,12 @@ class StoreCalls:
             async with self._order.held(command.segment):
                 await self._until_older_ended(call)
                 table = await opened.enter_async_context(self._tables.open_table(command.segment))
+                before = table.info()
                 outcomes = _submit(table, command)
             told = [
                 each if isinstance(each, int) else CarriedError.of(each) for each in await outcomes
             ]
-            return AnswerChanged(command.request_id, told, table.info())
+            return AnswerChanged(command.request_id, told, _info_behind_a_change(table, before))
 
     async def _segment_answer(self, command: StoreCall) -> Command:
         segments, tables, request_id = self._segments, self._tables, command.request_id
@@ -430,6 +432,14 @@ def _submit(
             return _outcome(table.update_each(command.entries))
         case CallUpdateTable():
             return _outcome(table.update(command.entries, offset=command.offset))
+
+
+def _info_behind_a_change(table: Table, before: TableInfo) -> TableInfo:
+    """As it was before, if the container goes away now: the change is done, and has to be answered as that."""
+    try:
+        return table.info()
+    except (ContainerNotFoundError, SegmentNotFoundError):
+        return before
 
 
 def _outcome(submitted: "Future[_Outcome]") -> "Awaitable[_Outcome]":
