@@ -3,7 +3,8 @@
     client -> a controller that does not lead -> the leader -> back the same way
 
 A call is handed on as the bytes that came, whatever its method is: with its deadline, and without a look into it. The
-answer comes back the same way, and so does the status if it is an error.
+answer comes back the same way, and so does the status if it is an error. Every method of the controller has one request
+and one answer.
 
 Invariants:
 
@@ -15,8 +16,7 @@ Invariants:
 - At most `_CHANNELS_MAX` connections to leaders are open; the one that was needed longest ago is closed.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 from typing import Final, cast
 
 import grpc
@@ -72,10 +72,8 @@ class LeaderRelay:
         found = (each.service(details) for each in service.handlers(wait_seconds=wait_seconds))
         return next(filter(None, found), _unimplemented())
 
-    async def hand_on(
-        self, method: str, requests: AsyncIterator[bytes], context: Context
-    ) -> AsyncGenerator[bytes, None]:
-        """The leader's answers. Hold it in `aclosing`."""
+    async def hand_on(self, method: str, request: bytes, context: Context) -> bytes:
+        """The leader's answer."""
         metadata = context.invocation_metadata() or ()
         address = self._leader_address()
         if address is None:
@@ -86,8 +84,9 @@ class LeaderRelay:
             )
         assert address is not None, "abort returned"
         channel = await self._channel(address)
-        call = channel.stream_stream(method, None, None)(
-            requests,
+        # The request is at hand: a call that streams it would hide the leader's refusal behind a failed write.
+        call = channel.unary_unary(method, None, None)(
+            request,
             timeout=context.time_remaining(),
             metadata=grpc.aio.Metadata(
                 *((key, value) for key, value in metadata if key not in _NOT_HANDED_ON),
@@ -95,10 +94,10 @@ class LeaderRelay:
             ),
         )
         try:
-            async for answer in call:
-                yield cast(bytes, answer)
+            return cast(bytes, await call)
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), error.details() or "")
+            raise AssertionError("abort returned") from error
         finally:
             call.cancel()
 
@@ -128,20 +127,15 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic for
             return own
         method = handler_call_details.method
 
-        async def handle(
-            requests: AsyncIterator[bytes], context: Context
-        ) -> AsyncGenerator[bytes, None]:
-            async with aclosing(self._relay.hand_on(method, requests, context)) as answers:
-                async for answer in answers:
-                    yield answer
+        async def handle(request: bytes, context: Context) -> bytes:
+            return await self._relay.hand_on(method, request, context)
 
-        # On the wire a call with one request and one answer is a stream of one: this does for all kinds.
-        return grpc.stream_stream_rpc_method_handler(handle)
+        return grpc.unary_unary_rpc_method_handler(handle)
 
 
 def _unimplemented() -> "grpc.RpcMethodHandler[bytes, bytes]":
-    async def refuse(requests: AsyncIterator[bytes], context: Context) -> bytes:  # noqa: ARG001
+    async def refuse(request: bytes, context: Context) -> bytes:  # noqa: ARG001
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such call")
         raise AssertionError("abort returned")
 
-    return grpc.stream_unary_rpc_method_handler(refuse)
+    return grpc.unary_unary_rpc_method_handler(refuse)
