@@ -19,6 +19,8 @@ from typing import Final
 LOOPBACK: Final = "127.0.0.1"
 _FIRST_PORT: Final = 20_000
 _PORT_COUNT: Final = 10_000
+_PORTS_OF_A_PROCESS: Final = 97
+"""Processes that start beside one another have pids beside one another, and none binds what it chose at once."""
 _LOOK_SECONDS: Final = 0.05
 
 
@@ -97,7 +99,7 @@ def is_listening(port: int) -> bool:
 def free_ports(count: int) -> list[int]:
     """Different ones on loopback. Raises OSError if there are too few."""
     ports: list[int] = []
-    first = os.getpid() % _PORT_COUNT
+    first = os.getpid() * _PORTS_OF_A_PROCESS % _PORT_COUNT
     for place in range(_PORT_COUNT):
         if len(ports) == count:
             break

@@ -6,6 +6,8 @@ import socket
 import sys
 from pathlib import Path
 
+import pytest
+
 from segmentstore.runtime.local_processes import (
     LOOPBACK,
     LocalProcess,
@@ -64,3 +66,13 @@ def test_free_ports_are_different_and_nothing_listens_there() -> None:
     with socket.create_server((LOOPBACK, first)):
         assert is_listening(first)
         assert first not in free_ports(2)
+
+
+def test_processes_with_pids_beside_one_another_choose_ports_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen: list[int] = []
+    for pid in range(40_000, 40_006):
+        monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
+        chosen += free_ports(20)
+    assert len(set(chosen)) == len(chosen)
