@@ -262,7 +262,7 @@ class LocalCluster:
         _, said = await process.communicate()
         return said.decode().splitlines() if process.returncode else []
 
-    async def _wait_until_listening(self, name: str) -> None:
+    async def _wait_until_listening(self, name: str, *, may_start: bool = True) -> None:
         found = self.of(name)
         loop = asyncio.get_running_loop()
         end = loop.time() + _LISTEN_SECONDS_MAX
@@ -270,6 +270,11 @@ class LocalCluster:
             if is_listening(found.listens_on):
                 return
             await asyncio.sleep(_LOOK_SECONDS)
+        if may_start and not found.process.runs:
+            # It was about to end when it was looked at first.
+            self.start(name)
+            await self._wait_until_listening(name, may_start=False)
+            return
         raise InvalidRequestError(f"{name} did not start; its log is {self.log_path(name)}")
 
     async def _wait_until_ready(self) -> None:
