@@ -151,21 +151,31 @@ def _blocks(
 ) -> Iterator[tuple[Sequence[Record], bytes]]:
     """Records of one block each, with their bytes. A batch joins a block if that brings it nearer to the target."""
     waiting: list[Record] = []
+    content = bytearray()
     size = 0
     for batch in batches:
         if not batch:
             continue
-        length = len(encode_records(batch, RecordForm.NULLABLE))
+        encoded = encode_records(batch, RecordForm.NULLABLE)
+        length = len(encoded)
         if waiting and size + length - target > target - size:
-            yield waiting, encode_records(waiting, RecordForm.NULLABLE)
-            waiting, size = [], 0
+            yield waiting, bytes(content)
+            waiting, content, size = [], bytearray(), 0
         if length > BLOCK_BYTES_MAX:
             yield from _cut(batch, target)
             continue
+        content += _behind(waiting[-1], batch, encoded) if waiting else encoded
         waiting.extend(batch)
         size += length
     if waiting:
-        yield waiting, encode_records(waiting, RecordForm.NULLABLE)
+        yield waiting, bytes(content)
+
+
+def _behind(last: Record, batch: Sequence[Record], encoded: bytes) -> bytes:
+    """The batch as it follows a record: only its first one is written otherwise than at the begin of a block."""
+    first = batch[:1]
+    rest = encoded[len(encode_records(first, RecordForm.NULLABLE)) :]
+    return encode_records(first, RecordForm.NULLABLE, after=last) + rest
 
 
 def _cut(batch: Sequence[Record], target: int) -> Iterator[tuple[Sequence[Record], bytes]]:

@@ -57,14 +57,16 @@ class Record:
     """Names and values, in the order they were given; names may repeat."""
 
 
-def encode_records(records: Iterable[Record], form: RecordForm = RecordForm.PLAIN) -> bytes:
-    """The bytes of one block.
+def encode_records(
+    records: Iterable[Record], form: RecordForm = RecordForm.PLAIN, *, after: Record | None = None
+) -> bytes:
+    """The bytes of one block, or of what follows the record `after` in one.
 
     Raises ValueError if offsets do not grow, a number does not fit its field, or the form has no word for a null.
     """
     content = bytearray()
     zigzag = form is RecordForm.NULLABLE
-    last: Record | None = None
+    last = after
     for record in records:
         _check_order(record, last)
         _append_varint(content, record.offset - (last.offset if last else 0))
