@@ -133,7 +133,7 @@ class RequestForwarding:
 
     async def look_again(self, backoff: Backoff) -> None:
         """What was known of the locations proved wrong: return when a next try makes sense."""
-        # Whoever does not answer now will do so later, or the request ends by its time.
+        # If the store of locations does not answer, another look follows, or the request ends by its time.
         with suppress(SegmentStoreError, TimeoutError):
             async with asyncio.timeout(_PAUSE_SECONDS_MAX):
                 await self._node.locations.refresh()

@@ -38,7 +38,7 @@ EVENTS = segment_name("scope", "stream", 0)
 BYTES = segment_name("scope", "bytes", 0)
 TABLE = "scope/table_kvtable/0.#epoch.0"
 LONG_PAUSE = ClientSettings(retry_seconds_first=20.0, retry_seconds_max=20.0)
-"""Whoever pauses once is too late."""
+"""A client that pauses once is too late."""
 
 
 class MovingContainer:

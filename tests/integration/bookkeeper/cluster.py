@@ -13,7 +13,7 @@ _roots = count()
 
 
 class Cluster:
-    """Implements LedgerWorld and MetadataWorld."""
+    """Implements LedgerWorld and ValueWorld."""
 
     def __init__(self, ensemble: LocalEnsemble) -> None:
         self.ensemble = ensemble
