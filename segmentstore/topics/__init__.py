@@ -1,1 +1,1 @@
-"""Record topics: named logs of records in partitions, each of them a segment of record batches."""
+"""Record topics: partitions of batches with offsets, consumer groups, and ids of producers. See DESIGN.md."""
