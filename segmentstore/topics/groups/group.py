@@ -192,7 +192,10 @@ class _Generation:
 class Group:
     """One group. `now` is a time of the loop in seconds, everywhere, and never goes back."""
 
-    def __init__(self, group_id: str, *, settings: GroupSettings, now: float) -> None:
+    def __init__(
+        self, group_id: str, *, settings: GroupSettings, now: float, generation: int = 0
+    ) -> None:
+        """`generation`: the first one is the next."""
         self.group_id = group_id
         self._settings = settings
         self._state = GroupState.EMPTY
@@ -200,7 +203,7 @@ class Group:
         """In the order in which they came."""
         self._new_ids: dict[str, float] = {}
         """Ids that were given to members who have not come back yet, and until when they may."""
-        self._generation = _Generation()
+        self._generation = _Generation(generation)
         self._rebalance = _Rebalance()
         self._protocol_type = ""
         self._used_at = now

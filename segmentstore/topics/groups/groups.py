@@ -7,7 +7,8 @@ Invariants:
 
 - A request is judged and answered in one stretch, without an await: what it rests on does not change meanwhile.
 - A request that waits ends with its answer, with its caller, or with close().
-- Of a group without members and without offsets nothing is kept.
+- Of a group without members and without offsets nothing is kept. A group that is made of the same name begins above
+  all generations of groups that were dropped, so within a process a generation of a name comes once.
 - Offsets of a group are removed when it had neither a member nor a commit for the whole retention, as this process saw
   it. A restart begins to count anew: what is there too long costs little, what is gone too early makes a group read
   everything again, or lose what lies in between.
@@ -106,6 +107,8 @@ class Groups:
         self._settings = settings
         self._offsets = CommittedOffsets(tables=tables)
         self._groups: dict[str, Group] = {}
+        self._dropped_generation = 0
+        """The highest one of all groups that were dropped."""
         self._is_loaded = False
         self._waiting: dict[int, Future[Joined | Synced]] = {}
         self._calls = 0
@@ -129,7 +132,8 @@ class Groups:
         self._is_loaded = False
         for future in self._waiting.values():
             fail_unless_done(future, GroupError(GroupProblem.COORDINATOR_NOT_AVAILABLE))
-        self._groups.clear()
+        for group in list(self._groups.values()):
+            self._drop(group)
         self._timers.clear()
 
     # --- members ----------------------------------------------------------------------------------
@@ -311,7 +315,12 @@ class Groups:
         if group is None:
             if bounded:
                 self._check_new_group(group_id)
-            group = Group(group_id, settings=self._settings, now=_now())
+            group = Group(
+                group_id,
+                settings=self._settings,
+                now=_now(),
+                generation=self._dropped_generation,
+            )
             self._groups[group_id] = group
         return group
 
@@ -337,7 +346,11 @@ class Groups:
         if group.has_members():
             self._timers.note(group.group_id, group.next_deadline())
         elif not keep and not self._offsets.has_offsets(group.group_id):
-            del self._groups[group.group_id]
+            self._drop(group)
+
+    def _drop(self, group: Group) -> None:
+        self._dropped_generation = max(self._dropped_generation, group.generation)
+        del self._groups[group.group_id]
 
     def _look_after_name(self, group_id: str) -> None:
         group = self._groups.get(group_id)

@@ -25,6 +25,8 @@ EMPTY, PREPARING, COMPLETING, STABLE = (
     GroupState.STABLE,
 )
 STATES = (EMPTY, PREPARING, COMPLETING, STABLE)
+Expected = tuple[object, GroupState]
+"""The outcome of the call, and the state behind it."""
 WAITS = None
 FINE = None
 STRANGER = GroupProblem.UNKNOWN_MEMBER_ID
@@ -39,7 +41,7 @@ def test_the_states_are_what_their_names_say() -> None:
         assert group.group.generation == (0 if state is EMPTY else 3)
 
 
-JOINS: dict[str, tuple[Callable[[DrivenGroup], int], dict[GroupState, object]]] = {
+JOINS: dict[str, tuple[Callable[[DrivenGroup], int], dict[GroupState, Expected]]] = {
     "a new member": (
         lambda group: group.join("new", new_id="new"),
         {
@@ -51,7 +53,7 @@ JOINS: dict[str, tuple[Callable[[DrivenGroup], int], dict[GroupState, object]]] 
     ),
     "a stranger": (
         lambda group: group.join("stranger"),
-        dict.fromkeys(STATES, (STRANGER, None)),
+        {state: (STRANGER, state) for state in STATES},
     ),
     "the leader": (
         lambda group: group.join("leader"),
@@ -89,12 +91,12 @@ def test_a_join(who: str, state: GroupState) -> None:
     join, expected = JOINS[who]
     group = with_members(state)
     outcome = group.outcomes[join(group)]
-    came, after = expected[state]  # type: ignore[misc]
+    came, after = expected[state]
     assert (type(outcome) if isinstance(outcome, Joined) else outcome) == came
-    assert group.state is (after or state)
+    assert group.state is after
 
 
-SYNCS: dict[str, tuple[tuple[str, int], dict[GroupState, object]]] = {
+SYNCS: dict[str, tuple[tuple[str, int], dict[GroupState, Expected]]] = {
     "the leader": (
         ("leader", 3),
         {
@@ -133,7 +135,7 @@ def test_a_sync(who: str, state: GroupState) -> None:
     outcome = group.outcomes[
         group.sync(member_id, generation, {"leader": b"new", "follower": b"new too"})
     ]
-    came, after = expected[state]  # type: ignore[misc]
+    came, after = expected[state]
     assert (outcome.assignment if isinstance(outcome, Synced) else outcome) == came
     assert group.state is after
 
