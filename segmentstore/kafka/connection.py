@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from segmentstore.codec.kafka_protocol.api_table import ApiKey
 from segmentstore.codec.kafka_protocol.cluster import ApiVersionsRequest
@@ -116,21 +116,21 @@ class KafkaConnection(asyncio.Protocol):
     # --- the socket --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "a stream has a Transport"
-        self._transport = transport
+        # A stream's transport by what it does; uvloop's is of another class.
+        self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         name = transport.get_extra_info("sockname")
         if not peer or not name:
             # It has gone already.
-            transport.abort()
+            self._transport.abort()
             return
         self._client_host = str(peer[0])
         self._reached_at = (str(name[0]), int(name[1]))
         self._is_admitted = self._services.opened(self)
         if not self._is_admitted:
-            transport.abort()
+            self._transport.abort()
             return
-        transport.set_write_buffer_limits(high=self._settings.send_buffer_bytes_max)
+        self._transport.set_write_buffer_limits(high=self._settings.send_buffer_bytes_max)
         self._tasks.start(self._work(), name="kafka connection")
 
     def data_received(self, data: bytes) -> None:
