@@ -102,6 +102,7 @@ class KafkaConnection(asyncio.Protocol):
         self._all_settled.set()
         self._is_paused = False
         self._is_closing = False
+        self._gone = Event()
         self._is_admitted = False
         self._transport: asyncio.Transport
         self._tasks = TaskSet(on_failure=self._failed)
@@ -160,6 +161,7 @@ class KafkaConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio names it
         self._is_closing = True
+        self._gone.set()
         if not self._is_admitted:
             return
         self._tasks.cancel()
@@ -315,10 +317,13 @@ class KafkaConnection(asyncio.Protocol):
         self._transport.abort()
 
     async def drain(self) -> None:
-        """Begin nothing more; returns when every batch that was handed over is answered."""
+        """Begin nothing more; returns when every batch that was handed over is answered and the client has taken it."""
         self._tasks.cancel()
         await self._tasks.join()
         await self._all_settled.wait()
+        self._is_closing = True
+        self._transport.close()
+        await self._gone.wait()
 
     async def close(self) -> None:
         """At once."""
