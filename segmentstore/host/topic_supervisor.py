@@ -82,13 +82,21 @@ class TopicSupervisor:
     async def run(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None, "runs outside a task"
         backoff = Backoff(seconds_first=_PAUSE_SECONDS_FIRST, seconds_max=_PAUSE_SECONDS_MAX)
         while True:
             # Before the attempt: a container that recovers meanwhile is reason for another one.
             self._try_again.clear()
             self._lost.clear()
             runs, began = self._runs, loop.time()
-            end = await self._run_once()
+            # A task of its own: what breaks in it must not look like the end of this one.
+            async with asyncio.TaskGroup() as group:
+                run = group.create_task(self._run_once(), name="a run of topics")
+            end = run.result()
+            if task.cancelling():
+                # It broke in the very moment in which it was to end.
+                raise asyncio.CancelledError from end
             if self._runs > runs and loop.time() - began > _PAUSE_SECONDS_MAX:
                 backoff.reset()
             pause = backoff.next_seconds()

@@ -77,6 +77,7 @@ def test_another_implementation_has_the_same_layout(
     content = b"".join(encode_structure(data.draw(messages(kind, version)), version))
 
     there = other.decode(content, version=version)  # type: ignore[attr-defined]  # has no types
+    there._header = None  # its decoder leaves that out, and its encoder asks for it
     back = there.encode(version=version)
 
     assert bytes(back) == content
