@@ -3,6 +3,7 @@ bytes (kafka-python has its layouts from Kafka's own descriptions of the message
 
 import importlib
 import warnings
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.codec.kafka_protocol.api_table import APIS
+from segmentstore.codec.kafka_protocol.cluster import ApiVersionsResponse, MetadataRequest
 from segmentstore.codec.kafka_protocol.frames import (
     FrameCutter,
     decode_request,
@@ -74,7 +76,14 @@ def test_another_implementation_has_the_same_layout(
     kind: type[Structure], version: int, data: st.DataObject
 ) -> None:
     other = _other_class(kind)
-    content = b"".join(encode_structure(data.draw(messages(kind, version)), version))
+    message = data.draw(messages(kind, version))
+    if isinstance(message, ApiVersionsResponse):
+        # It takes every answer with an error for one in version 0.
+        message = replace(message, error_code=0)
+    if isinstance(message, MetadataRequest) and version == 0:
+        # All topics are an empty list there; it has no null.
+        message = replace(message, topics=message.topics or ())
+    content = b"".join(encode_structure(message, version))
 
     there = other.decode(content, version=version)  # type: ignore[attr-defined]  # has no types
     there._header = None  # its decoder leaves that out, and its encoder asks for it
