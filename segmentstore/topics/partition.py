@@ -205,6 +205,7 @@ class Partition:
         self._why_closed = "it has not been opened yet"
         self._appends: deque[_Append] = deque()
         self._settled: Future[None] | None = None
+        self._used_at = 0.0
         self._watchers: dict[int, Callable[[], None]] = {}
         self._next_watcher = 0
         # What everything submitted comes to.
@@ -240,6 +241,10 @@ class Partition:
         """What its batches take, before the store compresses them."""
         return self._durable_length - self._start_position
 
+    def is_idle(self, since: float) -> bool:
+        """Whether it was not used since then (loop time), and nothing waits for it."""
+        return self._used_at < since and not self._appends and not self._watchers
+
     def configure(self, config: TopicConfig) -> None:
         """For the batches from now on."""
         self._config = config
@@ -271,6 +276,7 @@ class Partition:
             self._require_present()
             if self._segment is not None:
                 return
+            self._used_at = asyncio.get_running_loop().time()
             await self._wait_until_settled()
             await self._release()
             held = AsyncExitStack()
@@ -280,6 +286,7 @@ class Partition:
                 )
                 await self._read_state(segment)
                 await segment.confirm()
+                self._require_present()
             except SegmentStoreError as error:
                 await held.aclose()
                 raise self._translated(error) from error
@@ -295,6 +302,7 @@ class Partition:
         """Refuses further batches; those under way are told of as the log tells of them."""
         self._shut("it was closed")
         async with self._changing:
+            self._shut("it was closed")
             await self._release()
 
     def vanish(self) -> None:
@@ -856,6 +864,7 @@ class Partition:
                 f"the partition is closed: {self._why_closed} topic={self._topic!r}"
                 f" partition={self._index}"
             )
+        self._used_at = asyncio.get_running_loop().time()
         return self._segment
 
     def _require_in_range(self, offset: int) -> None:

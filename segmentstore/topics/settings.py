@@ -23,11 +23,14 @@ class TopicSettings:
     waiting_appends_max: int = 10_000
     """Batches of one partition that are on their way to the log. Above it, further ones are refused."""
     retention_interval_seconds: float = 60.0
-    clock_look_seconds: float = 10.0
+    clock_look_seconds: float = 1.0
     """How often a jump of the wall clock is looked for."""
-    clock_difference_seconds_max: float = 60.0
-    clock_settle_seconds: float = 3_600.0
-    """For so long nothing is deleted by its age after the wall clock jumped, or after a start."""
+    clock_difference_seconds_max: float = 5.0
+    """Wall and loop clock may drift apart by so much; more stops deletion by age."""
+    clock_settle_seconds: float = 600.0
+    """After so long without a further jump, or since the start, the clocks are trusted."""
+    idle_seconds: float = 600.0
+    """A partition that was not used for so long is closed; its next use opens it again."""
     partition_steps_at_once_max: int = 16
     """Partitions of one topic that are created or deleted side by side."""
     resume_seconds: float = 5.0
