@@ -23,8 +23,8 @@ from segmentstore.codec.kafka_protocol.produce import (
 )
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.kafka.settings import KafkaSettings
-from segmentstore.kafka.topic_access import TopicAccess
 from segmentstore.topics.producer_ids import ProducerIds
+from segmentstore.topics.topics import Topics
 
 _ALL_RANGES: Final = tuple(
     ApiVersionRange(api_key=api.key, min_version=api.oldest, max_version=api.newest)
@@ -50,7 +50,7 @@ class ClusterRequests:
     def __init__(
         self,
         *,
-        topics: TopicAccess,
+        topics: Topics,
         producer_ids: ProducerIds,
         cluster_id: str,
         settings: KafkaSettings,

@@ -37,9 +37,10 @@ from segmentstore.codec.kafka_protocol.fetch import (
 from segmentstore.kafka.refusals import fetch_code_of
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
-from segmentstore.kafka.topic_access import PartitionAccess, TopicAccess
 from segmentstore.runtime.waiting import wait_for_event
 from segmentstore.topics.errors import OffsetOutOfRangeError, TopicError
+from segmentstore.topics.partition import Partition
+from segmentstore.topics.topics import Topics
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,9 +67,9 @@ class _Watch:
 
     moved: Event = field(default_factory=Event)
     ends: list[Callable[[], None]] = field(default_factory=list)
-    watched: dict[tuple[str, int], PartitionAccess] = field(default_factory=dict)
+    watched: dict[tuple[str, int], Partition] = field(default_factory=dict)
 
-    def add(self, look: _Look, found: PartitionAccess) -> None:
+    def add(self, look: _Look, found: Partition) -> None:
         """Unless it is watched already: a partition that was recovered may be another object."""
         place = (look.topic, look.wanted.partition)
         if self.watched.get(place) is found:
@@ -90,9 +91,7 @@ class _Watch:
 class Fetching:
     """Answers consumers."""
 
-    def __init__(
-        self, *, topics: TopicAccess, settings: KafkaSettings, counters: KafkaCounters
-    ) -> None:
+    def __init__(self, *, topics: Topics, settings: KafkaSettings, counters: KafkaCounters) -> None:
         self._topics = topics
         self._settings = settings
         self._counters = counters

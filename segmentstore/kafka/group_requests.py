@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from segmentstore.codec.kafka_protocol import groups as messages
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
-from segmentstore.kafka.topic_access import TopicAccess
 from segmentstore.topics.groups.committed_offsets import CommittedOffset, TopicPartition
 from segmentstore.topics.groups.errors import GroupError, GroupProblem
 from segmentstore.topics.groups.group import JoinRequest, Protocol
 from segmentstore.topics.groups.groups import Groups, OffsetToCommit
+from segmentstore.topics.topics import Topics
 
 _VERSION_WITH_REQUIRED_IDS = 4
 """From this version of JoinGroup on a new member is first told its id."""
@@ -18,7 +18,7 @@ _NO_GENERATION = -1
 class GroupRequests:
     """One method for each API."""
 
-    def __init__(self, *, groups: Groups, topics: TopicAccess) -> None:
+    def __init__(self, *, groups: Groups, topics: Topics) -> None:
         self._groups = groups
         self._topics = topics
 

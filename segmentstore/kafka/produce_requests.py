@@ -24,9 +24,10 @@ from segmentstore.codec.kafka_protocol.produce import (
 from segmentstore.kafka.refusals import code_of
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
-from segmentstore.kafka.topic_access import Appended, TopicAccess
 from segmentstore.runtime.guarded_callback import guarded
 from segmentstore.topics.errors import PartitionUnavailableError, TopicError
+from segmentstore.topics.partition import Appended
+from segmentstore.topics.topics import Topics
 
 NO_ACKS = 0
 _ACKS = (-1, 0, 1)
@@ -105,7 +106,7 @@ class Producing:
     def __init__(
         self,
         *,
-        topics: TopicAccess,
+        topics: Topics,
         settings: KafkaSettings,
         counters: KafkaCounters,
     ) -> None:

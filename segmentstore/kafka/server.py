@@ -20,11 +20,11 @@ from segmentstore.kafka.produce_requests import Producing
 from segmentstore.kafka.requests import Requests
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters, KafkaStatistics
-from segmentstore.kafka.topic_access import TopicAccess
 from segmentstore.kafka.topic_requests import TopicRequests
 from segmentstore.runtime.waiting import gather_all
 from segmentstore.topics.groups.groups import Groups
 from segmentstore.topics.producer_ids import ProducerIds
+from segmentstore.topics.topics import Topics
 
 
 class KafkaServer:
@@ -33,7 +33,7 @@ class KafkaServer:
     def __init__(
         self,
         *,
-        topics: TopicAccess,
+        topics: Topics,
         groups: Groups,
         producer_ids: ProducerIds,
         cluster_id: str,

@@ -10,9 +10,9 @@ from segmentstore.codec.kafka_protocol import administration as messages
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
 from segmentstore.kafka.refusals import code_of
 from segmentstore.kafka.settings import KafkaSettings
-from segmentstore.kafka.topic_access import TopicAccess
-from segmentstore.topics.errors import TopicError, TopicExistsError, TopicNotFoundError
-from segmentstore.topics.topic_config import CONFIGS, make_config
+from segmentstore.topics.errors import TopicError, TopicNotFoundError
+from segmentstore.topics.topic_config import make_config
+from segmentstore.topics.topics import Topics
 
 _CONFIG_BYTES_MAX = 1 << 20
 """Only of a change that is merely looked at: a real one is bounded by the topics."""
@@ -29,7 +29,7 @@ class _RefusedError(Exception):
 class TopicRequests:
     """One method for each API."""
 
-    def __init__(self, *, topics: TopicAccess, settings: KafkaSettings) -> None:
+    def __init__(self, *, topics: Topics, settings: KafkaSettings) -> None:
         self._topics = topics
         self._settings = settings
 
@@ -55,9 +55,7 @@ class TopicRequests:
         partitions = self._partitions_of(topic)
         config = {each.name: each.value for each in topic.configs if each.value is not None}
         if only_check:
-            make_config(config, bytes_max=_CONFIG_BYTES_MAX)
-            if self._topics.describe(topic.name) is not None:
-                raise TopicExistsError(topic.name)
+            self._topics.check_new(topic.name, partitions, config)
             return
         await self._topics.create(topic.name, partitions, config)
 
@@ -185,19 +183,16 @@ class TopicRequests:
         found = self._topics.describe(name)
         if found is None:
             raise TopicNotFoundError(name)
-        given = found.config
         return [
             messages.DescribedConfig(
                 name=word,
-                value=given.get(word, entry.word),
+                value=value,
                 read_only=False,
                 config_source=(
-                    messages.DEFAULT_SOURCE
-                    if given.get(word, entry.word) == entry.word
-                    else messages.TOPIC_SOURCE
+                    messages.TOPIC_SOURCE if word in found.given else messages.DEFAULT_SOURCE
                 ),
             )
-            for word, entry in CONFIGS.items()
+            for word, value in found.config.items()
         ]
 
     def _configs_of_server(self, node: str) -> list[messages.DescribedConfig]:
@@ -257,7 +252,7 @@ class TopicRequests:
         if found is None:
             raise TopicNotFoundError(name)
         if only_check:
-            merged = {**found.config, **changes}
+            merged = {**found.given, **changes}
             given = {word: value for word, value in merged.items() if value is not None}
             make_config(given, bytes_max=_CONFIG_BYTES_MAX)
             return
