@@ -517,7 +517,7 @@ class Partition:
             if append.base_offset == base_offset:
                 append.behind.append((answer, None))
                 return
-        answer.set_result(self._appended(base_offset, append_time_ms, duplicate=True))
+        complete_unless_done(answer, self._appended(base_offset, append_time_ms, duplicate=True))
 
     def _refuse_behind_the_last(self, answer: "Future[Appended]", refusal: TopicError) -> None:
         """It was judged by what may still be void."""
