@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from segmentstore.codec.kafka_protocol.api_table import ApiKey
 from segmentstore.codec.kafka_protocol.cluster import ApiVersionsRequest
@@ -102,6 +102,7 @@ class KafkaConnection(asyncio.Protocol):
         self._all_settled.set()
         self._is_paused = False
         self._is_closing = False
+        self._gone = Event()
         self._is_admitted = False
         self._transport: asyncio.Transport
         self._tasks = TaskSet(on_failure=self._failed)
@@ -116,21 +117,21 @@ class KafkaConnection(asyncio.Protocol):
     # --- the socket --------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "a stream has a Transport"
-        self._transport = transport
+        # A stream's transport by what it does; uvloop's is of another class.
+        self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         name = transport.get_extra_info("sockname")
         if not peer or not name:
             # It has gone already.
-            transport.abort()
+            self._transport.abort()
             return
         self._client_host = str(peer[0])
         self._reached_at = (str(name[0]), int(name[1]))
         self._is_admitted = self._services.opened(self)
         if not self._is_admitted:
-            transport.abort()
+            self._transport.abort()
             return
-        transport.set_write_buffer_limits(high=self._settings.send_buffer_bytes_max)
+        self._transport.set_write_buffer_limits(high=self._settings.send_buffer_bytes_max)
         self._tasks.start(self._work(), name="kafka connection")
 
     def data_received(self, data: bytes) -> None:
@@ -160,6 +161,7 @@ class KafkaConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio names it
         self._is_closing = True
+        self._gone.set()
         if not self._is_admitted:
             return
         self._tasks.cancel()
@@ -315,10 +317,13 @@ class KafkaConnection(asyncio.Protocol):
         self._transport.abort()
 
     async def drain(self) -> None:
-        """Begin nothing more; returns when every batch that was handed over is answered."""
+        """Begin nothing more; returns when every batch that was handed over is answered and the client has taken it."""
         self._tasks.cancel()
         await self._tasks.join()
         await self._all_settled.wait()
+        self._is_closing = True
+        self._transport.close()
+        await self._gone.wait()
 
     async def close(self) -> None:
         """At once."""

@@ -25,7 +25,11 @@ from segmentstore.kafka.refusals import code_of
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
 from segmentstore.runtime.guarded_callback import guarded
-from segmentstore.topics.errors import PartitionUnavailableError, TopicError
+from segmentstore.topics.errors import (
+    PartitionUnavailableError,
+    RecordBatchTooLargeError,
+    TopicError,
+)
 from segmentstore.topics.partition import Appended
 from segmentstore.topics.topics import Topics
 
@@ -142,6 +146,9 @@ class Producing:
         return ErrorCode.NONE
 
     async def _produce(self, topic: str, index: int, records: Buffer) -> "Future[Appended]":
+        length_max = self._settings.batch_bytes_max
+        if len(records) > length_max:
+            return _failed(RecordBatchTooLargeError(size=len(records), size_max=length_max))
         try:
             async with asyncio.timeout(self._settings.partition_seconds):
                 found = await self._topics.partition(topic, index)

@@ -16,6 +16,8 @@ class KafkaSettings:
 
     frame_bytes_max: int = 100 << 20
     """The longest request. A client that announces a longer one is disconnected."""
+    batch_bytes_max: int = 16 << 20
+    """The longest batch, whatever a topic's `max.message.bytes` says: it is one append to the log."""
     waiting_bytes_max: int = 32 << 20
     """Of requests of one connection that are not answered yet. Above it: its socket is not read. One request may be
     longer, alone."""
