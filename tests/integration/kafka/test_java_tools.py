@@ -1,24 +1,35 @@
-"""The tools of Kafka 4.2 do with this store what they do with Kafka: a server of ours, over a container in memory."""
+"""The tools of Kafka 4.2 do with this store what they do with Kafka: a store in a process of its own, also killed."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.containers.node import MemoryTiers
+from segmentstore.cli.server_process import ServerProcess
 from tests.integration.java_libraries import require_maven
 from tests.integration.kafka.java_tools import JavaTools
-from tests.topics.kafka_service import kafka_service
+from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-async def tools() -> AsyncIterator[JavaTools]:
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
     require_maven("the command-line tools of Kafka were not run")
-    async with kafka_service(MemoryTiers()) as service:
-        yield JavaTools(service.address)
+    # Held while it is down: the tools come back to the same port.
+    holders = bound_sockets(1)
+    address = f"127.0.0.1:{ports_of(holders)[0]}"
+    with ServerProcess(tmp_path / "data", ["--kafka", address]) as process:
+        yield process
+    for each in holders:
+        each.close()
+
+
+@pytest.fixture
+def tools(server: ServerProcess) -> JavaTools:
+    return JavaTools(server.ready_line.partition(" kafka=")[2].split()[0])
 
 
 async def test_topics_are_created_listed_described_altered_and_deleted(tools: JavaTools) -> None:
@@ -195,3 +206,32 @@ async def test_latency_is_measured_and_versions_are_listed(tools: JavaTools) -> 
     )
     assert "Avg latency" in measured
     assert "JoinGroup(11): 0 to 5" in await tools.api_versions()
+
+
+async def test_a_killed_server_costs_no_record_no_duplicate_and_no_committed_offset(
+    server: ServerProcess, tools: JavaTools
+) -> None:
+    await tools.topics("--create", "--topic", "logs", "--partitions", "3")
+    await tools.topics("--create", "--topic", "read")
+    await tools.console_producer("--topic", "read", lines="one\ntwo\nthree\n")
+    reading = ("--topic", "read", "--group", "readers", "--timeout-ms", "60000")
+    first = await tools.console_consumer(*reading, "--from-beginning", "--max-messages", "2")
+    assert first.split()[:2] == ["one", "two"]
+    # Idempotent by default: what is sent again after the kill is not stored again.
+    writing = asyncio.ensure_future(
+        tools.producer_performance(
+            *("--topic", "logs", "--num-records", "3000", "--record-size", "100"),
+            *("--throughput", "300", "--command-property", "acks=all", "batch.size=1000"),
+        )
+    )
+    stored: dict[str, int] = {}
+    while sum(stored.values()) < 300:
+        stored = await tools.get_offsets("--topic", "logs", "--time", "-1")
+    assert not writing.done(), "the kill comes while it writes"
+    server.kill()
+    server.start()
+    assert (await writing).startswith("3000 records sent")
+    ends = await tools.get_offsets("--topic", "logs", "--time", "-1")
+    assert sum(ends.values()) == 3000
+    rest = await tools.console_consumer(*reading, "--max-messages", "1")
+    assert rest.split()[0] == "three"
