@@ -138,7 +138,7 @@ class _Append:
         "answer",
         "append_time_ms",
         "base_offset",
-        "behind",
+        "duplicates",
         "end",
         "future",
         "next_offset",
@@ -160,8 +160,8 @@ class _Append:
         self.next_offset = next_offset
         self.end = end
         self.append_time_ms = append_time_ms
-        self.behind: list[tuple[Future[Appended], TopicError | None]] = []
-        """Batches that were judged by it: a refusal, or None for its own duplicate."""
+        self.duplicates: list[Future[Appended]] = []
+        """Of the same batch, sent again while this one is under way."""
 
 
 def page_key(number: int) -> AttributeKey:
@@ -403,7 +403,7 @@ class Partition:
         try:
             self._submit(batch, answer)
         except (OutOfOrderSequenceError, ProducerFencedError) as refusal:
-            self._refuse_behind_the_last(answer, refusal)
+            self._refuse_when_confirmed(answer, refusal)
         except TopicError as refusal:
             fail_unless_done(answer, refusal)
         return answer
@@ -515,16 +515,32 @@ class Partition:
     ) -> None:
         for append in self._appends:
             if append.base_offset == base_offset:
-                append.behind.append((answer, None))
+                append.duplicates.append(answer)
                 return
         complete_unless_done(answer, self._appended(base_offset, append_time_ms, duplicate=True))
 
-    def _refuse_behind_the_last(self, answer: "Future[Appended]", refusal: TopicError) -> None:
-        """It was judged by what may still be void."""
-        if self._appends:
-            self._appends[-1].behind.append((answer, refusal))
-        else:
-            fail_unless_done(answer, refusal)
+    def _refuse_when_confirmed(self, answer: "Future[Appended]", refusal: TopicError) -> None:
+        """It was judged by what may still be void, or be old: another owner may have appended."""
+        segment = self._segment
+        assert segment is not None, "a batch was judged by a closed partition"
+        expected = self._length
+
+        def confirmed(barrier: "Future[int]") -> None:
+            error = None if barrier.cancelled() else barrier.exception()
+            if barrier.cancelled() or error is not None:
+                why = f"a refusal is not confirmed: {error}"
+            elif segment is not self._segment:
+                why = "the partition was closed meanwhile"
+            elif not expected <= barrier.result() <= self._length:
+                why = "a batch before it failed, or another owner has appended"
+            else:
+                fail_unless_done(answer, refusal)
+                return
+            fail_unless_done(answer, PartitionUnavailableError(why))
+            if segment is self._segment:
+                self._shut(why)
+
+        segment.barrier().add_done_callback(guarded(confirmed, self._fail))
 
     def _appended(self, base_offset: int, append_time_ms: int, *, duplicate: bool) -> Appended:
         return Appended(base_offset, append_time_ms, self._log_start_offset, duplicate)
@@ -554,14 +570,10 @@ class Partition:
         self._durable_length = append.end
         appended = self._appended(append.base_offset, append.append_time_ms, duplicate=False)
         complete_unless_done(append.answer, appended)
-        for answer, refusal in append.behind:
-            if refusal is not None:
-                fail_unless_done(answer, refusal)
-            else:
-                complete_unless_done(
-                    answer,
-                    self._appended(append.base_offset, append.append_time_ms, duplicate=True),
-                )
+        for answer in append.duplicates:
+            complete_unless_done(
+                answer, self._appended(append.base_offset, append.append_time_ms, duplicate=True)
+            )
 
     def _void(self, append: _Append, error: BaseException | None) -> None:
         if isinstance(error, SegmentStoreError):
@@ -569,15 +581,8 @@ class Partition:
         else:
             refusal = PartitionUnavailableError(f"an append was broken off: {error}", stored=None)
         fail_unless_done(append.answer, refusal)
-        for answer, judged in append.behind:
-            # A duplicate may be stored if its first is; a batch that was refused was never submitted.
-            stored: bool | None = False
-            if judged is None and isinstance(refusal, PartitionUnavailableError):
-                stored = refusal.stored
-            fail_unless_done(
-                answer,
-                PartitionUnavailableError(f"a batch before it failed: {refusal}", stored=stored),
-            )
+        for answer in append.duplicates:
+            fail_unless_done(answer, refusal)
         self._shut(str(refusal))
 
     def _fail(self, bug: Exception) -> None:

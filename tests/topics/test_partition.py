@@ -604,3 +604,23 @@ async def test_retention_by_age_stops_at_the_first_batch_that_is_young(*, restar
         assert partition.log_start_offset == start, seconds
     segments, partition = await reopened(segments, clock=clock, config=config)
     assert partition.log_start_offset == 50
+
+
+async def test_an_owner_that_is_not_up_to_date_refuses_no_producer_for_ever() -> None:
+    """It would say that the sequence is out of order: some clients end then."""
+    segments = MemorySegments()
+    first = await open_partition(segments)
+    await first.produce(batch_of(b"a", producer=(7, 0, 0)))
+    second = await open_partition(segments)
+    await second.produce(batch_of(b"b", producer=(7, 0, 1)))
+    # The first one believes that 0 was the last one.
+    with pytest.raises(PartitionUnavailableError) as refused:
+        await first.produce(batch_of(b"c", producer=(7, 0, 2)))
+    assert refused.value.stored is False
+    await first.recover()
+    assert (await first.produce(batch_of(b"c", producer=(7, 0, 2)))).base_offset == 2
+    assert await _values(first) == [b"a", b"b", b"c"]
+
+
+async def _values(partition: Partition) -> list[bytes | None]:
+    return [record.value for record in await read_all(partition)]
