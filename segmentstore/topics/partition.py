@@ -9,6 +9,7 @@ The segment's attributes, each changed in the append (or the trim) that it belon
 |---|---|
 | EVENT_COUNT | the offset of the next record |
 | LOG_START | the lowest offset that may be read; absent: 0. It may lie inside of a batch |
+| OWNER | a number drawn at the opening behind which the last batch was appended |
 | LAST_MARK | the number of the newest mark (batch_positions.py); absent: there is none |
 | `topic mark `, u64 | a mark |
 | `topic producers `, u32 | a page of what was known of producers at the newest mark (producer_windows.py) |
@@ -16,8 +17,10 @@ The segment's attributes, each changed in the append (or the trim) that it belon
 Invariants:
 
 - `log_start_offset <= high_watermark <= next offset`; each only grows while the partition is open.
-- An append is conditional on the segment's length and on the count before it, so two owners never give one offset to
-  two records: the log takes the appends of one of them, and refuses those of the other.
+- An append is conditional on the segment's length and on OWNER, which the first append behind each opening sets to a
+  number of its own. So of two owners the log takes the appends of one, until the other has opened the partition anew;
+  and when one append is refused, all behind it are. (The length alone may be right by accident: another owner may have
+  appended as many bytes as were refused.)
 - When one append fails, what was decided behind it is void: the partition is closed, later batches are refused as
   surely not stored, and recover() reads the segment again. A batch that was under way is `stored=None` if the log may
   have it.
@@ -35,6 +38,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
+from random import Random
 from typing import Final
 
 from segmentstore.codec.record_batch import (
@@ -64,6 +68,7 @@ from segmentstore.contracts.identifiers import (
     CORE_ATTRIBUTE_PREFIX,
     EVENT_COUNT,
     AttributeKey,
+    AttributeValue,
 )
 from segmentstore.contracts.segments import (
     AttributeUpdate,
@@ -111,6 +116,7 @@ _LOG = logging.getLogger(__name__)
 
 LOG_START: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x01")
 LAST_MARK: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x02")
+OWNER: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x03")
 
 _PAGE_KEY: Final = b"topic producers "
 _FETCH_ENDS_MAX: Final = 128
@@ -180,6 +186,7 @@ class Partition:
         segment_name: str,
         segments: SegmentApi,
         wall_clock: WallClock,
+        random: Random,
         config: TopicConfig,
         settings: TopicSettings,
     ) -> None:
@@ -188,6 +195,7 @@ class Partition:
         self._segment_name = segment_name
         self._segments = segments
         self._wall_clock = wall_clock
+        self._random = random
         self._config = config
         self._settings = settings
         self._windows = ProducerWindows(
@@ -208,6 +216,10 @@ class Partition:
         self._used_at = 0.0
         self._watchers: dict[int, Callable[[], None]] = {}
         self._next_watcher = 0
+        self._owner = 0
+        """The number of this opening."""
+        self._owner_before: AttributeValue | None = None
+        """What OWNER is before the next append."""
         # What everything submitted comes to.
         self._next_offset = 0
         self._length = 0
@@ -364,6 +376,8 @@ class Partition:
         self._last_mark = _number_of(info, LAST_MARK)
         self._log_start_offset = _number_of(info, LOG_START)
         self._start_position = info.start_offset
+        self._owner = self._random.getrandbits(63)
+        self._owner_before = info.core_attributes.get(OWNER)
 
     async def _newest_mark(self, segment: Segment, info: SegmentProperties) -> Mark | None:
         """Also brings back what was known of producers there."""
@@ -431,11 +445,7 @@ class Partition:
             stamp_append_time(placed, now_ms)
         place = Place(self._length, base_offset, self._highest_ms)
         next_offset = base_offset + header.record_count
-        updates = [
-            AttributeUpdate(
-                EVENT_COUNT, next_offset, AttributeUpdateType.REPLACE_IF_EQUALS, base_offset
-            )
-        ]
+        updates = [self._as_owner(), AttributeUpdate(EVENT_COUNT, next_offset)]
         mark_number = place.position // self._settings.mark_bytes
         if mark_number > self._last_mark:
             updates += self._mark_updates(place, mark_number)
@@ -445,6 +455,7 @@ class Partition:
             self._shut(str(error))
             raise self._translated(error, of_change=True) from error
         # From here on the batch is in the log, unless the log says otherwise: then all of this is void.
+        self._owner_before = self._owner
         self._last_mark = max(self._last_mark, mark_number)
         self._positions.add(place)
         self._next_offset = next_offset
@@ -465,6 +476,12 @@ class Partition:
             )
         )
         future.add_done_callback(guarded(self._take_outcomes, self._fail))
+
+    def _as_owner(self) -> AttributeUpdate:
+        """The condition of an append that no other owner has come in between."""
+        return AttributeUpdate(
+            OWNER, self._owner, AttributeUpdateType.REPLACE_IF_EQUALS, self._owner_before
+        )
 
     def _checked(self, batch: bytes | bytearray | memoryview) -> BatchHeader:
         if len(batch) > self._config.message_bytes_max:
@@ -520,27 +537,30 @@ class Partition:
         complete_unless_done(answer, self._appended(base_offset, append_time_ms, duplicate=True))
 
     def _refuse_when_confirmed(self, answer: "Future[Appended]", refusal: TopicError) -> None:
-        """It was judged by what may still be void, or be old: another owner may have appended."""
-        segment = self._segment
-        assert segment is not None, "a batch was judged by a closed partition"
-        expected = self._length
+        """It was judged by what may still be void, or be old, because another owner has appended.
 
-        def confirmed(barrier: "Future[int]") -> None:
-            error = None if barrier.cancelled() else barrier.exception()
-            if barrier.cancelled() or error is not None:
-                why = f"a refusal is not confirmed: {error}"
-            elif segment is not self._segment:
-                why = "the partition was closed meanwhile"
-            elif not expected <= barrier.result() <= self._length:
-                why = "a batch before it failed, or another owner has appended"
-            else:
+        An append of nothing asks the log, in the batch's place: it is taken only if all that was judged is so.
+        """
+        segment = self._require_open()
+
+        def confirmed(asked: "Future[int]") -> None:
+            error = None if asked.cancelled() else asked.exception()
+            if error is None and not asked.cancelled():
                 fail_unless_done(answer, refusal)
                 return
+            why = f"a batch before it failed, or another owner has appended: {error}"
             fail_unless_done(answer, PartitionUnavailableError(why))
             if segment is self._segment:
                 self._shut(why)
 
-        segment.barrier().add_done_callback(guarded(confirmed, self._fail))
+        try:
+            asked = segment.append(b"", offset=self._length, attribute_updates=[self._as_owner()])
+        except SegmentStoreError as error:
+            self._shut(str(error))
+            fail_unless_done(answer, self._translated(error))
+            return
+        self._owner_before = self._owner
+        asked.add_done_callback(guarded(confirmed, self._fail))
 
     def _appended(self, base_offset: int, append_time_ms: int, *, duplicate: bool) -> Appended:
         return Appended(base_offset, append_time_ms, self._log_start_offset, duplicate)
@@ -787,6 +807,8 @@ class Partition:
                 self._positions.drop_before(position)
                 self._start_position = max(self._start_position, position)
             except SegmentStoreError as error:
+                if isinstance(error, SegmentTruncatedError):
+                    self._shut(str(error))  # another owner has trimmed
                 _LOG.warning(
                     "partition=%s/%s keeps deleted records for now: %s",
                     self._topic,
@@ -883,8 +905,11 @@ class Partition:
 
     def _read_failed(self, segment: Segment, error: SegmentStoreError) -> TopicError:
         """A read that Tier 2 fails changes nothing here; any other failure says that this is no longer the owner."""
-        is_own = isinstance(error, StorageError | SegmentTruncatedError | TooManyWaitersError)
-        if not is_own and segment is self._segment:
+        is_passing = isinstance(error, StorageError | TooManyWaitersError)
+        if isinstance(error, SegmentTruncatedError):
+            # Beside a trim of our own, it is over with the next try; another owner's is not known here.
+            is_passing = error.start_offset <= self._start_position
+        if not is_passing and segment is self._segment:
             self._shut(str(error))
         return self._translated(error)
 

@@ -215,6 +215,7 @@ class Topics:
                 segment_name=partition_segment_name(name, topic.record.topic_id, index),
                 segments=self._segments,
                 wall_clock=self._wall_clock,
+                random=self._random,
                 config=topic.config,
                 settings=self._settings,
             )

@@ -50,6 +50,10 @@ class Client:
         self._writer = writer
         self._next_id = 1
 
+    @classmethod
+    async def connect(cls, host: str, port: int) -> Self:
+        return cls(*await asyncio.open_connection(host, port))
+
     def send(self, request: Structure, version: int | None = None) -> int:
         """The number of the request."""
         number = self._next_id
@@ -108,7 +112,7 @@ class Node:
     clients: list[Client]
 
     async def client(self) -> Client:
-        client = Client(*await asyncio.open_connection(*self.server.address))
+        client = await Client.connect(*self.server.address)
         self.clients.append(client)
         return client
 

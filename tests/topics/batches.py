@@ -1,5 +1,7 @@
 """Batches for the tests of topics, and a partition over segments in memory."""
 
+from random import Random
+
 from segmentstore.codec.record_batch import (
     Compression,
     Record,
@@ -21,6 +23,10 @@ SMALL = TopicSettings(
     mark_bytes=2_000, producers_per_partition_max=20, positions_per_partition_max=8
 )
 """Many marks and few positions in memory: everything is found by every way."""
+
+
+_RANDOM = Random(17)
+"""Owners draw numbers that differ."""
 
 
 class Clock:
@@ -75,6 +81,7 @@ def make_partition(
         segment_name=SEGMENT,
         segments=segments,
         wall_clock=clock or Clock(),
+        random=_RANDOM,
         config=make_config(config or {}, bytes_max=10_000),
         settings=settings,
     )

@@ -63,8 +63,17 @@ class Producer:
         self.waiting.append((batch, values))
         self.sent += values
 
-    def take(self, outcomes: "list[Future[Appended]]", seen: Counter[str]) -> None:
-        """Those behind one that failed are sent again as well, unless they were acknowledged."""
+    def take(
+        self,
+        firsts: "list[Future[Appended]]",
+        agains: "list[Future[Appended]]",
+        seen: Counter[str],
+    ) -> None:
+        """What was not acknowledged, the first time or again, stays to be sent."""
+        outcomes = [
+            again if first.exception() else first
+            for first, again in zip(firsts, agains, strict=True)
+        ]
         kept: list[tuple[bytes, list[bytes]]] = []
         for (batch, values), outcome in zip(self.waiting, outcomes, strict=True):
             error = outcome.exception()
@@ -105,11 +114,15 @@ class World:
                 await owner.recover()
         if trouble < 0.5:
             self.segments.hold()
-        under_way: list[tuple[Producer, list[Future[Appended]]]] = []
+        under_way: list[tuple[Producer, list[Future[Appended]], list[Future[Appended]]]] = []
         for producer, owner in zip(self.producers, owners, strict=True):
             while len(producer.waiting) < self.random.randint(1, IN_FLIGHT_MAX):
                 producer.make()
-            under_way.append((producer, [owner.produce(batch) for batch, _ in producer.waiting]))
+            firsts = [owner.produce(batch) for batch, _ in producer.waiting]
+            agains = firsts
+            if self.random.random() < 0.4:  # as behind a connection that was broken
+                agains = [owner.produce(batch) for batch, _ in producer.waiting]
+            under_way.append((producer, firsts, agains))
             if self.random.random() < 0.3:
                 await asyncio.sleep(0)
         if trouble < 0.25:
@@ -130,9 +143,9 @@ class World:
         if trouble > 0.9:
             await self.restart()
             return
-        for producer, answers in under_way:
-            await asyncio.gather(*answers, return_exceptions=True)
-            producer.take(answers, self.seen)
+        for producer, firsts, agains in under_way:
+            await asyncio.gather(*firsts, *agains, return_exceptions=True)
+            producer.take(firsts, agains, self.seen)
 
     async def restart(self) -> None:
         """What is committed at this moment stays; producers hear of nothing that was under way."""
@@ -180,7 +193,7 @@ class World:
         for producer in self.producers:
             answers = [owner.produce(batch) for batch, _ in producer.waiting]
             await asyncio.gather(*answers, return_exceptions=True)
-            producer.take(answers, self.seen)
+            producer.take(answers, answers, self.seen)
             assert not producer.waiting
 
     async def check(self) -> None:

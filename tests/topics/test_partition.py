@@ -398,6 +398,22 @@ async def test_of_two_owners_only_one_gives_out_an_offset() -> None:
     assert (await first.produce(batch_of(b"b", producer=(2, 0, 0)))).duplicate
 
 
+async def test_another_owner_that_appends_as_many_bytes_opens_no_gap() -> None:
+    """The second batch would be in place behind it, if its length were all that is compared."""
+    segments = MemorySegments()
+    first, second = await open_partition(segments), await open_partition(segments)
+    other = second.produce(batch_of(b"other", producer=(2, 0, 0)))
+    answers = [first.produce(batch_of(b"%05d" % n, producer=(1, 0, n))) for n in range(3)]
+    assert (await other).base_offset == 0
+    for answer in answers:
+        with pytest.raises(PartitionUnavailableError) as refused:
+            await answer
+        assert refused.value.stored is False
+    await first.recover()
+    again = [await first.produce(batch_of(b"%05d" % n, producer=(1, 0, n))) for n in range(3)]
+    assert [each.base_offset for each in again] == [1, 2, 3]
+
+
 async def test_a_caller_that_leaves_takes_nothing_back() -> None:
     segments = MemorySegments()
     partition = await open_partition(segments)
@@ -620,6 +636,20 @@ async def test_an_owner_that_is_not_up_to_date_refuses_no_producer_for_ever() ->
     await first.recover()
     assert (await first.produce(batch_of(b"c", producer=(7, 0, 2)))).base_offset == 2
     assert await _values(first) == [b"a", b"b", b"c"]
+
+
+async def test_an_owner_that_does_not_know_of_a_trim_notices_it() -> None:
+    segments = MemorySegments()
+    first = await open_partition(segments)
+    for _ in range(50):
+        await first.produce(batch_of(b"v" * 100))
+    second = await open_partition(segments)
+    await second.delete_records(40)
+    with pytest.raises(PartitionUnavailableError):
+        await first.fetch(0, 100)
+    assert not first.is_open
+    await first.recover()
+    assert [r.offset for r in await read_all(first)] == list(range(40, 50))
 
 
 async def _values(partition: Partition) -> list[bytes | None]:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from segmentstore.codec.record_batch import BatchHeader
-from segmentstore.contracts.segments import Segment
-from segmentstore.topics.partition import Appended, Partition
+from segmentstore.contracts.segments import AttributeUpdate, Segment
+from segmentstore.topics.partition import OWNER, Appended, Partition
 from segmentstore.topics.producer_windows import ProducerWindows
 from tests.sim.simulation import run_simulation
 from tests.topics.random_partition import one_schedule
@@ -85,9 +85,14 @@ def _refusals_are_told_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "_refuse_when_confirmed", at_once)
 
 
+def _owners_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partition, "_as_owner", lambda self: AttributeUpdate(OWNER, self._owner))
+
+
 @pytest.mark.parametrize(
     "plant",
     [
+        _owners_are_not_compared,
         _windows_are_forgotten,
         _a_failure_is_not_void,
         _duplicates_are_told_at_once,
