@@ -456,7 +456,7 @@ class KafkaBroker:
         settings.write_text(
             _BROKER_SETTINGS.format(broker=broker, controller=controller, directory=directory)
         )
-        self._tool("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(settings))
+        kafka_tool("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(settings))
         with (directory / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 [*_java("-Xms1g", "-Xmx1g"), "kafka.Kafka", str(settings)],
@@ -478,49 +478,89 @@ class KafkaBroker:
         self._process.kill()
         self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def write(self, *, size: int, count: int) -> dict[str, float]:
         """One producer as fast as it can, with batches as large as Pravega's client makes them."""
-        output = self._tool(
-            "org.apache.kafka.tools.ProducerPerformance",
-            *("--topic", TOPIC, "--num-records", str(count), "--record-size", str(size)),
-            *("--throughput", "-1", "--producer-props", f"bootstrap.servers={self._address}"),
-            *("acks=all", "batch.size=262144", "linger.ms=1", "buffer.memory=67108864"),
-        )
-        found = _RESULT.search(output.splitlines()[-1])
-        assert found is not None, output[-500:]
-        per_second, p50, p99 = map(float, found.groups())
-        return {
-            "events_per_second": per_second,
-            "megabytes_per_second": per_second * size / 1e6,
-            "p50_ms": p50,
-            "p99_ms": p99,
-        }
+        return produce_records(self._address, TOPIC, size=size, count=count, batch_bytes=262144)
 
     def _make_topic(self) -> None:
         deadline = time.monotonic() + 60
-        options = ("--partitions", "1", "--replication-factor", "1", "--config", "flush.messages=1")
         while True:
             try:
-                self._tool(
-                    "org.apache.kafka.tools.TopicCommand",
-                    *("--bootstrap-server", self._address, "--create", "--topic", TOPIC, *options),
-                )
+                self.create_topic(TOPIC)
             except subprocess.CalledProcessError:
                 if time.monotonic() > deadline:
                     raise
             else:
                 return
 
-    def _tool(self, name: str, *arguments: str) -> str:
-        done = subprocess.run(
-            [*_java("-Xms256m", "-Xmx512m"), name, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_TOOL_SECONDS_MAX,
-            check=True,
+    def create_topic(self, topic: str) -> None:
+        """Of one partition that syncs before it answers."""
+        kafka_tool(
+            "org.apache.kafka.tools.TopicCommand",
+            *("--bootstrap-server", self._address, "--create", "--topic", topic),
+            *("--partitions", "1", "--replication-factor", "1", "--config", "flush.messages=1"),
         )
-        return done.stdout.strip()
+
+
+def produce_records(
+    address: str,
+    topic: str,
+    *,
+    size: int,
+    count: int,
+    batch_bytes: int | None = None,
+    per_second: int = -1,
+) -> dict[str, float]:
+    """Kafka's own producer, as fast as it can or at a rate; without `batch_bytes` with the defaults of its client."""
+    batches = (
+        ()
+        if batch_bytes is None
+        else (f"batch.size={batch_bytes}", "linger.ms=1", "buffer.memory=67108864")
+    )
+    output = kafka_tool(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", topic, "--num-records", str(count), "--record-size", str(size)),
+        *("--throughput", str(per_second), "--producer-props", f"bootstrap.servers={address}"),
+        *("acks=all", *batches),
+    )
+    found = _RESULT.search(output.splitlines()[-1])
+    assert found is not None, output[-500:]
+    rate, p50, p99 = map(float, found.groups())
+    return {
+        "events_per_second": rate,
+        "megabytes_per_second": rate * size / 1e6,
+        "p50_ms": p50,
+        "p99_ms": p99,
+    }
+
+
+def consume_records(address: str, topic: str, *, count: int) -> float:
+    """Records a second of Kafka's own consumer, from the start of the topic; the start of its JVM is in it."""
+    output = kafka_tool(
+        "org.apache.kafka.tools.ConsumerPerformance",
+        *("--bootstrap-server", address, "--topic", topic, "--num-records", str(count)),
+        *("--timeout", "60000"),
+    )
+    fields = output.splitlines()[-1].split(", ")
+    assert int(fields[4]) >= count, output[-500:]
+    return float(fields[5])
+
+
+def kafka_tool(name: str, *arguments: str) -> str:
+    """What one of Kafka's tools prints. Raises CalledProcessError."""
+    done = subprocess.run(
+        [*_java("-Xms256m", "-Xmx512m"), name, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_TOOL_SECONDS_MAX,
+        check=True,
+    )
+    return done.stdout.strip()
 
 
 def _java(*options: str) -> list[str]:

@@ -32,6 +32,7 @@ from segmentstore.http.tier2_verbs import BackupOwnerSource, SwapOwnerSource
 from segmentstore.kafka.server import KafkaServer
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.runtime.clock import WallClock
+from segmentstore.topics.api.grpc_server import TopicServer, TopicServerSettings
 from segmentstore.topics.groups.groups import Groups
 from segmentstore.topics.groups.settings import GroupSettings
 from segmentstore.topics.producer_ids import ProducerIds
@@ -53,6 +54,7 @@ class ServerAddresses:
     wire: str
     controller: str
     kafka: str = ""
+    topics_grpc: str = ""
 
 
 class Servers:
@@ -129,6 +131,7 @@ class Servers:
             )
         self._kafka: KafkaServer | None = None
         self._topics: TopicSupervisor | None = None
+        self._topics_over_grpc: TopicServer | None = None
         if settings.kafka.address != _OFF:
             self._open_topics(store_id, store, wall_clock, random)
 
@@ -173,6 +176,15 @@ class Servers:
             server=self._kafka,
             containers=self._registry,
         )
+        if self._settings.kafka.grpc_address != _OFF:
+            host, port = split_address(self._settings.kafka.grpc_address)
+            self._topics_over_grpc = TopicServer(
+                topics=self._topics.answering,
+                producer_ids=producer_ids,
+                wall_clock=wall_clock,
+                random=random,
+                settings=TopicServerSettings(address=host, port=port),
+            )
 
     async def start(self) -> None:
         """Listen everywhere. Raises OSError or InvalidRequestError if an address is taken."""
@@ -183,6 +195,8 @@ class Servers:
             await self._controller_server.start()
         if self._kafka is not None:
             await self._kafka.start(*split_address(self._settings.kafka.address))
+        if self._topics_over_grpc is not None:
+            await self._topics_over_grpc.start()
         await self._http.start()
 
     async def run(self) -> None:
@@ -206,6 +220,8 @@ class Servers:
         if self._controller_server is not None:
             await self._controller_server.close()
         await self._http.close()
+        if self._topics_over_grpc is not None:
+            await self._topics_over_grpc.close()
         if self._kafka is not None and self._topics is not None:
             await self._kafka.close()
             await self._topics.close()
@@ -223,6 +239,11 @@ class Servers:
                 split_address(self._settings.controller.address)[0], self._controller_server.port
             ),
             kafka="" if self._kafka is None else address_text(*self._kafka.address),
+            topics_grpc=""
+            if self._topics_over_grpc is None
+            else address_text(
+                split_address(self._settings.kafka.grpc_address)[0], self._topics_over_grpc.port
+            ),
         )
 
     def _locate(self, segment: str) -> Endpoint:  # noqa: ARG002 (one process serves every segment)
@@ -258,7 +279,11 @@ class Servers:
             settings=settings,
             cluster=self._cluster,
             parts=None if self._cluster is None else store,
+            topics=None if self._settings.kafka.address == _OFF else self._answering_topics,
         )
+
+    def _answering_topics(self) -> Topics | None:
+        return None if self._topics is None else self._topics.answering()
 
     def _own_names(self) -> Sequence[str]:
         """By which other nodes address this one."""

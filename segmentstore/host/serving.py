@@ -92,6 +92,7 @@ def ready_line(
             ("wire", addresses.wire),
             ("controller", addresses.controller),
             ("kafka", addresses.kafka),
+            ("topics_grpc", addresses.topics_grpc),
         )
         if address
     ]

@@ -45,6 +45,7 @@ _WORDS_FOR_NO_ADDRESS = {
     "controller.address": ("off",),
     "kafka.address": ("off",),
     "kafka.advertised_address": ("",),
+    "kafka.grpc_address": ("off",),
 }
 
 _ORIGIN = re.compile(r"https?://[^/\s,]+")
@@ -172,6 +173,9 @@ class KafkaSettings:
     )
     advertised_address: str = text(
         "", "HOST:PORT that clients are sent to; empty: the address that each has connected to."
+    )
+    grpc_address: str = text(
+        "off", "HOST:PORT for topics over gRPC; port 0 takes any free one; off: not at all."
     )
     batch_bytes_max: int = count(
         16 * MIB,
@@ -594,6 +598,7 @@ def check_relations(settings: ServiceSettings) -> list[str]:
         "controller.address": settings.controller.address,
         "kafka.address": settings.kafka.address,
         "kafka.advertised_address": settings.kafka.advertised_address,
+        "kafka.grpc_address": settings.kafka.grpc_address,
     }
     for name, address in addresses.items():
         if not _is_address(address) and address not in _WORDS_FOR_NO_ADDRESS.get(name, ()):
@@ -627,6 +632,10 @@ def check_relations(settings: ServiceSettings) -> list[str]:
     if settings.wire.address == "off" and settings.controller.address != "off":
         problems.append(
             "the controller sends clients to the wire: set controller.address=off as well"
+        )
+    if settings.kafka.address == "off" and settings.kafka.grpc_address != "off":
+        problems.append(
+            "topics are served where kafka.address is: set it, or kafka.grpc_address=off as well"
         )
     return problems
 

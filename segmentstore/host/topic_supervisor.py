@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 _PAUSE_SECONDS_FIRST = 0.02
 _PAUSE_SECONDS_MAX = 10.0
-_PAUSE_SECONDS_WORTH_A_LINE = 1.0
-"""Shorter waits are those for containers to recover."""
+_SILENCE_SECONDS_WORTH_A_LINE = 5.0
+"""Shorter ones are those of containers that recover."""
 _TABLES = (CATALOGUE_TABLE, OFFSETS_TABLE, PRODUCER_IDS_TABLE)
 
 
@@ -73,7 +73,12 @@ class TopicSupervisor:
         self._is_ready = False
         self._runs = 0
         self._why = "they have not started yet"
+        self._silent_since: float | None = None
         containers.watch(self._container_changed)
+
+    def answering(self) -> Topics | None:
+        """Topics, for servers without a wait of their own; None while they do not answer."""
+        return self._topics if self._is_ready else None
 
     async def wait_until_started(self) -> None:
         """Until requests are answered for the first time."""
@@ -100,7 +105,9 @@ class TopicSupervisor:
             if self._runs > runs and loop.time() - began > _PAUSE_SECONDS_MAX:
                 backoff.reset()
             pause = backoff.next_seconds()
-            self._note_end(end, pause, worked=self._runs > runs)
+            if self._silent_since is None or self._runs > runs:
+                self._silent_since = loop.time()
+            self._note_end(end, loop.time() - self._silent_since, worked=self._runs > runs)
             await wait_for_event(self._try_again, until=loop.time() + pause)
 
     async def _run_once(self) -> "ExceptionGroup[Exception]":
@@ -146,14 +153,14 @@ class TopicSupervisor:
             self._set_ready(ready=False)
             self._lost.set()
 
-    def _note_end(self, end: "ExceptionGroup[Exception]", pause: float, *, worked: bool) -> None:
+    def _note_end(self, end: "ExceptionGroup[Exception]", silent: float, *, worked: bool) -> None:
         error = _first_cause(end)
         self._why = f"{error}" or type(error).__name__
         if isinstance(error, TopicTablesLostError):
             logger.info("topics start anew: %s", error)
         elif worked or not isinstance(error, SegmentStoreError | TopicError):
             logger.error("the work of topics broke, it starts anew", exc_info=end)
-        elif pause >= _PAUSE_SECONDS_WORTH_A_LINE:
+        elif silent >= _SILENCE_SECONDS_WORTH_A_LINE:
             logger.warning("topics cannot be read yet: %s", error)
 
     def complaints(self) -> list[str]:

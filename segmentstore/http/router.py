@@ -43,6 +43,7 @@ from segmentstore.http.stream_create import StreamCreate
 from segmentstore.http.stream_directory import StreamDirectory
 from segmentstore.http.stream_read import StreamRead
 from segmentstore.http.tier2_verbs import BackupVerbs, SwapVerbs
+from segmentstore.http.topic_verbs import TopicVerbs
 from segmentstore.http.whole_store import WholeStore
 from segmentstore.runtime.clock import ClockWatch
 
@@ -51,6 +52,7 @@ _SEGMENTS_PATH = "/v1/segments"
 _SEGMENTS_PREFIX = _SEGMENTS_PATH + "/"
 _CONTAINERS_PREFIX = "/v1/containers/"
 _BACKUPS_PATH = "/v1/backups"
+_TOPICS_PATH = "/v1/topics"
 _CLIENT_GONE = 499
 """The status under which requests are counted whose client went away first."""
 
@@ -81,11 +83,16 @@ class Router:
         cross_origin: CrossOrigin,
         forwarding: RequestForwarding | None,
         whole_store: WholeStore | None,
+        topics: TopicVerbs | None,
         settings: HttpSettings,
     ) -> None:
-        """`forwarding` and `whole_store` are for a node of a cluster; without them every container is here."""
+        """`topics` is None where there are none.
+
+        `forwarding` and `whole_store` are for a node of a cluster; without them every container is here.
+        """
         self._forwarding = forwarding
         self._whole_store = whole_store
+        self._topics = topics
         self._directory = directory
         self._create = create
         self._append = append
@@ -171,6 +178,10 @@ class Router:
             return verb, self._at_container(request, container_id, swap)
         if path == _BACKUPS_PATH or path.startswith(_BACKUPS_PATH + "/"):
             return self._route_backup(request, path[len(_BACKUPS_PATH) + 1 :])
+        if path == _TOPICS_PATH or path.startswith(_TOPICS_PATH + "/"):
+            if self._topics is None:
+                raise not_found("this process serves no topics")
+            return self._topics.route(request, path[len(_TOPICS_PATH) + 1 :])
         return self._route_fixed(request, path)
 
     def _route_backup(self, request: web.BaseRequest, name: str) -> tuple[str, Work]:

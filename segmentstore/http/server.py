@@ -7,6 +7,7 @@ build_server() puts the parts together over a SegmentApi; HttpServer listens, an
     /v1/flush             POST: everything is in Tier 2 (segment_verbs.py)
     /v1/containers...     swaps that compactors propose (tier2_verbs.py)
     /v1/backups...        points in time of the store (tier2_verbs.py)
+    /v1/topics...         topics and their records (topic_verbs.py)
     /v1/clocks/settle     POST: a person says that the present time is right
     /health, /metrics     (health_and_metrics.py)
 
@@ -58,9 +59,11 @@ from segmentstore.http.tier2_verbs import (
     no_backup_owners,
     no_swap_owner,
 )
+from segmentstore.http.topic_verbs import TopicVerbs
 from segmentstore.http.whole_store import ContainerParts, ContainersHere, WholeStore
 from segmentstore.runtime.clock import ClockWatch, WallClock
 from segmentstore.runtime.handle_cache import HandleCache
+from segmentstore.topics.topics import Topics
 
 
 class _Runner(web.ServerRunner):
@@ -177,6 +180,7 @@ def build_server(
     executor: Executor | None = None,
     cluster: NodeInCluster | None = None,
     parts: ContainerParts | None = None,
+    topics: Callable[[], Topics | None] | None = None,
 ) -> HttpServer:
     """A server over these segments. Does no I/O.
 
@@ -187,6 +191,7 @@ def build_server(
     `executor` splits large JSON bodies (None: the loop's own).
     `cluster` is for a node of one: requests for containers that are elsewhere go to their nodes, and `parts` does what
     concerns all containers for those that are here. The one needs the other.
+    `topics` gives the process's topics, None while they recover; without it there are none.
     """
     settings = settings or HttpSettings()
     reads = reads or segments
@@ -319,6 +324,18 @@ def build_server(
         cross_origin=cross_origin,
         forwarding=forwarding,
         whole_store=whole_store,
+        topics=None
+        if topics is None
+        else TopicVerbs(
+            topics=topics,
+            bodies=bodies,
+            waiters=waiters,
+            cross_origin=cross_origin,
+            now_ms=wall_clock.now_ms,
+            random=random,
+            settings=settings,
+            executor=executor,
+        ),
         settings=settings,
     )
     return HttpServer(

@@ -174,8 +174,8 @@ class Topics:
         self._clock_watch.settle()
 
     def complaint(self) -> str:
-        """Why nothing is deleted because of its age; "" if all is well."""
-        return self._clock_watch.complaint()
+        """Why nothing is deleted because of its age; "" if all is well, or there is nothing to delete."""
+        return self._clock_watch.complaint() if self._topics else ""
 
     # --- what there is -----------------------------------------------------------------------
 

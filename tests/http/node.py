@@ -1,7 +1,7 @@
 """A running HTTP server for tests: real sockets, segments in memory, a wall clock that a test may turn."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -12,6 +12,7 @@ from segmentstore.contracts.segments import SegmentApi
 from segmentstore.http.health_and_metrics import NodeHealth
 from segmentstore.http.server import HttpServer, build_server
 from segmentstore.http.settings import HttpSettings
+from segmentstore.topics.topics import Topics
 
 START_MS = 1_800_000_000_000
 
@@ -66,7 +67,11 @@ class Node:
 
 @asynccontextmanager
 async def running_node(
-    segments: SegmentApi, settings: HttpSettings | None = None, *, start_ms: int = START_MS
+    segments: SegmentApi,
+    settings: HttpSettings | None = None,
+    *,
+    start_ms: int = START_MS,
+    topics: Callable[[], Topics | None] | None = None,
 ) -> AsyncIterator[Node]:
     settings = settings or HttpSettings(port=0, long_poll_seconds=1.0, tick_seconds=0.05)
     clock = TurnableClock(start_ms)
@@ -78,6 +83,7 @@ async def running_node(
         wall_clock=clock,
         random=Random(1),
         settings=settings,
+        topics=topics,
     )
     await server.start()
     try:

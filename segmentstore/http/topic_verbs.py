@@ -1,0 +1,480 @@
+"""Topics over HTTP: what there is of them, records in, records out.
+
+    GET     /v1/topics                                    {"topics": [names]}
+    GET     /v1/topics/{topic}                            {"topic", "topic_id", "partitions": [{"partition",
+                                                           "log_start_offset", "high_watermark"}], "config"}
+    PUT     /v1/topics/{topic}                            {"partitions": 6, "config": {"retention.ms": "86400000"}}
+    PATCH   /v1/topics/{topic}                            the same: more partitions, other settings (null: its default)
+    DELETE  /v1/topics/{topic}                            204
+    POST    /v1/topics/{topic}/records                    by key, or all in one partition that is drawn
+    POST    /v1/topics/{topic}/partitions/{n}/records     into this one
+            application/json, application/x-ndjson        records as topic_records.py has them
+            application/vnd.segmentstore.batch            one batch of version 2, as codec/record_batch.py has it
+            -> {"records": [{"partition", "offset"}]}, in the order of the body
+    GET     /v1/topics/{topic}/partitions/{n}/records     ?offset= &max_bytes= &wait_seconds=
+            offset                                        earliest (default), latest, a number, time:MILLISECONDS
+            Accept: application/json                      {"records", "next_offset", "high_watermark",
+                                                           "log_start_offset"}
+                    application/x-ndjson                  a record a line
+                    text/event-stream                     an event a record, its id the offset; Last-Event-ID goes on
+                    application/vnd.segmentstore.batch    batches as they are stored
+
+- 200 to a POST means durable. Records of one request and one partition are one batch: all of them, or none.
+- If some partitions of a request took their records and another did not, the answer is the error of the other one, and
+  says in words which partitions have theirs.
+- A read gives whole batches, from `offset` on: at least one, and then as many as `max_bytes` allow. 416 says that the
+  offset does not exist (any more), with both ends in the sentence.
+- A read at the end waits `wait_seconds` (0 by default), and is counted among the waits of the server.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import aclosing
+from functools import partial
+from random import Random
+from typing import Final, TypeVar
+
+from aiohttp import web
+
+from segmentstore.codec.record_batch import BatchError, Compression, parse_header
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.http.cross_origin import CrossOrigin
+from segmentstore.http.requests import BodyReader, json_number, name_of_path, parse_count
+from segmentstore.http.responses import (
+    SECURITY_HEADERS,
+    Refusal,
+    bad_request,
+    begun,
+    busy,
+    json_response,
+    method_not_allowed,
+    not_found,
+)
+from segmentstore.http.settings import HttpSettings
+from segmentstore.http.stream_read import Waiters
+from segmentstore.http.topic_records import parse_records, record_as_json
+from segmentstore.topics.consume import records_from, wait_behind
+from segmentstore.topics.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    PartitionUnavailableError,
+    ProducerFencedError,
+    RecordBatchTooLargeError,
+    TopicError,
+    TopicExistsError,
+    TopicNotFoundError,
+    TopicsUnavailableError,
+    UnknownPartitionError,
+)
+from segmentstore.topics.partition import Appended, Partition
+from segmentstore.topics.produce import (
+    Batches,
+    PartlyStoredError,
+    append_batches,
+    batches_of,
+    compression_of,
+)
+from segmentstore.topics.topics import TopicDescription, Topics
+
+BATCH_TYPE: Final = "application/vnd.segmentstore.batch"
+LINES_TYPE: Final = "application/x-ndjson"
+EVENTS_TYPE: Final = "text/event-stream"
+_TIME_PREFIX: Final = "time:"
+_STATUS: Final[Mapping[type[TopicError], tuple[int, str]]] = {
+    TopicNotFoundError: (404, "not_found"),
+    UnknownPartitionError: (404, "not_found"),
+    TopicExistsError: (409, "conflict"),
+    OutOfOrderSequenceError: (409, "conflict"),
+    ProducerFencedError: (409, "conflict"),
+    InvalidTopicError: (400, "invalid"),
+    InvalidConfigError: (400, "invalid"),
+    InvalidPartitionsError: (400, "invalid"),
+    InvalidRecordError: (400, "invalid"),
+    InvalidTimestampError: (400, "invalid"),
+    RecordBatchTooLargeError: (413, "too_large"),
+    OffsetOutOfRangeError: (416, "invalid"),
+}
+
+Work = Coroutine[None, None, web.StreamResponse]
+Result = TypeVar("Result")
+
+
+class TopicVerbs:
+    """Answers /v1/topics and everything under it."""
+
+    def __init__(
+        self,
+        *,
+        topics: Callable[[], Topics | None],
+        bodies: BodyReader,
+        waiters: Waiters,
+        cross_origin: CrossOrigin,
+        now_ms: Callable[[], int],
+        random: Random,
+        settings: HttpSettings,
+        executor: Executor | None,
+    ) -> None:
+        """`topics` gives None while their container recovers.
+
+        `executor` encodes and decodes large bodies (None: the loop's own).
+        """
+        self._executor = executor
+        self._source = topics
+        self._bodies = bodies
+        self._waiters = waiters
+        self._cross_origin = cross_origin
+        self._now_ms = now_ms
+        self._random = random
+        self._settings = settings
+
+    @property
+    def _topics(self) -> Topics:
+        topics = self._source()
+        if topics is None:
+            raise busy("topics are recovering", self._settings.retry_after_seconds)
+        return topics
+
+    def route(self, request: web.BaseRequest, rest: str) -> tuple[str, Work]:
+        """The verb, as the statistics call it, and its work; `rest` is the raw path behind `/v1/topics/`, or empty."""
+        if not rest:
+            if request.method not in {"GET", "HEAD"}:
+                raise method_not_allowed("the list of topics", ["GET"])
+            return "topic_list", self._answered(self._list())
+        parts = rest.split("/")
+        name = name_of_path(parts[0])
+        match parts[1:]:
+            case []:
+                verb, work = self._route_topic(request, name)
+            case ["records"]:
+                if request.method != "POST":
+                    raise method_not_allowed("the records of a topic", ["POST"])
+                verb, work = "topic_produce", self._produce(request, name, None)
+            case ["partitions", index, "records"]:
+                partition = parse_count(index, "the partition", 0)
+                if request.method == "POST":
+                    verb, work = "topic_produce", self._produce(request, name, partition)
+                elif request.method == "GET":
+                    verb, work = "topic_read", self._read(request, name, partition)
+                else:
+                    raise method_not_allowed("the records of a partition", ["GET", "POST"])
+            case _:
+                raise not_found(
+                    "a topic has /records and /partitions/{n}/records, and nothing else"
+                )
+        return verb, self._answered(work)
+
+    def _route_topic(self, request: web.BaseRequest, name: str) -> tuple[str, Work]:
+        match request.method:
+            case "GET" | "HEAD":
+                return "topic_info", self._info(name)
+            case "PUT":
+                return "topic_create", self._create(request, name)
+            case "PATCH":
+                return "topic_alter", self._alter(request, name)
+            case "DELETE":
+                return "topic_delete", self._delete(name)
+            case _:
+                raise method_not_allowed("a topic", ["DELETE", "GET", "PATCH", "PUT"])
+
+    async def _answered(self, work: Work) -> web.StreamResponse:
+        try:
+            return await work
+        except TopicError as error:
+            raise self._refusal(error) from error
+        except PartlyStoredError as error:
+            cause = self._refusal(error.cause)
+            # 503 would say that nothing was done.
+            status = 500 if cause.status == 503 else cause.status
+            raise Refusal(status, str(error), kind=cause.kind, headers=cause.headers) from error
+
+    def _refusal(self, error: TopicError) -> Refusal:
+        if isinstance(error, PartitionUnavailableError | TopicsUnavailableError):
+            # 503 says that nothing was done.
+            known = isinstance(error, PartitionUnavailableError) and error.stored is False
+            headers = {"Retry-After": str(self._settings.retry_after_seconds)}
+            return Refusal(503 if known else 500, str(error), kind="unavailable", headers=headers)
+        status, kind = _STATUS[type(error)]
+        return Refusal(status, str(error), kind=kind)
+
+    # --- topics ----------------------------------------------------------------------------------
+
+    async def _list(self) -> web.StreamResponse:
+        return json_response(200, {"topics": sorted(self._topics.names())})
+
+    async def _info(self, name: str) -> web.StreamResponse:
+        return json_response(200, await self._shown(self._described(name)))
+
+    def _described(self, name: str) -> TopicDescription:
+        description = self._topics.describe(name)
+        if description is None:
+            raise TopicNotFoundError(name)
+        return description
+
+    async def _shown(self, description: TopicDescription) -> Mapping[str, object]:
+        partitions = [
+            await self._topics.partition(description.name, index)
+            for index in range(description.partitions)
+        ]
+        return {
+            "topic": description.name,
+            "topic_id": str(description.topic_id),
+            "partitions": [
+                {
+                    "partition": index,
+                    "log_start_offset": partition.log_start_offset,
+                    "high_watermark": partition.high_watermark,
+                }
+                for index, partition in enumerate(partitions)
+            ],
+            "config": dict(description.config),
+        }
+
+    async def _create(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+        fields = await self._bodies.read_json_object(request, optional=("partitions", "config"))
+        count = json_number({"partitions": 1, **fields}, "partitions")
+        config: dict[str, str] = {}
+        for key, value in _config_of(fields).items():
+            if value is None:
+                raise bad_request(
+                    f"config is null, and a new topic has nothing to take back key={key!r}"
+                )
+            config[key] = value
+        await self._topics.create(name, count, config)
+        return json_response(201, await self._shown(self._described(name)))
+
+    async def _alter(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+        fields = await self._bodies.read_json_object(request, optional=("partitions", "config"))
+        present = self._described(name)
+        config = _config_of(fields)
+        if config:
+            await self._topics.alter(name, config)
+        if "partitions" in fields:
+            count = json_number(fields, "partitions")
+            if count != present.partitions:
+                await self._topics.add_partitions(name, count)
+        return json_response(200, await self._shown(self._described(name)))
+
+    async def _delete(self, name: str) -> web.StreamResponse:
+        await self._topics.delete(name)
+        return web.Response(status=204, headers=SECURITY_HEADERS)
+
+    # --- records in ------------------------------------------------------------------------------
+
+    async def _produce(
+        self, request: web.BaseRequest, name: str, partition: int | None
+    ) -> web.StreamResponse:
+        description = self._described(name)
+        if partition is not None and partition >= description.partitions:
+            raise UnknownPartitionError(name, partition)
+        content_type = request.content_type
+        async with self._bodies.read(request, self._settings.append_bytes_max) as body:
+            if content_type == BATCH_TYPE:
+                if partition is None:
+                    raise bad_request(
+                        "a batch goes to /partitions/{n}/records: it has one partition"
+                    )
+                return await self._produce_batch(name, partition, body)
+            if content_type not in {"application/json", LINES_TYPE}:
+                raise Refusal(
+                    415,
+                    f"records are application/json, {LINES_TYPE} or {BATCH_TYPE}"
+                    f" content_type={content_type!r}",
+                    kind="invalid",
+                )
+            ask = partial(
+                _parsed_batches,
+                body,
+                lines=content_type == LINES_TYPE,
+                now_ms=self._now_ms(),
+                partition=partition,
+                drawn=self._random.randrange(description.partitions),
+                partition_count=description.partitions,
+                compression=compression_of(description),
+            )
+            return await self._produce_records(name, await self._in_executor(len(body), ask))
+
+    async def _in_executor(self, size: int, work: Callable[[], Result]) -> Result:
+        """What takes longer than a turn of the loop may take is done in a thread."""
+        if size <= self._settings.json_inline_bytes_max:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    async def _produce_batch(self, name: str, index: int, body: bytes) -> web.StreamResponse:
+        partition = await self._topics.partition(name, index)
+        try:
+            count = parse_header(body).record_count
+        except BatchError as error:
+            raise InvalidRecordError(error.problem, str(error)) from error
+        appended = await partition.produce(body)
+        return json_response(200, {"records": list(_offsets(index, appended, count))})
+
+    async def _produce_records(self, name: str, batches: Batches) -> web.StreamResponse:
+        appended = await append_batches(self._topics, name, batches)
+        rows = {
+            index: _offsets(index, there, batches.count(index)) for index, there in appended.items()
+        }
+        return json_response(200, {"records": [next(rows[place]) for place in batches.places]})
+
+    # --- records out -----------------------------------------------------------------------------
+
+    async def _read(self, request: web.BaseRequest, name: str, index: int) -> web.StreamResponse:
+        partition = await self._topics.partition(name, index)
+        query = request.query
+        settings = self._settings
+        bytes_max = min(
+            parse_count(query.get("max_bytes"), "max_bytes", settings.read_bytes_max),
+            settings.read_bytes_max,
+        )
+        accept = request.headers.get("Accept", "")
+        if EVENTS_TYPE in accept:
+            last = request.headers.get("Last-Event-ID")
+            given = (
+                query.get("offset")
+                if last is None
+                else str(parse_count(last, "Last-Event-ID", 0) + 1)
+            )
+            return await self._send_events(request, partition, await _offset_of(partition, given))
+        offset = await _offset_of(partition, query.get("offset"))
+        wait_seconds = min(
+            float(parse_count(query.get("wait_seconds"), "wait_seconds", 0)),
+            settings.long_poll_seconds,
+        )
+        content = await partition.fetch(offset, bytes_max)
+        if not content and wait_seconds > 0:
+            try:
+                async with self._waiters.wait(wait_seconds):
+                    await wait_behind(partition, offset)
+            except TimeoutError:
+                pass
+            content = await partition.fetch(offset, bytes_max)
+        headers = {**SECURITY_HEADERS, "Cache-Control": "no-store"}
+        if BATCH_TYPE in accept:
+            return web.Response(headers={**headers, "Content-Type": BATCH_TYPE}, body=content)
+        shown, next_offset = await self._in_executor(
+            len(content), partial(_shown_from, content, offset)
+        )
+        if LINES_TYPE in accept:
+            lines = "".join(f"{_compact(each)}\n" for each in shown)
+            return web.Response(
+                headers={**headers, "Content-Type": LINES_TYPE, "Next-Offset": str(next_offset)},
+                body=lines.encode(),
+            )
+        return json_response(
+            200,
+            {
+                "records": shown,
+                "next_offset": next_offset,
+                "high_watermark": partition.high_watermark,
+                "log_start_offset": partition.log_start_offset,
+            },
+        )
+
+    async def _send_events(
+        self, request: web.BaseRequest, partition: Partition, offset: int
+    ) -> web.StreamResponse:
+        """An event for each record, until the connection's time is over or the server stops."""
+        settings = self._settings
+        # What cannot be read is refused before the answer begins.
+        await partition.fetch(offset, 0)
+        async with self._waiters.connection():
+            headers = {
+                **SECURITY_HEADERS,
+                "Content-Type": EVENTS_TYPE,
+                "Cache-Control": "no-cache, no-store",
+                "X-Accel-Buffering": "no",
+            }
+            response = web.StreamResponse(status=200, headers=headers)
+            self._cross_origin.add_to(request, response)
+            async with (
+                begun(request, response),
+                aclosing(self._events(partition, offset)) as events,
+            ):
+                async for event in events:
+                    async with asyncio.timeout(settings.write_seconds_max):
+                        await response.write(event)
+        return response
+
+    async def _events(self, partition: Partition, offset: int) -> AsyncGenerator[bytes, None]:
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + settings.sse_seconds
+        while not self._waiters.stopping and (left := deadline - loop.time()) > 0:
+            try:
+                content = await partition.fetch(offset, settings.window_bytes)
+                if not content:
+                    try:
+                        async with self._waiters.wait(min(left, settings.long_poll_seconds)):
+                            await wait_behind(partition, offset)
+                    except TimeoutError:
+                        yield b":\n\n"  # a comment: proxies see that the connection lives
+                    continue
+            except (TopicError, SegmentStoreError, Refusal):
+                # Deleted, cut, moved: the reader asks again, from behind its last event, and learns why.
+                return
+            shown, offset = await self._in_executor(
+                len(content), partial(_shown_from, content, offset)
+            )
+            yield "".join(
+                f"id:{each['offset']}\ndata:{_compact(each)}\n\n" for each in shown
+            ).encode()
+
+
+def _parsed_batches(
+    body: bytes,
+    *,
+    lines: bool,
+    now_ms: int,
+    partition: int | None,
+    drawn: int,
+    partition_count: int,
+    compression: Compression,
+) -> Batches:
+    return batches_of(
+        parse_records(body, lines=lines, now_ms=now_ms),
+        partition=partition,
+        drawn=drawn,
+        partition_count=partition_count,
+        compression=compression,
+    )
+
+
+def _config_of(fields: Mapping[str, object]) -> Mapping[str, str | None]:
+    config = fields.get("config", {})
+    if not isinstance(config, dict) or not all(
+        value is None or isinstance(value, str) for value in config.values()
+    ):
+        raise bad_request('config is no object of texts, as in {"retention.ms": "86400000"}')
+    return config
+
+
+def _offsets(index: int, appended: Appended, count: int) -> Iterator[Mapping[str, int]]:
+    for delta in range(count):
+        yield {"partition": index, "offset": appended.base_offset + delta}
+
+
+async def _offset_of(partition: Partition, given: str | None) -> int:
+    """Raises Refusal (400). A time behind the last record is the end."""
+    if given is None or given == "earliest":
+        return partition.log_start_offset
+    if given == "latest":
+        return partition.high_watermark
+    if given.startswith(_TIME_PREFIX):
+        found = await partition.offset_at_time(parse_count(given[len(_TIME_PREFIX) :], "time", 0))
+        return partition.high_watermark if found is None else found[0]
+    return parse_count(given, "offset", 0)
+
+
+def _shown_from(content: bytes, offset: int) -> tuple[Sequence[Mapping[str, object]], int]:
+    records, next_offset = records_from(content, offset)
+    return [record_as_json(record) for record in records], next_offset
+
+
+def _compact(value: Mapping[str, object]) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

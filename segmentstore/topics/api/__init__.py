@@ -1,0 +1,1 @@
+"""Topics over gRPC."""

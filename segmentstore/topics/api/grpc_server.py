@@ -1,0 +1,545 @@
+"""The gRPC server of topics: the calls of `codec/topics_api/topics.proto`, on plain HTTP/2.
+
+| error | status |
+|---|---|
+| no such topic or partition | NOT_FOUND |
+| a topic of that name is there | ALREADY_EXISTS |
+| an offset that does not exist | OUT_OF_RANGE, with both ends in the words |
+| a sequence that does not follow, a newer epoch of the producer | FAILED_PRECONDITION |
+| storage away, a container on its way, and surely nothing was stored | UNAVAILABLE |
+| the same, and it may have been stored; some partitions stored and others not | ABORTED |
+| a batch too large, a name, a setting, a record that is none | INVALID_ARGUMENT |
+| damaged bytes | DATA_LOSS |
+
+Invariants:
+
+- A stream of produces is answered in the order of its requests, and a client that waits for each answer gets it.
+- At most `stream_requests_max` requests of one stream wait for the log; a further one is read when the first of them is
+  answered, so a client that sends without end is slowed.
+- The first request of a stream that fails ends it, behind the answers of those before it. Those behind it in the same
+  moment may have been stored; a producer with sequences sends them again and they are stored once.
+- A fault of ours is logged here with its traceback, and reaches the client as INTERNAL without it.
+"""
+
+import asyncio
+import logging
+from asyncio import Future
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final, NoReturn, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from segmentstore.codec.record_batch import (
+    BatchError,
+    Record,
+    encode_batch,
+    parse_header,
+)
+from segmentstore.codec.topics_api import topics_pb2 as api
+from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
+from segmentstore.runtime.cancellation import retrieve_exception
+from segmentstore.runtime.clock import WallClock
+from segmentstore.topics.consume import next_offset_of, records_from, wait_behind
+from segmentstore.topics.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    PartitionUnavailableError,
+    ProducerFencedError,
+    RecordBatchTooLargeError,
+    TopicError,
+    TopicExistsError,
+    TopicNotFoundError,
+    TopicsUnavailableError,
+    UnknownPartitionError,
+)
+from segmentstore.topics.partition import Appended, Partition
+from segmentstore.topics.produce import (
+    PartlyStoredError,
+    append_batches,
+    batches_of,
+    compression_of,
+)
+from segmentstore.topics.producer_ids import ProducerIds
+from segmentstore.topics.topics import TopicDescription, Topics
+
+_LOG = logging.getLogger(__name__)
+
+SERVICE: Final = "segmentstore.topics.v1.Topics"
+_FETCH_BYTES: Final = 1 << 20
+_NO_OFFSET: Final = -1
+
+Status = grpc.StatusCode
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Request = TypeVar("Request", bound=Message)
+
+_STATUS: Final[Mapping[type[TopicError], grpc.StatusCode]] = {
+    TopicNotFoundError: Status.NOT_FOUND,
+    UnknownPartitionError: Status.NOT_FOUND,
+    TopicExistsError: Status.ALREADY_EXISTS,
+    OffsetOutOfRangeError: Status.OUT_OF_RANGE,
+    OutOfOrderSequenceError: Status.FAILED_PRECONDITION,
+    ProducerFencedError: Status.FAILED_PRECONDITION,
+    TopicsUnavailableError: Status.ABORTED,
+    InvalidTopicError: Status.INVALID_ARGUMENT,
+    InvalidConfigError: Status.INVALID_ARGUMENT,
+    InvalidPartitionsError: Status.INVALID_ARGUMENT,
+    InvalidRecordError: Status.INVALID_ARGUMENT,
+    InvalidTimestampError: Status.INVALID_ARGUMENT,
+    RecordBatchTooLargeError: Status.INVALID_ARGUMENT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicServerSettings:
+    """Where and how to listen."""
+
+    address: str = "127.0.0.1"
+    port: int = 9094
+    """0: any free one."""
+    calls_at_once_max: int = 2_000
+    message_bytes_max: int = 16 << 20
+    """Of one request; above it a client gets RESOURCE_EXHAUSTED."""
+    stream_requests_max: int = 64
+    fetch_bytes_max: int = 8 << 20
+    wait_seconds_max: float = 30.0
+    """Of one fetch at the end of a partition."""
+    close_grace_seconds: float = 2.0
+
+
+class TopicServer:
+    """start(), then close()."""
+
+    def __init__(
+        self,
+        *,
+        topics: Callable[[], Topics | None],
+        producer_ids: ProducerIds,
+        wall_clock: WallClock,
+        random: Random,
+        settings: TopicServerSettings,
+    ) -> None:
+        """`topics` gives None while they do not answer: calls are UNAVAILABLE then."""
+        self._wall_clock = wall_clock
+        self._random = random
+        self._settings = settings
+        self._topics = topics
+        self._producer_ids = producer_ids
+        self._server: grpc.aio.Server | None = None
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """The port in use, once started."""
+        return self._port
+
+    async def start(self) -> None:
+        """Listen. Raises InvalidRequestError if the address cannot be bound."""
+        settings = self._settings
+        server = grpc.aio.server(
+            maximum_concurrent_rpcs=settings.calls_at_once_max,
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", settings.message_bytes_max),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ],
+        )
+        server.add_generic_rpc_handlers((self._handlers(),))
+        host = f"[{settings.address}]" if ":" in settings.address else settings.address
+        try:
+            self._port = server.add_insecure_port(f"{host}:{settings.port}")
+        except RuntimeError as error:
+            raise InvalidRequestError(
+                f"topics cannot listen address={settings.address} port={settings.port}"
+            ) from error
+        await server.start()
+        self._server = server
+
+    async def close(self) -> None:
+        """Stop listening and end what is under way; closing twice is fine."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(self._settings.close_grace_seconds)
+
+    def _handlers(self) -> "grpc.GenericRpcHandler[bytes, bytes]":
+        unary: Mapping[str, Callable[[bytes], Awaitable[Message]]] = {
+            "CreateTopic": self._create,
+            "DescribeTopic": self._describe,
+            "ListTopics": self._list,
+            "DeleteTopic": self._delete,
+            "OpenProducer": self._open_producer,
+            "Produce": self._produce,
+            "Fetch": self._fetch,
+            "FindOffset": self._find_offset,
+        }
+        methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            name: grpc.unary_unary_rpc_method_handler(_answering(call))
+            for name, call in unary.items()
+        }
+        methods["ProduceStream"] = grpc.stream_stream_rpc_method_handler(
+            _streaming(self._produce_stream)
+        )
+        methods["Follow"] = grpc.unary_stream_rpc_method_handler(_streaming(self._follow))
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    def _present(self) -> Topics:
+        topics = self._topics()
+        if topics is None:
+            raise _StatusError(Status.UNAVAILABLE, "topics do not answer now; come again")
+        return topics
+
+    # --- topics ----------------------------------------------------------------------------------
+
+    async def _create(self, data: bytes) -> Message:
+        request = _parsed(api.CreateTopicRequest, data)
+        topics = self._present()
+        await topics.create(request.name, request.partitions or 1, dict(request.config))
+        return await _shown(topics, _described(topics, request.name))
+
+    async def _describe(self, data: bytes) -> Message:
+        topics = self._present()
+        return await _shown(topics, _described(topics, _parsed(api.TopicName, data).name))
+
+    async def _list(self, data: bytes) -> Message:
+        _parsed(api.ListTopicsRequest, data)
+        return api.TopicList(names=sorted(self._present().names()))
+
+    async def _delete(self, data: bytes) -> Message:
+        await self._present().delete(_parsed(api.TopicName, data).name)
+        return api.DeleteTopicResponse()
+
+    async def _open_producer(self, data: bytes) -> Message:
+        _parsed(api.OpenProducerRequest, data)
+        self._present()
+        return api.Producer(producer_id=await self._producer_ids.next(), epoch=0)
+
+    # --- records in ------------------------------------------------------------------------------
+
+    async def _produce(self, data: bytes) -> Message:
+        return await self._produced(_parsed(api.ProduceRequest, data))
+
+    async def _produced(self, request: api.ProduceRequest) -> api.ProduceResponse:
+        topics = self._present()
+        description = _described(topics, request.topic)
+        if request.HasField("partition"):
+            partition = await topics.partition(request.topic, request.partition)
+            append = self._submit(partition, description, request)
+            return await self._answer(request, append)
+        if request.WhichOneof("payload") != "records":
+            raise _refused("a batch needs a partition")
+        if request.HasField("producer"):
+            raise _refused("a producer's sequences need a partition")
+        if request.durability == api.BUFFERED:
+            raise _refused("buffered records need a partition")
+        batches = batches_of(
+            self._records_of(request),
+            partition=None,
+            drawn=self._random.randrange(description.partitions),
+            partition_count=description.partitions,
+            compression=compression_of(description),
+        )
+        appended = await append_batches(topics, request.topic, batches)
+        return api.ProduceResponse(
+            partitions=[
+                _appended(index, there, batches.count(index)) for index, there in appended.items()
+            ]
+        )
+
+    async def _produce_stream(self, arriving: AsyncIterator[bytes]) -> AsyncIterator[Message]:
+        """Requests are submitted as they come, and answered in their order as they are done."""
+        waiting: asyncio.Queue[_Pending] = asyncio.Queue(self._settings.stream_requests_max)
+        reading = asyncio.create_task(self._submit_all(arriving, waiting))
+        try:
+            while True:
+                match await waiting.get():
+                    case None:
+                        return
+                    case Exception() as error:
+                        raise error
+                    case api.ProduceRequest() as request, _Submitted() as submitted:
+                        yield await self._answer(request, submitted)
+                    case api.ProduceResponse() as response:
+                        yield response
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _submit_all(
+        self, arriving: AsyncIterator[bytes], waiting: "asyncio.Queue[_Pending]"
+    ) -> None:
+        """Puts what each request comes to, in their order; then None, or the error that refuses one of them."""
+        partitions: dict[tuple[str, int], Partition] = {}
+        try:
+            async for data in arriving:
+                request = _parsed(api.ProduceRequest, data)
+                if not request.HasField("partition"):
+                    await waiting.put(await self._produced(request))
+                    continue
+                topics = self._present()
+                description = _described(topics, request.topic)
+                key = (request.topic, request.partition)
+                partition = partitions.get(key)
+                if partition is None or not partition.is_open:
+                    partition = partitions[key] = await topics.partition(*key)
+                await waiting.put((request, self._submit(partition, description, request)))
+        except Exception as error:  # noqa: BLE001 (it is raised behind the answers before it)
+            await waiting.put(error)
+        else:
+            await waiting.put(None)
+
+    def _submit(
+        self, partition: Partition, description: TopicDescription, request: api.ProduceRequest
+    ) -> "_Submitted":
+        """In the order of the calls. Raises _StatusError, TopicError."""
+        if request.WhichOneof("payload") == "batch":
+            batch = request.batch
+            try:
+                count = parse_header(batch).record_count
+            except BatchError as error:
+                raise InvalidRecordError(error.problem, str(error)) from error
+        else:
+            records = self._records_of(request)
+            count = len(records)
+            producer = request.producer if request.HasField("producer") else None
+            try:
+                batch = encode_batch(
+                    records,
+                    compression=compression_of(description),
+                    producer_id=-1 if producer is None else producer.producer_id,
+                    producer_epoch=-1 if producer is None else producer.epoch,
+                    base_sequence=-1 if producer is None else request.base_sequence,
+                )
+            except ValueError as error:
+                raise _refused(str(error)) from error
+        append = partition.produce(batch)
+        # A stream that ends on an earlier failure asks for no outcome of this one.
+        append.add_done_callback(retrieve_exception)
+        return _Submitted(append, count)
+
+    async def _answer(
+        self, request: api.ProduceRequest, submitted: "_Submitted"
+    ) -> api.ProduceResponse:
+        if request.durability == api.BUFFERED and not submitted.append.done():
+            buffered = api.Appended(
+                partition=request.partition,
+                base_offset=_NO_OFFSET,
+                record_count=submitted.count,
+            )
+            return api.ProduceResponse(partitions=[buffered])
+        appended = await asyncio.shield(submitted.append)
+        return api.ProduceResponse(
+            partitions=[_appended(request.partition, appended, submitted.count)]
+        )
+
+    def _records_of(self, request: api.ProduceRequest) -> Sequence[Record]:
+        if not request.records.records:
+            raise _refused("there are no records in the request")
+        now_ms = self._wall_clock.now_ms()
+        return [
+            Record(
+                offset=0,
+                timestamp_ms=each.timestamp_ms if each.HasField("timestamp_ms") else now_ms,
+                key=each.key if each.HasField("key") else None,
+                value=each.value if each.HasField("value") else None,
+                headers=tuple(
+                    [(h.name, h.value if h.HasField("value") else None) for h in each.headers]
+                ),
+            )
+            for each in request.records.records
+        ]
+
+    # --- records out -----------------------------------------------------------------------------
+
+    async def _fetch(self, data: bytes) -> Message:
+        request = _parsed(api.FetchRequest, data)
+        partition = await self._present().partition(request.topic, request.partition)
+        content = await self._content(
+            partition, request, request.offset, min(request.max_wait_ms / 1000, self._wait_max)
+        )
+        return _fetched(partition, request, request.offset, content)
+
+    @property
+    def _wait_max(self) -> float:
+        return self._settings.wait_seconds_max
+
+    async def _follow(self, arriving: bytes) -> AsyncIterator[Message]:
+        request = _parsed(api.FetchRequest, arriving)
+        offset = request.offset
+        while True:
+            partition = await self._present().partition(request.topic, request.partition)
+            content = await self._content(partition, request, offset, self._wait_max)
+            if content:
+                response = _fetched(partition, request, offset, content)
+                offset = response.next_offset
+                yield response
+
+    async def _content(
+        self, partition: Partition, request: api.FetchRequest, offset: int, wait_seconds: float
+    ) -> bytes:
+        bytes_max = min(request.max_bytes or _FETCH_BYTES, self._settings.fetch_bytes_max)
+        content = await partition.fetch(offset, bytes_max)
+        if not content and wait_seconds > 0:
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await wait_behind(partition, offset)
+            except TimeoutError:
+                return b""
+            content = await partition.fetch(offset, bytes_max)
+        return content
+
+    async def _find_offset(self, data: bytes) -> Message:
+        request = _parsed(api.FindOffsetRequest, data)
+        partition = await self._present().partition(request.topic, request.partition)
+        found = await partition.offset_at_time(request.timestamp_ms)
+        if found is None:
+            return api.FindOffsetResponse()
+        return api.FindOffsetResponse(offset=found[0], timestamp_ms=found[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """One batch on its way to the log."""
+
+    append: "Future[Appended]"
+    count: int
+
+
+_Pending = tuple[api.ProduceRequest, _Submitted] | api.ProduceResponse | Exception | None
+"""A request that was submitted, one that is answered, the error that ends the stream, or its end."""
+
+
+class _StatusError(Exception):
+    """A call ends with this status."""
+
+    def __init__(self, code: grpc.StatusCode, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def _refused(sentence: str) -> _StatusError:
+    return _StatusError(Status.INVALID_ARGUMENT, sentence)
+
+
+def _parsed(kind: type[Request], data: bytes) -> Request:
+    request = kind()
+    try:
+        request.ParseFromString(data)
+    except DecodeError as error:
+        raise _refused(f"the request is no {kind.DESCRIPTOR.name}") from error
+    return request
+
+
+def _described(topics: Topics, name: str) -> TopicDescription:
+    description = topics.describe(name)
+    if description is None:
+        raise TopicNotFoundError(name)
+    return description
+
+
+async def _shown(topics: Topics, description: TopicDescription) -> api.Topic:
+    partitions = [
+        await topics.partition(description.name, index) for index in range(description.partitions)
+    ]
+    return api.Topic(
+        name=description.name,
+        topic_id=description.topic_id.bytes,
+        config=dict(description.config),
+        partitions=[
+            api.Partition(
+                partition=index,
+                log_start_offset=partition.log_start_offset,
+                high_watermark=partition.high_watermark,
+            )
+            for index, partition in enumerate(partitions)
+        ],
+    )
+
+
+def _appended(index: int, appended: Appended, count: int) -> api.Appended:
+    return api.Appended(
+        partition=index,
+        base_offset=appended.base_offset,
+        record_count=count,
+        was_duplicate=appended.duplicate,
+    )
+
+
+def _fetched(
+    partition: Partition, request: api.FetchRequest, offset: int, content: bytes
+) -> api.FetchResponse:
+    response = api.FetchResponse(
+        high_watermark=partition.high_watermark, log_start_offset=partition.log_start_offset
+    )
+    if request.as_batches:
+        response.next_offset = next_offset_of(content, offset)
+        response.batches = content
+        return response
+    records, response.next_offset = records_from(content, offset)
+    response.records.SetInParent()
+    for record in records:
+        shown = response.records.records.add(timestamp_ms=record.timestamp_ms, offset=record.offset)
+        if record.key is not None:
+            shown.key = record.key
+        if record.value is not None:
+            shown.value = record.value
+        for name, value in record.headers:
+            header = shown.headers.add(name=name)
+            if value is not None:
+                header.value = value
+    return response
+
+
+def _answering(
+    call: Callable[[bytes], Awaitable[Message]],
+) -> Callable[[bytes, Context], Awaitable[bytes]]:
+    async def handle(request: bytes, context: Context) -> bytes:
+        try:
+            return (await call(request)).SerializeToString()
+        except Exception as error:  # noqa: BLE001 (the top of a call: each error has a status)
+            await _abort(context, error)
+
+    return handle
+
+
+def _streaming(
+    call: Callable[[Any], AsyncIterator[Message]],
+) -> Callable[[Any, Context], AsyncIterator[bytes]]:
+    async def handle(request: Any, context: Context) -> AsyncIterator[bytes]:
+        try:
+            async for response in call(request):
+                yield response.SerializeToString()
+        except Exception as error:  # noqa: BLE001 (the top of a call: each error has a status)
+            await _abort(context, error)
+
+    return handle
+
+
+async def _abort(context: Context, error: Exception) -> NoReturn:
+    match error:
+        case _StatusError():
+            await context.abort(error.code, str(error))
+        case BatchError():
+            _LOG.error("a stored batch is damaged: %s", error)
+            await context.abort(Status.DATA_LOSS, str(error))
+        case PartitionUnavailableError():
+            code = Status.UNAVAILABLE if error.stored is False else Status.ABORTED
+            await context.abort(code, str(error))
+        case PartlyStoredError():
+            await context.abort(Status.ABORTED, str(error))
+        case TopicError():
+            await context.abort(_STATUS[type(error)], str(error))
+        case SegmentStoreError():
+            # Of the store under topics; what was to be stored had its own error.
+            await context.abort(Status.UNAVAILABLE, str(error))
+        case _:
+            _LOG.error("a call failed by a fault of ours", exc_info=error)
+            await context.abort(Status.INTERNAL, "internal error")
+    raise AssertionError("abort returned")

@@ -1,0 +1,256 @@
+"""Goal: topics over HTTP give back what was put in, in the order of its offsets, and say in words what they refuse.
+
+Over segments and tables in memory, and real sockets.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from segmentstore.codec.murmur2 import partition_of
+from segmentstore.codec.record_batch import Compression, Record, decode_batch, encode_batch
+from segmentstore.http.topic_verbs import BATCH_TYPE, EVENTS_TYPE, LINES_TYPE
+from segmentstore.topics.errors import PartitionUnavailableError
+from segmentstore.topics.partition import Appended, Partition
+from segmentstore.topics.settings import TopicSettings
+from segmentstore.topics.topics import Topics
+from tests.http.memory_segments import MemorySegments
+from tests.http.node import START_MS, Node, TurnableClock, running_node
+from tests.reference.memory_tables import MemoryTables
+
+
+class Served:
+    """A node with topics that a test may take away."""
+
+    def __init__(self, node: Node, topics: Topics, http: ClientSession) -> None:
+        self.node = node
+        self.topics: Topics | None = topics
+        self.http = http
+
+    async def call(self, method: str, path: str, **given: Any) -> tuple[int, Any]:
+        url = f"{self.node.url}/v1/topics{path}"
+        async with self.http.request(method, url, **given) as response:
+            body = await response.read()
+            return response.status, json.loads(body) if body else None
+
+    async def read(self, path: str, **query: str | int) -> Any:
+        status, body = await self.call("GET", path, params=query)
+        assert status == 200, body
+        return body
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    segments = MemorySegments()
+    topics = Topics(
+        segments=segments,
+        tables=MemoryTables(),
+        wall_clock=TurnableClock(START_MS),
+        random=Random(3),
+        settings=TopicSettings(),
+    )
+    await topics.start()
+    holder: list[Served] = []
+    async with (
+        running_node(segments, topics=lambda: holder[0].topics) as node,
+        ClientSession() as http,
+    ):
+        holder.append(Served(node, topics, http))
+        yield holder[0]
+    await topics.close()
+
+
+async def test_what_is_produced_is_read_in_its_order(served: Served) -> None:
+    status, made = await served.call("PUT", "/orders", json={"partitions": 3})
+    assert status == 201
+    assert [each["partition"] for each in made["partitions"]] == [0, 1, 2]
+    sent = [{"key": f"k{n % 5}", "value": f"v{n}"} for n in range(50)]
+    status, answer = await served.call("POST", "/orders/records", json=sent)
+    assert status == 200
+    for record, place in zip(sent, answer["records"], strict=True):
+        assert place["partition"] == partition_of(record["key"].encode(), partition_count=3)
+    found: dict[tuple[int, int], tuple[str, str]] = {}
+    for partition in range(3):
+        body = await served.read(f"/orders/partitions/{partition}/records")
+        offsets = [each["offset"] for each in body["records"]]
+        assert offsets == list(range(len(offsets)))
+        assert body["next_offset"] == body["high_watermark"] == len(offsets)
+        for each in body["records"]:
+            assert each["timestamp_ms"] >= START_MS
+            found[partition, each["offset"]] = (each["key"], each["value"])
+    assert [found[place["partition"], place["offset"]] for place in answer["records"]] == [
+        (record["key"], record["value"]) for record in sent
+    ]
+
+
+async def test_lines_events_and_batches_are_the_same_records(served: Served) -> None:
+    await served.call("PUT", "/t")
+    lines = '{"value": "a"}\n\n{"key": "k", "value": null, "headers": [["h", null], ["h", "x"]]}\n'
+    status, answer = await served.call(
+        "POST", "/t/records", data=lines, headers={"Content-Type": LINES_TYPE}
+    )
+    assert (status, answer["records"][1]) == (200, {"partition": 0, "offset": 1})
+    batch = encode_batch([Record(0, 7, None, b"\xff")], compression=Compression.GZIP)
+    status, answer = await served.call(
+        "POST", "/t/partitions/0/records", data=batch, headers={"Content-Type": BATCH_TYPE}
+    )
+    assert (status, answer["records"]) == (200, [{"partition": 0, "offset": 2}])
+    as_json = (await served.read("/t/partitions/0/records", offset=1))["records"]
+    assert [each["offset"] for each in as_json] == [1, 2]
+    assert as_json[0]["headers"] == [["h", None], ["h", "x"]]
+    assert (as_json[0]["value"], as_json[1]["value_base64"]) == (None, "/w==")
+    url = f"{served.node.url}/v1/topics/t/partitions/0/records"
+    async with served.http.get(url, headers={"Accept": LINES_TYPE}) as response:
+        assert response.headers["Next-Offset"] == "3"
+        text = await response.text()
+    assert [json.loads(line) for line in text.splitlines()][1:] == as_json
+    async with served.http.get(
+        url, headers={"Accept": BATCH_TYPE}, params={"offset": 2}
+    ) as response:
+        (record,) = decode_batch(await response.read())
+    assert (record.offset, record.timestamp_ms, record.value) == (2, 7, b"\xff")
+    headers = {"Accept": EVENTS_TYPE, "Last-Event-ID": "0"}
+    async with served.http.get(url, headers=headers) as response:
+        events = [await response.content.readuntil(b"\n\n") for _ in range(2)]
+        assert [event.split(b"\n")[0] for event in events] == [b"id:1", b"id:2"]
+        assert [json.loads(event.split(b"\ndata:")[1]) for event in events] == as_json
+        await served.call("POST", "/t/records", json=[{"value": "late"}])
+        late = await response.content.readuntil(b"\n\n")
+    assert b'"value":"late"' in late
+
+
+async def test_a_reader_at_the_end_waits_for_a_record(served: Served) -> None:
+    await served.call("PUT", "/t")
+    path = "/t/partitions/0/records"
+    assert (await served.read(path, offset="latest"))["records"] == []
+    waiting = asyncio.create_task(served.read(path, offset="latest", wait_seconds=20))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await served.call("POST", "/t/records", json=[{"value": "x"}])
+    body = await waiting
+    assert [each["value"] for each in body["records"]] == ["x"]
+
+
+async def test_a_time_is_a_place(served: Served) -> None:
+    await served.call("PUT", "/t", json={"config": {"message.timestamp.before.max.ms": "9" * 18}})
+    sent = [{"value": str(n), "timestamp_ms": START_MS - 1000 + n} for n in range(9)]
+    await served.call("POST", "/t/records", json=sent)
+    body = await served.read("/t/partitions/0/records", offset=f"time:{START_MS - 1000 + 5}")
+    assert [each["value"] for each in body["records"]] == ["5", "6", "7", "8"]
+    body = await served.read("/t/partitions/0/records", offset=f"time:{START_MS + 10_000}")
+    assert (body["records"], body["next_offset"]) == ([], 9)
+
+
+async def test_a_topic_is_altered_and_deleted(served: Served) -> None:
+    await served.call("PUT", "/t", json={"config": {"retention.ms": "1000"}})
+    status, body = await served.call(
+        "PATCH", "/t", json={"partitions": 2, "config": {"retention.ms": None}}
+    )
+    assert (status, len(body["partitions"])) == (200, 2)
+    assert body["config"]["retention.ms"] == "604800000"
+    assert await served.read("") == {"topics": ["t"]}
+    assert await served.call("DELETE", "/t") == (204, None)
+    assert await served.read("") == {"topics": []}
+    assert (await served.call("GET", "/t"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "given", "status", "words"),
+    [
+        ("GET", "/no", {}, 404, "does not exist"),
+        ("GET", "/t/partitions/9/records", {}, 404, "partition"),
+        ("GET", "/t/partitions/x/records", {}, 400, "not a number"),
+        ("GET", "/t/partitions/0/records", {"params": {"offset": "5"}}, 416, "log_start=0 next=0"),
+        ("GET", "/t/partitions/0/records", {"params": {"offset": "soon"}}, 400, "offset"),
+        ("GET", "/t/records", {}, 405, "POST"),
+        ("GET", "/t/else", {}, 404, "records"),
+        ("PUT", "/t", {}, 409, "exists"),
+        ("PUT", "/..%2fx", {}, 400, "name"),
+        ("PUT", "/new", {"json": {"partitions": 0}}, 400, "partitions"),
+        ("PUT", "/new", {"json": {"config": {"no.such": "1"}}}, 400, "no.such"),
+        ("PUT", "/new", {"json": {"config": {"retention.ms": 5}}}, 400, "texts"),
+        ("PUT", "/new", {"json": {"config": {"retention.ms": None}}}, 400, "null"),
+        ("PATCH", "/t", {"json": {"partitions": 0}}, 400, "partitions"),
+        ("POST", "/t/records", {"json": {"value": "v"}}, 400, "records"),
+        (
+            "POST",
+            "/t/records",
+            {"data": "x", "headers": {"Content-Type": "text/plain"}},
+            415,
+            "are",
+        ),
+        ("POST", "/t/partitions/3/records", {"json": [{"value": "v"}]}, 404, "partition"),
+        ("POST", "/t/records", {"data": b"x", "headers": {"Content-Type": BATCH_TYPE}}, 400, "one"),
+        (
+            "POST",
+            "/t/partitions/0/records",
+            {"data": b"x", "headers": {"Content-Type": BATCH_TYPE}},
+            400,
+            "batch",
+        ),
+    ],
+)
+async def test_what_is_refused_says_why(
+    served: Served, method: str, path: str, given: Any, status: int, words: str
+) -> None:
+    await served.call("PUT", "/t")
+    found, body = await served.call(method, path, **given)
+    assert found == status, body
+    assert words in body["error"], body
+    # Nothing of it was stored.
+    assert (await served.read("/t/partitions/0/records"))["high_watermark"] == 0
+
+
+async def test_topics_that_recover_are_a_503(served: Served) -> None:
+    await served.call("PUT", "/t")
+    there, served.topics = served.topics, None
+    status, body = await served.call("POST", "/t/records", json=[{"value": "v"}])
+    assert (status, body["kind"]) == (503, "unavailable")
+    served.topics = there
+    assert (await served.call("POST", "/t/records", json=[{"value": "v"}]))[0] == 200
+
+
+async def test_large_bodies_keep_their_order(served: Served) -> None:
+    await served.call("PUT", "/t")
+    sent = [{"value": f"{n:05d}" + "x" * 100} for n in range(3_000)]
+    status, answer = await served.call("POST", "/t/records", json=sent)
+    assert status == 200
+    assert [each["offset"] for each in answer["records"]] == list(range(3_000))
+    found: list[str] = []
+    while len(found) < 3_000:
+        body = await served.read("/t/partitions/0/records", offset=len(found))
+        found += [each["value"] for each in body["records"]]
+    assert found == [each["value"] for each in sent]
+
+
+async def test_what_is_stored_in_part_is_told_so(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.call("PUT", "/t", json={"partitions": 2})
+    topics = served.topics
+    assert topics is not None
+    other = await topics.partition("t", 1)
+
+    def refuse(_batch: object) -> "asyncio.Future[Appended]":
+        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        answer.set_exception(PartitionUnavailableError("its container moves", stored=False))
+        return answer
+
+    monkeypatch.setattr(
+        Partition,
+        "produce",
+        lambda self, batch, real=Partition.produce: (
+            refuse(batch) if self is other else real(self, batch)
+        ),
+    )
+    sent = [{"key": f"k{n}", "value": "v"} for n in range(10)]
+    status, body = await served.call("POST", "/t/records", json=sent)
+    assert (status, body["kind"]) == (500, "unavailable")
+    assert "are stored partitions=[0]" in body["error"]
+    assert (await served.read("/t/partitions/0/records"))["high_watermark"] > 0
+    assert (await served.read("/t/partitions/1/records"))["high_watermark"] == 0

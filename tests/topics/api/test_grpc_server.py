@@ -1,0 +1,313 @@
+"""Goal: topics over gRPC give back what was put in, answer streams in order, and tell an unknown outcome from none.
+
+Over segments and tables in memory, with a client that is generated from the same file, over a real socket.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from random import Random
+from typing import Any
+
+import grpc
+import pytest
+
+from segmentstore.codec.murmur2 import partition_of
+from segmentstore.codec.record_batch import Compression, Record, decode_batch, encode_batch
+from segmentstore.codec.topics_api import topics_pb2 as api
+from segmentstore.contracts.errors import (
+    BadOffsetError,
+    ContainerStoppedError,
+    InvalidRequestError,
+    SegmentStoreError,
+)
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.topics.api.grpc_server import SERVICE, TopicServer, TopicServerSettings
+from segmentstore.topics.producer_ids import ProducerIds
+from segmentstore.topics.settings import TopicSettings
+from segmentstore.topics.topics import Topics
+from tests.http.memory_segments import MemorySegments
+from tests.reference.memory_tables import MemoryTables
+from tests.topics.batches import NOW, Clock
+
+END: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+ANSWERS: dict[str, Any] = {
+    "CreateTopic": api.Topic,
+    "DescribeTopic": api.Topic,
+    "ListTopics": api.TopicList,
+    "DeleteTopic": api.DeleteTopicResponse,
+    "OpenProducer": api.Producer,
+    "Produce": api.ProduceResponse,
+    "Fetch": api.FetchResponse,
+    "FindOffset": api.FindOffsetResponse,
+}
+
+
+class Served:
+    """A server, and a client of it."""
+
+    def __init__(
+        self, server: TopicServer, segments: MemorySegments, topics: list[Topics | None]
+    ) -> None:
+        self.topics = topics
+        self.server = server
+        self.segments = segments
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.port}")
+
+    async def call(self, name: str, request: Any) -> Any:
+        method = self.channel.unary_unary(
+            f"/{SERVICE}/{name}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=ANSWERS[name].FromString,
+        )
+        return await method(request)
+
+    def produce_stream(self) -> Any:
+        """write() and read(), then done_writing()."""
+        method: Any = self.channel.stream_stream(
+            f"/{SERVICE}/ProduceStream",
+            request_serializer=api.ProduceRequest.SerializeToString,
+            response_deserializer=api.ProduceResponse.FromString,
+        )
+        return method()
+
+    async def send_all(self, requests: Iterable[api.ProduceRequest]) -> Any:
+        """A stream whose requests are on their way."""
+        call = self.produce_stream()
+        for request in requests:
+            await call.write(request)
+        await call.done_writing()
+        return call
+
+    def follow(self, request: api.FetchRequest) -> Any:
+        method = self.channel.unary_stream(
+            f"/{SERVICE}/Follow",
+            request_serializer=api.FetchRequest.SerializeToString,
+            response_deserializer=api.FetchResponse.FromString,
+        )
+        return method(request)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    segments, tables, clock, random = MemorySegments(), MemoryTables(), Clock(), Random(3)
+    topics = Topics(
+        segments=segments,
+        tables=tables,
+        wall_clock=clock,
+        random=random,
+        settings=TopicSettings(),
+    )
+    producer_ids = ProducerIds(tables=tables, wall_clock=clock)
+    await topics.start()
+    await producer_ids.start()
+    holder: list[Topics | None] = [topics]
+    server = TopicServer(
+        topics=lambda: holder[0],
+        producer_ids=producer_ids,
+        wall_clock=clock,
+        random=random,
+        settings=TopicServerSettings(port=0),
+    )
+    await server.start()
+    client = Served(server, segments, holder)
+    try:
+        await client.call("CreateTopic", api.CreateTopicRequest(name="t", partitions=3))
+        yield client
+    finally:
+        await client.channel.close(None)
+        await server.close()
+        await topics.close()
+
+
+def to_partition(partition: int, *values: bytes, **more: Any) -> api.ProduceRequest:
+    records = api.Records(records=[api.Record(value=value) for value in values])
+    return api.ProduceRequest(topic="t", partition=partition, records=records, **more)
+
+
+async def values_of(served: Served, partition: int) -> list[tuple[int, bytes]]:
+    answer = await served.call("Fetch", api.FetchRequest(topic="t", partition=partition))
+    return [(record.offset, record.value) for record in answer.records.records]
+
+
+async def test_a_record_comes_back_as_it_was(served: Served) -> None:
+    record = api.Record(
+        key=b"k",
+        timestamp_ms=NOW - 5,
+        headers=[api.Header(name="h", value=b""), api.Header(name="h")],
+    )
+    request = api.ProduceRequest(topic="t", records=api.Records(records=[record, api.Record()]))
+    answer = await served.call("Produce", request)
+    place = partition_of(b"k", partition_count=3)
+    assert {each.partition: each.record_count for each in answer.partitions}[place] in {1, 2}
+    answer = await served.call("Fetch", api.FetchRequest(topic="t", partition=place))
+    found = answer.records.records[0]
+    assert not found.HasField("value")
+    assert (found.key, found.timestamp_ms) == (b"k", NOW - 5)
+    assert [(h.name, h.HasField("value"), h.value) for h in found.headers] == [
+        ("h", True, b""),
+        ("h", False, b""),
+    ]
+
+
+async def test_a_stream_is_answered_in_the_order_of_its_requests(served: Served) -> None:
+    requests = [to_partition(n % 2, f"{n}".encode()) for n in range(200)]
+    call = await served.send_all(requests)
+    offsets = [(await call.read()).partitions[0].base_offset for _ in requests]
+    assert await call.read() is END
+    assert offsets == [n // 2 for n in range(200)]
+    for partition in range(2):
+        assert await values_of(served, partition) == [
+            (n, f"{2 * n + partition}".encode()) for n in range(100)
+        ]
+
+
+async def test_a_client_may_wait_for_each_answer_of_a_stream(served: Served) -> None:
+    call = served.produce_stream()
+    for n in range(20):
+        await call.write(to_partition(0, b"%d" % n))
+        assert (await call.read()).partitions[0].base_offset == n
+    await call.done_writing()
+    assert await call.read() is END
+
+
+async def test_a_stream_ends_at_its_first_refusal_behind_the_answers_before_it(
+    served: Served,
+) -> None:
+    requests = [to_partition(0, b"a"), to_partition(0)]
+    call = served.produce_stream()
+    for request in requests:
+        await call.write(request)
+    assert (await call.read()).partitions[0].base_offset == 0
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert await values_of(served, 0) == [(0, b"a")]
+
+
+async def test_a_batch_sent_twice_by_one_producer_is_stored_once(served: Served) -> None:
+    producer = await served.call("OpenProducer", api.OpenProducerRequest())
+    request = to_partition(1, b"a", b"b", producer=producer, base_sequence=0)
+    for duplicate in (False, True):
+        (appended,) = (await served.call("Produce", request)).partitions
+        assert (appended.base_offset, appended.was_duplicate) == (0, duplicate)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await served.call("Produce", to_partition(1, b"x", producer=producer, base_sequence=7))
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert await values_of(served, 1) == [(0, b"a"), (1, b"b")]
+
+
+async def test_batches_pass_untouched_but_for_their_place(served: Served) -> None:
+    batch = encode_batch([Record(0, NOW, b"k", b"v" * 99)], compression=Compression.ZSTD)
+    request = api.ProduceRequest(topic="t", partition=2, batch=batch)
+    await served.call("Produce", to_partition(2, b"first"))
+    await served.call("Produce", request)
+    answer = await served.call(
+        "Fetch", api.FetchRequest(topic="t", partition=2, offset=1, as_batches=True)
+    )
+    assert answer.batches[16:] == batch[16:]
+    assert (decode_batch(answer.batches)[0].offset, answer.next_offset) == (1, 2)
+
+
+async def test_a_follower_gets_what_comes_until_it_leaves(served: Served) -> None:
+    await served.call("Produce", to_partition(0, b"a"))
+    following = served.follow(api.FetchRequest(topic="t", partition=0))
+    seen = [record.value for record in (await following.read()).records.records]
+    await served.call("Produce", to_partition(0, b"b", b"c"))
+    seen += [record.value for record in (await following.read()).records.records]
+    assert seen == [b"a", b"b", b"c"]
+    following.cancel()
+
+
+async def test_buffered_records_are_stored_though_nothing_waits_for_them(served: Served) -> None:
+    served.segments.hold()
+    answer = await served.call("Produce", to_partition(0, b"a", durability=api.BUFFERED))
+    assert answer.partitions[0].base_offset == -1
+    assert await values_of(served, 0) == []
+    served.segments.let_go()
+    waited = await served.call(
+        "Fetch", api.FetchRequest(topic="t", partition=0, max_wait_ms=20_000)
+    )
+    assert [record.value for record in waited.records.records] == [b"a"]
+
+
+async def test_a_time_is_found(served: Served) -> None:
+    await served.call("Produce", to_partition(0, b"a"))
+    found = await served.call(
+        "FindOffset", api.FindOffsetRequest(topic="t", partition=0, timestamp_ms=NOW)
+    )
+    assert (found.offset, found.timestamp_ms) == (0, NOW)
+    later = await served.call(
+        "FindOffset", api.FindOffsetRequest(topic="t", partition=0, timestamp_ms=NOW + 1)
+    )
+    assert not later.HasField("offset")
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "code"),
+    [
+        ("CreateTopic", lambda: api.CreateTopicRequest(name="t"), "ALREADY_EXISTS"),
+        ("CreateTopic", lambda: api.CreateTopicRequest(name="a/b"), "INVALID_ARGUMENT"),
+        (
+            "CreateTopic",
+            lambda: api.CreateTopicRequest(name="n", config={"no.such": "1"}),
+            "INVALID_ARGUMENT",
+        ),
+        ("DescribeTopic", lambda: api.TopicName(name="no"), "NOT_FOUND"),
+        ("DeleteTopic", lambda: api.TopicName(name="no"), "NOT_FOUND"),
+        ("Fetch", lambda: api.FetchRequest(topic="t", partition=9), "NOT_FOUND"),
+        ("Fetch", lambda: api.FetchRequest(topic="t", offset=5), "OUT_OF_RANGE"),
+        ("Produce", lambda: to_partition(0), "INVALID_ARGUMENT"),
+        (
+            "Produce",
+            lambda: api.ProduceRequest(topic="t", partition=0, batch=b"x"),
+            "INVALID_ARGUMENT",
+        ),
+        ("Produce", lambda: api.ProduceRequest(topic="t", batch=b"x"), "INVALID_ARGUMENT"),
+    ],
+)
+async def test_a_refusal_has_the_status_that_says_what_to_do(
+    served: Served, name: str, make: Callable[[], Any], code: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await served.call(name, make())
+    assert caught.value.code().name == code, caught.value.details()
+    assert await values_of(served, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ContainerStoppedError(ContainerId(0)), grpc.StatusCode.ABORTED),
+        (BadOffsetError("t", expected=1, given=0), grpc.StatusCode.UNAVAILABLE),
+    ],
+)
+async def test_an_outcome_that_is_unknown_is_aborted_and_not_unavailable(
+    served: Served, error: SegmentStoreError, code: grpc.StatusCode
+) -> None:
+    await served.call("Produce", to_partition(0, b"a"))
+    served.segments.hold()
+    producing = asyncio.create_task(served.call("Produce", to_partition(0, b"b")))
+    await asyncio.sleep(0.1)
+    served.segments.fail(error)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await producing
+    assert caught.value.code() is code
+
+
+async def test_topics_that_recover_are_unavailable(served: Served) -> None:
+    served.topics[0] = None
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await served.call("ListTopics", api.ListTopicsRequest())
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_port_that_is_taken_is_said(served: Served) -> None:
+    other = TopicServer(
+        topics=lambda: None,
+        producer_ids=ProducerIds(tables=MemoryTables(), wall_clock=Clock()),
+        wall_clock=Clock(),
+        random=Random(1),
+        settings=TopicServerSettings(port=served.server.port),
+    )
+    with pytest.raises(InvalidRequestError, match=f"port={served.server.port}"):
+        await other.start()
