@@ -52,6 +52,7 @@ _LEDGERS_PATH = "/ledgers"
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,/:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
 _NODE_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\s]+)+")
 
+_PROCESS_COUNT = re.compile(r"auto|[1-9][0-9]{0,2}")
 _NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*|")
 
 SettingValue: TypeAlias = int | float | str
@@ -184,6 +185,24 @@ class ClusterSettings:
     capacity_count: int = count(
         0, "Containers that a node takes at most; 0: any number.", minimum=0, maximum=1024
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesSettings:
+    """The processes that share the work of a store on one machine."""
+
+    count: str = text(
+        "1",
+        "Processes that share the containers, or auto: one for each core; may be another number at every start.",
+    )
+    status_address: str = text(
+        "127.0.0.1:0",
+        "HOST:PORT of /health and /metrics of the process that starts the others; port 0 takes any free one.",
+    )
+
+    @property
+    def is_several(self) -> bool:
+        return self.count != "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,6 +493,7 @@ class ServiceSettings:
     wire: WireSettings = field(default_factory=WireSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    processes: ProcessesSettings = field(default_factory=ProcessesSettings)
     tier1: Tier1Settings = field(default_factory=Tier1Settings)
     bookkeeper: BookKeeperSettings = field(default_factory=BookKeeperSettings)
     tier2: Tier2Settings = field(default_factory=Tier2Settings)
@@ -492,6 +512,7 @@ SECTIONS: tuple[type, ...] = (
     WireSettings,
     ControllerSettings,
     ClusterSettings,
+    ProcessesSettings,
     Tier1Settings,
     BookKeeperSettings,
     Tier2Settings,
@@ -570,6 +591,7 @@ def check_relations(settings: ServiceSettings) -> list[str]:
         "wire.address": settings.wire.address,
         "wire.advertised_address": settings.wire.advertised_address,
         "controller.address": settings.controller.address,
+        "processes.status_address": settings.processes.status_address,
     }
     for name, address in addresses.items():
         if not _is_address(address) and address not in _WORDS_FOR_NO_ADDRESS.get(name, ()):
@@ -585,6 +607,10 @@ def check_relations(settings: ServiceSettings) -> list[str]:
         for host in split_list(settings.http.hosts)
         if "/" in host or " " in host
     ]
+    if _PROCESS_COUNT.fullmatch(settings.processes.count) is None:
+        problems.append(
+            f"processes.count must be auto or a number from 1 to 999, not {settings.processes.count!r}"
+        )
     place = settings.tier2.place
     if place not in ("volumes", "filesystem", "memory") and not place.startswith("s3://"):
         problems.append(

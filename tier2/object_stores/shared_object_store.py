@@ -18,8 +18,8 @@ Invariants:
 
 - A connection carries one request at a time; one whose exchange was not finished is never used again.
 - A request is done whole or not at all: its body is here before the store is asked.
-- What may be repeated (reads, listings, deletions, puts of immutable objects) is sent a second time, over a new connection,
-  if the first one breaks. A conditional put is never repeated (B4).
+- What may be repeated (reads, listings, deletions, puts of immutable objects) is sent a second time, over a new
+  connection, if the first one breaks. A conditional put is never repeated (B4).
 - At most `connections_max` connections for each store that asks; more calls wait.
 - Both ends are the same program: there is no version.
 """

@@ -105,7 +105,7 @@ class StandingStore(MemoryObjectStore):
         super().__init__()
         self.reached = asyncio.Event()
 
-    async def put_if_absent(self, key: str, content: BufferView) -> str:  # noqa: ARG002
+    async def put_if_absent(self, key: str, content: BufferView) -> str:
         self.reached.set()
         return await asyncio.get_running_loop().create_future()
 
