@@ -53,6 +53,11 @@ class StartedProcess:
         return cls(process, own)
 
     @property
+    def runs(self) -> bool:
+        """As far as is known."""
+        return self._process.returncode is None
+
+    @property
     def pid(self) -> int:
         return self._process.pid
 

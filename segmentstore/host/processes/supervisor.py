@@ -16,6 +16,8 @@ Invariants:
 - The processes end when the parent does, however it does: each has one end of a channel that the kernel closes then.
 - Sockets are bound once, by the parent: what connects to a process that is away waits for the next one.
 - Told to end, it ends the nodes first, which flush nothing but may, and then the volumes.
+- One more process than there are places has loaded the program and waits for orders, so that a place is filled within
+  the time that its containers take to recover. It has nothing of the store, not even its lock.
 - What is on the disk does not depend on the number of processes.
 """
 
@@ -132,6 +134,8 @@ class Supervisor:
         self._volumes = None if volumes_listening is None else _Place("volumes", -1)
         self._changed = asyncio.Event()
         self._is_stopping = False
+        self._spare: StartedProcess | None = None
+        self._spare_is_missing = asyncio.Event()
         self._status = StatusServer(
             *split_address(status_address), health=self.health, metrics=self._metrics
         )
@@ -142,6 +146,7 @@ class Supervisor:
         await listen(self._status.start())
         try:
             async with asyncio.TaskGroup() as nodes, asyncio.TaskGroup() as others:
+                sparing = others.create_task(self._keep_spare(), name="spare")
                 announcing = others.create_task(self._announce(announce, began))
                 below = [] if self._volumes is None else [self._volumes]
                 kept_below = [
@@ -154,6 +159,7 @@ class Supervisor:
                 logger.info("stopping")
                 self._is_stopping = True
                 announcing.cancel()
+                sparing.cancel()
                 await _end(self._nodes, kept)
                 await _end(below, kept_below)
         finally:
@@ -224,7 +230,7 @@ class Supervisor:
 
     async def _run_one(self, place: _Place) -> int:
         """One process from its start to its end, which the kernel has reported when this returns."""
-        process = await StartedProcess.start()
+        process = self._take_spare() or await StartedProcess.start()
         self._starts += 1
         start = self._starts
         place.process, place.starts = process, place.starts + 1
@@ -240,6 +246,18 @@ class Supervisor:
             place.process, place.start, place.is_ready = None, 0, False
             place.complaints = ()
             self._tell_states()
+
+    async def _keep_spare(self) -> None:
+        """A process that has loaded the program and waits for orders: to load it takes most of a start."""
+        while True:
+            self._spare_is_missing.clear()
+            if self._spare is None and all(place.is_ready for place in self._places()):
+                self._spare = await StartedProcess.start()
+            await self._spare_is_missing.wait()
+
+    def _take_spare(self) -> StartedProcess | None:
+        spare, self._spare = self._spare, None
+        return spare if spare is not None and spare.runs else None
 
     def _orders_of(self, place: _Place, start: int) -> Orders:
         return replace(
@@ -272,6 +290,7 @@ class Supervisor:
                 place.summary = summary
             case {"ready": _}:
                 place.is_ready = True
+                self._spare_is_missing.set()
                 if all(each.is_ready for each in self._places()):
                     logger.info("all processes are ready")
             case {"ended": [int(container_id), int()]}:
@@ -321,9 +340,10 @@ class Supervisor:
         return " ".join(words)
 
     async def _kill_all(self) -> None:
-        for place in self._places():
-            if place.process is not None:
-                await place.process.kill()
+        spare = self._take_spare()
+        for process in (spare, *(place.process for place in self._places())):
+            if process is not None:
+                await process.kill()
 
 
 async def _end(places: Sequence[_Place], kept: Sequence[Awaitable[None]]) -> None:
