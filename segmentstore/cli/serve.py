@@ -1,7 +1,7 @@
 """`segmentstore standalone`, `node`, `controller` and `s3`: servers in this process.
 
-`standalone` is the whole store; `node` and `controller` are processes of a cluster; `s3` is an S3 endpoint over the
-embedded object store.
+`standalone` is the whole store, in one process or in several that one starts; `node` and `controller` are processes of a
+cluster; `s3` is an S3 endpoint over the embedded object store.
 """
 
 import sys
@@ -25,7 +25,7 @@ from segmentstore.runtime.process import configure_logging
 def standalone(
     config_file: Path | None, assignments: tuple[str, ...], **short_flags: str | None
 ) -> None:
-    """Serve a store until SIGTERM or SIGINT, from one process, or from several that one starts and watches.
+    """Serve a store until SIGTERM or SIGINT, from one process or several.
 
     Prints one line beginning with 'ready' when it takes requests; its log goes to stderr.
     """

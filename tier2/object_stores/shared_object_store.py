@@ -12,7 +12,7 @@ A request and its answer have one form:
 
     request         verb, and of key, tag, start, length, prefix what the verb needs
     answer          ok: true, and of tag, size what the verb gives; the body of a listing is a JSON array of [key, size]
-                    ok: false, error (the name of a class of `contracts/errors.py`), message, state
+                    ok: false, error (the name of a class of `segmentstore/contracts/errors.py`), message, state
 
 Invariants:
 

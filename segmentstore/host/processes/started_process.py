@@ -88,19 +88,24 @@ class StartedProcess:
     async def wait(self) -> int:
         """How it ended: an exit code, or less than 0 for a signal. Its end of the channel is closed then."""
         code = await self._process.wait()
+        self.close()
+        return code
+
+    def close(self) -> None:
+        """Of a process that has ended: what is left here. Idempotent."""
         if self._channel is not None:
             self._channel.close()
         else:
             self._end.close()
-        return code
 
     async def end_soon(self, *, seconds_max: float) -> int:
         """As wait(), and by SIGKILL if that takes too long."""
-        killing = asyncio.get_running_loop().call_later(seconds_max, self.signal, signal.SIGKILL)
         try:
-            return await self.wait()
-        finally:
-            killing.cancel()
+            async with asyncio.timeout(seconds_max):
+                await self._process.wait()
+        except TimeoutError:
+            self.signal(signal.SIGKILL)
+        return await self.wait()
 
     async def kill(self) -> None:
         """By SIGKILL; it has ended when this returns."""

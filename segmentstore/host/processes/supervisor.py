@@ -257,7 +257,10 @@ class Supervisor:
 
     def _take_spare(self) -> StartedProcess | None:
         spare, self._spare = self._spare, None
-        return spare if spare is not None and spare.runs else None
+        if spare is None or spare.runs:
+            return spare
+        spare.close()
+        return None
 
     def _orders_of(self, place: _Place, start: int) -> Orders:
         return replace(
