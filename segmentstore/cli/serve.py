@@ -1,7 +1,7 @@
 """`segmentstore standalone`, `node`, `controller` and `s3`: servers in this process.
 
-`standalone` is the whole store, in one process or in several that one starts; `node` and `controller` are processes of a
-cluster; `s3` is an S3 endpoint over the embedded object store.
+`standalone` is the whole store, in one process or in several that it starts; `node` and `controller` are processes of
+a cluster; `s3` is an S3 endpoint over the embedded object store.
 """
 
 import sys

@@ -216,13 +216,17 @@ class Supervisor:
         pauses = Backoff(seconds_first=_PAUSE_SECONDS_FIRST, seconds_max=_PAUSE_SECONDS_MAX)
         while not self._is_stopping:
             began = loop.time()
-            code = await self._run_one(place)
+            try:
+                how = f"has ended exit_code={await self._run_one(place)}"
+            except OSError as error:
+                # Memory or processes that run out now may be there in a moment; the others go on.
+                how = f"cannot be started: {error}"
             if self._ends_now():
                 return
             if loop.time() - began > _FORGIVEN_SECONDS:
                 pauses.reset()
             pause = pauses.next_seconds()
-            logger.error("%s has ended exit_code=%d; it is started again", place.name, code)
+            logger.error("%s %s; it is started again", place.name, how)
             await asyncio.sleep(pause)
 
     def _ends_now(self) -> bool:
@@ -252,7 +256,10 @@ class Supervisor:
         while True:
             self._spare_is_missing.clear()
             if self._spare is None and all(place.is_ready for place in self._places()):
-                self._spare = await StartedProcess.start()
+                try:
+                    self._spare = await StartedProcess.start()
+                except OSError as error:
+                    logger.warning("no process can be started ahead: %s", error)
             await self._spare_is_missing.wait()
 
     def _take_spare(self) -> StartedProcess | None:
