@@ -41,6 +41,7 @@ LONG_BENCHMARKS: Mapping[str, str] = {
     "slow_tier2": "slow_tier2:main",
     "tables": "tables:main",
     "cluster": "cluster:main",
+    "processes": "processes:main",
     "spark_scan": "spark_scan:main",
     "spark_scale": "spark_scale:main",
 }
