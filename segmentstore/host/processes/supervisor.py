@@ -449,6 +449,8 @@ def _require_shareable(resolved: ResolvedSettings) -> None:
         problems.append(
             f"several processes keep their logs in files, not in {settings.tier1.kind!r}: set processes.count=1"
         )
+    if settings.kafka.address != _OFF:
+        problems.append("Kafka's protocol is served by one process: set processes.count=1")
     if settings.tier2.place == "memory":
         problems.append("a Tier 2 in memory is of one process: set processes.count=1")
     if not settings.store.data_directory:
