@@ -28,6 +28,7 @@ _SHORT_FLAGS = {
     "tier1": "tier1.kind",
     "cluster": "tier1.kind",
     "tier2": "tier2.place",
+    "processes": "processes.count",
     "log_level": "log.level",
     "log_format": "log.format",
 }
@@ -59,6 +60,9 @@ _LISTEN = click.option(
 )
 _CONTAINERS = click.option(
     "--containers", metavar="COUNT", help="Fixed at first start.  [default: 4]"
+)
+_PROCESSES = click.option(
+    "--processes", metavar="COUNT|auto", help="Processes that share the work.  [default: 1]"
 )
 _TIER1 = click.option(
     "--tier1",
@@ -101,7 +105,7 @@ _EVERYWHERE = (
 def setting_options(command: _Command) -> _Command:
     """Add --config, --set and the short flags to a command, which passes them all on to `resolve`."""
     return _with_options(
-        command, _DATA, _HTTP, _WIRE, _CONTROLLER, _KAFKA, _CONTAINERS, _TIER1, _TIER2
+        command, _DATA, _HTTP, _WIRE, _CONTROLLER, _KAFKA, _CONTAINERS, _PROCESSES, _TIER1, _TIER2
     )
 
 

@@ -44,7 +44,7 @@ _NOUNS = {
     "scope": ("scope", "Create, list and delete scopes."),
     "segment": ("segment", "Create, append to, read and administer segments."),
     "spark": ("spark", "Run the data pipeline on Spark."),
-    "standalone": ("serve", "Serve a store from one process until SIGTERM or SIGINT."),
+    "standalone": ("serve", "Serve a store until SIGTERM or SIGINT, from one process or several."),
     "stream": ("stream", "Create, write, read and administer streams (SCOPE/STREAM)."),
     "table": ("table", "Create, fill, read and delete key-value tables (SCOPE/TABLE)."),
     "tier2": ("tier2", "List, read and verify Tier 2 without the service."),

@@ -1,7 +1,7 @@
 """`segmentstore standalone`, `node`, `controller` and `s3`: servers in this process.
 
-`standalone` is the whole store; `node` and `controller` are processes of a cluster; `s3` is an S3 endpoint over the
-embedded object store.
+`standalone` is the whole store, in one process or in several that it starts; `node` and `controller` are processes of
+a cluster; `s3` is an S3 endpoint over the embedded object store.
 """
 
 import sys
@@ -25,11 +25,16 @@ from segmentstore.runtime.process import configure_logging
 def standalone(
     config_file: Path | None, assignments: tuple[str, ...], **short_flags: str | None
 ) -> None:
-    """Serve a store from one process until SIGTERM or SIGINT.
+    """Serve a store until SIGTERM or SIGINT, from one process or several.
 
     Prints one line beginning with 'ready' when it takes requests; its log goes to stderr.
     """
     resolved = resolve(config_file, assignments, **short_flags)
+    if resolved.settings.processes.is_several:
+        from segmentstore.host.processes.supervisor import run_processes
+
+        run_processes(resolved, _announce)
+        return
     from segmentstore.host.standalone import run_standalone  # loads the whole service
 
     run_standalone(resolved, _announce)

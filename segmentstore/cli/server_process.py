@@ -77,6 +77,12 @@ class ServerProcess:
         return self.ready_line.split()[1]
 
     @property
+    def status_address(self) -> str:
+        """`http://HOST:PORT` of the parent, of a store in several processes."""
+        words = dict(word.partition("=")[::2] for word in self.ready_line.split())
+        return words["status"]
+
+    @property
     def log_path(self) -> Path:
         """Where the server's stderr goes: beside the data directory."""
         return self._data_directory.with_name(self._data_directory.name + ".log")

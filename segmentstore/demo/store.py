@@ -11,6 +11,7 @@ the one that is named. At the end it throws the node's data directory away: the 
 
 import asyncio
 import hashlib
+import os
 import shutil
 import signal
 import sys
@@ -40,6 +41,8 @@ KILL_BOOKIE_AT_SHARE = 0.15
 _READ_BYTES = 4 << 20
 _SEGMENTS_AT_ONCE = 8
 _NOT_LIBRARY = "site-packages"
+_LOOK_SECONDS = 0.05
+_RETRY_SECONDS = 20.0
 _OWN_BOOKKEEPER = "bookkeeper"
 
 
@@ -58,6 +61,7 @@ class Demo:
         tier1: str,
         tier2: str,
         ensemble: LocalEnsemble | None,
+        processes: int = 1,
     ) -> None:
         """`ensemble`: the cluster of `tier1`, if it was started for this."""
         self._data_directory = directory / "data"
@@ -72,7 +76,10 @@ class Demo:
         self._tier2_place = tier2 if self._in_bucket else str(self._data_directory)
         self._plans = plans
         self._total_bytes = sum(plan.length for plan in plans)
-        self._server = ServerProcess(self._data_directory, ["--tier1", tier1, "--tier2", tier2])
+        self._processes = processes
+        self._places = ["--tier1", tier1, "--tier2", tier2]
+        self._server = self._server_of(processes)
+        self._killing: asyncio.Task[None] | None = None
         self._hashes: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -101,6 +108,37 @@ class Demo:
                 say("restart", self._server.ready_line)
                 await self._with_client(self._check_late)
                 await self._with_client(self._check_through_service)
+
+            for others in (1, 3) if self._processes > 1 else ():
+                self._server.terminate()
+                self._server = self._server_of(others)
+                self._server.start()
+                say("restart", self._server.ready_line)
+                await self._with_client(self._check_through_service)
+
+    def _server_of(self, processes: int) -> ServerProcess:
+        options = [*self._places, "--processes", str(processes)]
+        return ServerProcess(self._data_directory, options)
+
+    def _kill_process(self) -> None:
+        """Once, in the middle of the load, which does not end for that."""
+        if self._processes > 1 and self._killing is None:
+            self._killing = asyncio.get_running_loop().create_task(self._kill_last_process())
+
+    async def _kill_last_process(self) -> None:
+        status = self._server.status_address
+        name = f"node_{self._processes - 1}"
+        async with HttpClient(status) as client:
+            process_id = (await client.health())[f"{name}_process_id"]
+            expect(isinstance(process_id, int), f"{name} does not run")
+            assert isinstance(process_id, int), "expected"
+            os.kill(process_id, signal.SIGKILL)
+            say("kill -9", f"{name}, one of {self._processes} processes: the load goes on")
+            health = await client.health()
+            while health[f"{name}_process_id"] in (None, process_id) or not health["ready"]:
+                await asyncio.sleep(_LOOK_SECONDS)
+                health = await client.health()
+        say("restart", f"{name} runs again")
 
     def _make_node(self) -> None:
         self._data_directory.mkdir()
@@ -173,14 +211,22 @@ class Demo:
             loaded += count
             if loaded >= KILL_BOOKIE_AT_SHARE * self._total_bytes:
                 self._kill_bookie()
-            if loaded >= KILL_AT_SHARE * self._total_bytes and self._server.is_running:
+                self._kill_process()
+            is_back = self._killing is None or self._killing.done()
+            if loaded >= KILL_AT_SHARE * self._total_bytes and self._server.is_running and is_back:
                 self._server.kill()
 
         say("load", f"{len(self._plans)} segments, {megabytes(self._total_bytes)} from {library()}")
         try:
-            await self._with_client(lambda client: self._load(client, progress))
+            # Of several processes one is killed before the parent is; behind that no try helps.
+            retry_seconds = _RETRY_SECONDS if self._processes > 1 else 0
+            await self._with_client(
+                lambda client: self._load(client, progress, retry_seconds=retry_seconds)
+            )
         except ServerError as error:
             expect(error.kind is ErrorKind.UNAVAILABLE, f"the load ended with {error}")
+        if self._killing is not None:
+            await self._killing
         expect(not self._server.is_running, "the load ended before the server was killed")
         rate = loaded / (loop.time() - started) / 1e6
         say("kill -9", f"after {megabytes(loaded)} were acknowledged, durable, at {rate:.1f} MB/s")
@@ -201,14 +247,14 @@ class Demo:
         )
 
     async def _load(
-        self, client: HttpClient, progress: Callable[[int], None]
+        self, client: HttpClient, progress: Callable[[int], None], *, retry_seconds: float = 0
     ) -> list[LoadedSegment]:
         loader = Loader(
             client=client,
             piece_bytes=256 << 10,
             segments_at_once=_SEGMENTS_AT_ONCE,
             seal=False,
-            retry_seconds=0,
+            retry_seconds=retry_seconds,
             progress=progress,
         )
         return await loader.load(self._plans)
@@ -325,7 +371,7 @@ def library() -> Path:
 
 
 async def run_demo(
-    directory: Path, plans: Sequence[SegmentPlan], *, tier1: str, tier2: str
+    directory: Path, plans: Sequence[SegmentPlan], *, tier1: str, tier2: str, processes: int = 1
 ) -> None:
     """Raises SegmentStoreError."""
     ensemble: LocalEnsemble | None = None
@@ -337,7 +383,9 @@ async def run_demo(
             await ensemble.up()
             tier1 = f"{BOOKKEEPER_SCHEME}{ensemble.servers}{LEDGERS_PATH}"
             say("bookies", f"{len(ensemble.bookies)}, with a ZooKeeper at {ensemble.servers}")
-        demo = Demo(directory, plans, tier1=tier1, tier2=tier2, ensemble=ensemble)
+        demo = Demo(
+            directory, plans, tier1=tier1, tier2=tier2, ensemble=ensemble, processes=processes
+        )
         await demo.run()
     finally:
         if ensemble is not None:
@@ -347,8 +395,12 @@ async def run_demo(
 @click.command()
 @click.option("--tier1", default="file", metavar="file|bookkeeper[://ZK1,ZK2/LEDGERS]")
 @click.option("--tier2", default="volumes", metavar="volumes|filesystem|s3://BUCKET/PREFIX")
-def main(tier1: str, tier2: str) -> None:
+@click.option("--processes", default=1, type=click.IntRange(1, 16), show_default=True)
+def main(tier1: str, tier2: str, processes: int) -> None:
     """Run in a temporary directory; exit 1 if what was shown is not so.
+
+    With several processes one of them is killed in the middle of the load, and the parent later; at the end the store
+    is started with one process and with three.
 
     `--tier1 bookkeeper` starts a ZooKeeper and four bookies on loopback, and ends them. A bucket is found as the
     service finds it: SEGMENTSTORE_S3_ENDPOINT_URL, and the usual credentials of AWS.
@@ -357,7 +409,9 @@ def main(tier1: str, tier2: str) -> None:
     plans = [plan for plan in plans if plan.name != _NOT_LIBRARY]
     with tempfile.TemporaryDirectory(prefix="segmentstore-demo-") as directory:
         try:
-            asyncio.run(run_demo(Path(directory), plans, tier1=tier1, tier2=tier2))
+            asyncio.run(
+                run_demo(Path(directory), plans, tier1=tier1, tier2=tier2, processes=processes)
+            )
         except SegmentStoreError as error:
             click.echo(f"demo failed: {error}", err=True)
             sys.exit(1)

@@ -320,23 +320,26 @@ class InProcessAssignmentSource:
     def __init__(
         self,
         *,
-        container_count: int,
+        containers: Collection[ContainerId],
         settings: RestartSettings,
         on_kept_down: KeptDownListener = lambda *_, **__: None,
         gives_way: bool = False,
     ) -> None:
-        """With `gives_way` a container that was fenced stays down: its log was given to another process."""
+        """`containers`: those of the host.
+
+        With `gives_way` a container that was fenced stays down: its log was given to another process.
+        """
         self._settings = settings
         self._gives_way = gives_way
         self._on_kept_down = on_kept_down
         self._placements = {
-            ContainerId(n): _Placement(
+            container_id: _Placement(
                 Backoff(
                     seconds_first=settings.delay_initial_seconds,
                     seconds_max=settings.delay_max_seconds,
                 )
             )
-            for n in range(container_count)
+            for container_id in sorted(containers)
         }
         self._version = 1
         self._changed = asyncio.Event()

@@ -47,7 +47,7 @@ from typing import TypeVar, cast
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.entropy import random_id
-from segmentstore.runtime.files import File, FileSystem, LockHeldError, lock_file
+from segmentstore.runtime.files import File, FileSystem, LockHeldError, SystemFile, lock_file
 
 FORMAT_VERSION = 1
 LOCK_NAME = "lock"
@@ -215,6 +215,12 @@ class DataDirectory:
             )
 
         return await self._blocking(find)
+
+    @property
+    def lock_descriptor(self) -> int:
+        """Of a directory that is held, for processes that use it with this one: it is held until all have ended."""
+        assert isinstance(self._lock, SystemFile), f"no lock of the system path={self._path}"
+        return self._lock.descriptor
 
     async def close(self) -> None:
         """Give the directory to the next process. Idempotent."""

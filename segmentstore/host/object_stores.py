@@ -29,6 +29,7 @@ from segmentstore.runtime.thread_pool import FairThreadPool, Lane
 from tier2.object_stores.filesystem import FilesystemObjectStore
 from tier2.object_stores.lazy_object_store import LazyObjectStore
 from tier2.object_stores.memory import MemoryObjectStore
+from tier2.object_stores.shared_object_store import SharedObjectStore
 from tier2.object_stores.volumes import LateVolumes
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.volume_files import is_engine_directory
@@ -70,7 +71,9 @@ class Tier2Stores:
         threads: FairThreadPool,
         lanes: Sequence[Lane],
         readers: FairThreadPool,
+        volumes_socket: str = "",
     ) -> None:
+        """`volumes_socket`: where another process of this store answers for its volumes; empty: this one has them."""
         self._stores: list[ObjectStore]
         self._metrics: Callable[[], Mapping[str, float]] = dict
         self._complaints: Callable[[], Sequence[str]] = list
@@ -84,7 +87,9 @@ class Tier2Stores:
         else:
             assert directory is not None, "tier 2 in files without a data directory"
             path = directory.tier2_path
-            if place == "volumes":
+            if place == "volumes" and volumes_socket:
+                self._stores = [SharedObjectStore(volumes_socket)] * len(lanes)
+            elif place == "volumes":
                 volumes = LateVolumes(
                     path,
                     files=files,

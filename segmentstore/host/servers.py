@@ -8,6 +8,7 @@ Invariants:
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -57,6 +58,15 @@ class ServerAddresses:
     topics_grpc: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ServerSockets:
+    """Bound by another process, which keeps them: what connects while this one is away waits."""
+
+    http: Sequence[socket.socket]
+    """The first one is the address of the store, the second one that of this process."""
+    wire: socket.socket | None
+
+
 class Servers:
     """start() to listen, run() while serving, close() to end."""
 
@@ -77,11 +87,13 @@ class Servers:
         layout: SegmentLayout,
         cluster: NodeInCluster | None = None,
         store_calls: StoreCallAccess | None = None,
+        sockets: ServerSockets | None = None,
     ) -> None:
         """`cluster` is for a node of one; a process without it has all containers.
 
-        `store_calls` is for one too, whose controllers are other processes.
+        `store_calls` is for one too, whose controllers are other processes. `sockets`: None makes them by the settings.
         """
+        self._sockets = sockets
         self._settings = settings
         self._cluster = cluster
         self._process_metrics = process_metrics
@@ -188,7 +200,10 @@ class Servers:
 
     async def start(self) -> None:
         """Listen everywhere. Raises OSError or InvalidRequestError if an address is taken."""
-        if self._wire is not None:
+        sockets = self._sockets
+        if self._wire is not None and sockets is not None and sockets.wire is not None:
+            await self._wire.start_on(sockets.wire)
+        elif self._wire is not None:
             await self._wire.start(*split_address(self._settings.wire.address))
         if self._controller_server is not None:
             # From the start: calls wait for a controller that recovers, though not for ever.
@@ -197,7 +212,7 @@ class Servers:
             await self._kafka.start(*split_address(self._settings.kafka.address))
         if self._topics_over_grpc is not None:
             await self._topics_over_grpc.start()
-        await self._http.start()
+        await self._http.start(() if sockets is None else sockets.http)
 
     async def run(self) -> None:
         """The background work of the servers, until cancelled."""
@@ -288,7 +303,10 @@ class Servers:
     def _own_names(self) -> Sequence[str]:
         """By which other nodes address this one."""
         advertised = self._settings.http.advertised_address
-        return [split_address(advertised)[0]] if advertised else []
+        names = [split_address(advertised)[0]] if advertised else []
+        if self._sockets is not None:
+            names += [str(each.getsockname()[0]) for each in self._sockets.http]
+        return names
 
     def health(self) -> NodeHealth:
         """What `/health` says."""

@@ -14,8 +14,8 @@ Invariants:
 
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -35,7 +35,7 @@ from containers.segment_container import StreamSegmentContainer
 from segmentstore.cluster.cluster_view import ClusterView
 from segmentstore.cluster.node_session import NodeSession
 from segmentstore.codec.stream_names import is_of_internal_stream
-from segmentstore.contracts.cluster import Lease, NodeInCluster
+from segmentstore.contracts.cluster import ContainerLocations, Lease, NodeInCluster
 from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.cluster_access import cluster_place
@@ -54,7 +54,7 @@ from segmentstore.host.node_membership import NodeMembership
 from segmentstore.host.object_stores import S3_SCHEME, Tier2Stores, tier2_place
 from segmentstore.host.published_container import PublishedContainer
 from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads
-from segmentstore.host.servers import Servers
+from segmentstore.host.servers import Servers, ServerSockets
 from segmentstore.host.setting_sources import ResolvedSettings
 from segmentstore.host.settings import (
     ServiceSettings,
@@ -110,7 +110,7 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
         place = await _open_place(resolved, stack, outside)
         parts = await _open_parts(resolved, place, stack, outside)
         assignments = InProcessAssignmentSource(
-            container_count=place.identity.container_count,
+            containers=[ContainerId(number) for number in range(place.identity.container_count)],
             settings=resolved.settings.restart,
             on_kept_down=parts.keep_down,
             # No other process can have a log in this directory; one in BookKeeper goes to the process that asks last.
@@ -134,6 +134,101 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
             logs=parts.logs,
             data_directory=place.directory.path if place.directory else "",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreShare:
+    """What one of several processes has of a store whose data directory a parent holds for all of them."""
+
+    identity: DirectoryIdentity
+    containers: Collection[ContainerId]
+    locations: ContainerLocations
+    node_id: HostId
+    token: str
+    """What the controller shows to the other processes."""
+    volumes_socket: str
+    """Where the process that has the volumes answers; empty: Tier 2 is not in volumes."""
+    sockets: ServerSockets
+    complaints: Callable[[], Sequence[str]] = list
+    metrics: Callable[[], Mapping[str, float]] = dict
+
+
+@asynccontextmanager
+async def open_share(resolved: ResolvedSettings, share: StoreShare) -> AsyncIterator[Service]:
+    """As open_service(), in a process that a parent started for these containers alone."""
+    settings = resolved.settings
+    outside = _Outside()
+    async with AsyncExitStack() as stack:
+        directory = _data_directory(settings, outside)
+        place = _Place(directory, None, share.identity)
+        parts = await _open_parts(
+            resolved, place, stack, outside, volumes_socket=share.volumes_socket
+        )
+        assignments = InProcessAssignmentSource(
+            containers=share.containers, settings=settings.restart, on_kept_down=parts.keep_down
+        )
+        manager = ContainerManager(
+            host_id=share.node_id,
+            assignments=assignments,
+            registry=parts.registry,
+            # The parent gives a container to another process only when it has seen this one end.
+            create_container=partial(parts.containers.create, lease=OnlyProcess()),
+        )
+        yield Service(
+            store=parts.store,
+            registry=parts.registry,
+            manager=manager,
+            servers=parts.servers(
+                # The controller is beside the servers, and asks this process like any other.
+                replace(settings, controller=replace(settings.controller, address="off")),
+                outside,
+                complaints=lambda: [*assignments.complaints(), *share.complaints()],
+                metrics=share.metrics,
+                cluster=NodeInCluster(
+                    locations=share.locations,
+                    node_id=lambda: share.node_id,
+                    is_lease_valid=OnlyProcess().is_valid,
+                    serves=parts.registry.serves,
+                ),
+                store_calls=StoreCallAccess(
+                    token=share.token,
+                    containers=lambda number: parts.registry.get(ContainerId(number)),
+                ),
+                sockets=share.sockets,
+            ),
+            containers=parts.containers,
+            logs=parts.logs,
+            data_directory=directory.path,
+        )
+
+
+@asynccontextmanager
+async def open_volumes(resolved: ResolvedSettings) -> AsyncIterator[Tier2Stores]:
+    """The volumes alone, for the process that has them for others; opened by the first call, on exit closed."""
+    settings = resolved.settings
+    outside = _Outside()
+    with ExitStack() as threads:
+        writers = FairThreadPool(
+            thread_count=settings.tier2.worker_thread_count, name="tier2", niceness=_TIER2_NICENESS
+        )
+        threads.callback(writers.close)
+        readers = FairThreadPool(thread_count=_READ_THREADS, name="reads")
+        threads.callback(readers.close)
+        stores = Tier2Stores(
+            place="volumes",
+            settings=settings,
+            directory=_data_directory(settings, outside),
+            files=outside.files,
+            wall_clock=outside.wall_clock,
+            random=outside.random,
+            threads=writers,
+            lanes=[writers.lane()],
+            readers=readers,
+        )
+        try:
+            yield stores
+        finally:
+            await stores.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +399,7 @@ class _Parts:
         metrics: Callable[[], Mapping[str, float]] = dict,
         cluster: NodeInCluster | None = None,
         store_calls: StoreCallAccess | None = None,
+        sockets: ServerSockets | None = None,
     ) -> Servers:
         """`complaints` and `metrics`: of the assignment. `cluster` and `store_calls` are for a node of a cluster."""
         return Servers(
@@ -334,11 +430,17 @@ class _Parts:
             ),
             store_calls=store_calls,
             cluster=cluster,
+            sockets=sockets,
         )
 
 
 async def _open_parts(
-    resolved: ResolvedSettings, place: "_Place", stack: AsyncExitStack, outside: _Outside
+    resolved: ResolvedSettings,
+    place: "_Place",
+    stack: AsyncExitStack,
+    outside: _Outside,
+    *,
+    volumes_socket: str = "",
 ) -> _Parts:
     settings = resolved.settings
     count = place.identity.container_count
@@ -364,6 +466,7 @@ async def _open_parts(
         threads=storage_threads,
         lanes=storage_lanes,
         readers=read_threads,
+        volumes_socket=volumes_socket,
     )
     containers = ContainerFactory(
         settings=settings,
@@ -570,14 +673,7 @@ async def _open_place(
             random_id(outside.random), default_count, outside.wall_clock.now_ms()
         )
         return _Place(None, None, identity)
-    directory = DataDirectory(
-        _absolute(settings.store.data_directory),
-        files=outside.files,
-        executor=None,
-        random=outside.random,
-        wall_clock=outside.wall_clock,
-        process_id=os.getpid(),
-    )
+    directory = _data_directory(settings, outside)
     await directory.hold()
     stack.push_async_callback(directory.close)
     log_place = choose_log_place(
@@ -629,6 +725,17 @@ async def _open_node_place(
         wall_clock=outside.wall_clock,
     )
     return _Place(None, cluster, identity)
+
+
+def _data_directory(settings: ServiceSettings, outside: _Outside) -> DataDirectory:
+    return DataDirectory(
+        _absolute(settings.store.data_directory),
+        files=outside.files,
+        executor=None,
+        random=outside.random,
+        wall_clock=outside.wall_clock,
+        process_id=os.getpid(),
+    )
 
 
 def _needs_directory(place: str) -> bool:

@@ -55,6 +55,7 @@ _LEDGERS_PATH = "/ledgers"
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,/:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
 _NODE_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\s]+)+")
 
+_PROCESS_COUNT = re.compile(r"auto|[1-9][0-9]{0,2}")
 _NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*|")
 
 SettingValue: TypeAlias = int | float | str
@@ -208,6 +209,24 @@ class ClusterSettings:
     capacity_count: int = count(
         0, "Containers that a node takes at most; 0: any number.", minimum=0, maximum=1024
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesSettings:
+    """The processes that share the work of a store on one machine."""
+
+    count: str = text(
+        "1",
+        "Processes that share the containers, or auto: one for each core; may be another number at every start.",
+    )
+    status_address: str = text(
+        "127.0.0.1:0",
+        "HOST:PORT of /health and /metrics of the process that starts the others; port 0 takes any free one.",
+    )
+
+    @property
+    def is_several(self) -> bool:
+        return self.count != "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,6 +518,7 @@ class ServiceSettings:
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    processes: ProcessesSettings = field(default_factory=ProcessesSettings)
     tier1: Tier1Settings = field(default_factory=Tier1Settings)
     bookkeeper: BookKeeperSettings = field(default_factory=BookKeeperSettings)
     tier2: Tier2Settings = field(default_factory=Tier2Settings)
@@ -518,6 +538,7 @@ SECTIONS: tuple[type, ...] = (
     ControllerSettings,
     KafkaSettings,
     ClusterSettings,
+    ProcessesSettings,
     Tier1Settings,
     BookKeeperSettings,
     Tier2Settings,
@@ -596,6 +617,7 @@ def check_relations(settings: ServiceSettings) -> list[str]:
         "wire.address": settings.wire.address,
         "wire.advertised_address": settings.wire.advertised_address,
         "controller.address": settings.controller.address,
+        "processes.status_address": settings.processes.status_address,
         "kafka.address": settings.kafka.address,
         "kafka.advertised_address": settings.kafka.advertised_address,
         "kafka.grpc_address": settings.kafka.grpc_address,
@@ -614,6 +636,10 @@ def check_relations(settings: ServiceSettings) -> list[str]:
         for host in split_list(settings.http.hosts)
         if "/" in host or " " in host
     ]
+    if _PROCESS_COUNT.fullmatch(settings.processes.count) is None:
+        problems.append(
+            f"processes.count must be auto or a number from 1 to 999, not {settings.processes.count!r}"
+        )
     place = settings.tier2.place
     if place not in ("volumes", "filesystem", "memory") and not place.startswith("s3://"):
         problems.append(

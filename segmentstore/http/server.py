@@ -17,7 +17,8 @@ build_server() puts the parts together over a SegmentApi; HttpServer listens, an
   and then drops what is left. Commits that were submitted go on in the containers.
 """
 
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from random import Random
@@ -64,6 +65,8 @@ from segmentstore.http.whole_store import ContainerParts, ContainersHere, WholeS
 from segmentstore.runtime.clock import ClockWatch, WallClock
 from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.topics.topics import Topics
+
+_BACKLOG = 1024
 
 
 class _Runner(web.ServerRunner):
@@ -117,8 +120,8 @@ class HttpServer:
         host, port = self._runner.addresses[0][:2]
         return host, port
 
-    async def start(self) -> None:
-        """Listen. Raises OSError if the port is taken."""
+    async def start(self, listening: Sequence[socket.socket] = ()) -> None:
+        """Listen; on sockets that were bound for this server, if there are any. Raises OSError if the port is taken."""
         assert self._runner is None, "the server is started already"
         server = web.Server(
             self.router.handle,
@@ -141,8 +144,11 @@ class HttpServer:
         if self._others is not None:
             self._others.start()
         try:
-            site = web.TCPSite(runner, self._settings.host, self._settings.port, backlog=1024)
-            await site.start()
+            if not listening:
+                host, port = self._settings.host, self._settings.port
+                await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
+            for each in listening:
+                await web.SockSite(runner, each, backlog=_BACKLOG).start()
         except BaseException:
             await self.close()
             raise

@@ -276,6 +276,11 @@ class SystemFile:
             return False
         return True
 
+    @property
+    def descriptor(self) -> int:
+        """For a process that is started with it: a lock on this file is free when both have closed it."""
+        return self._descriptor
+
     def release(self) -> int:
         """Give the descriptor away: this object closes it no more."""
         self._close_pages()

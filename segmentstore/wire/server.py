@@ -7,6 +7,7 @@ connection, but not with the server: its clients come back.
 
 import asyncio
 import logging
+import socket
 from asyncio import Server
 from dataclasses import asdict
 from random import Random
@@ -33,6 +34,8 @@ from segmentstore.wire.store_calls import StoreCallAccess, StoreCalls
 from segmentstore.wire.table_commands import TableCommands
 
 _LOGGER = logging.getLogger(__name__)
+
+_BACKLOG = 1024
 
 
 class WireServer:
@@ -126,7 +129,15 @@ class WireServer:
         """Listen; port 0 lets the system choose. Raises OSError if the port is taken."""
         assert self._server is None, "the server is started already"
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: WireConnection(services=self._services), host, port, backlog=1024
+            lambda: WireConnection(services=self._services), host, port, backlog=_BACKLOG
+        )
+        self._tasks.start(self._run_ticks(), name="wire ticks")
+
+    async def start_on(self, listening: socket.socket) -> None:
+        """As start(), with a socket that was bound for this server."""
+        assert self._server is None, "the server is started already"
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: WireConnection(services=self._services), sock=listening, backlog=_BACKLOG
         )
         self._tasks.start(self._run_ticks(), name="wire ticks")
 

@@ -38,7 +38,9 @@ ZERO = ContainerId(0)
 
 
 def in_process(count: int = 4) -> InProcessAssignmentSource:
-    return InProcessAssignmentSource(container_count=count, settings=SETTINGS)
+    return InProcessAssignmentSource(
+        containers=[ContainerId(n) for n in range(count)], settings=SETTINGS
+    )
 
 
 def test_what_runs_converges_to_what_is_assigned() -> None:
@@ -275,7 +277,7 @@ def test_h42_a_container_that_another_process_took_is_taken_back_unless_its_log_
             )
 
         assignments = InProcessAssignmentSource(
-            container_count=2, settings=SETTINGS, gives_way=gives_way
+            containers=[ZERO, ContainerId(1)], settings=SETTINGS, gives_way=gives_way
         )
         host = start_host(assignments, fenced, 2)
         await host.manager.wait_until_settled()

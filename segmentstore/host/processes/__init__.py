@@ -1,0 +1,1 @@
+"""A store on one machine in several processes, which one parent starts, watches and restarts."""

@@ -1,0 +1,64 @@
+"""The process that has the volumes of a store of several processes, and answers for them to the others.
+
+Volumes are as in a store of one process, on the same disk in the same form, behind a socket.
+
+Invariants:
+
+- The volumes are opened by the first request, and closed when the process is told to end; the lock in their directory
+  keeps every other process away meanwhile.
+- Told to end it ends last, when those that flush into it have.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+
+from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.host.processes.channel import Channel
+from segmentstore.host.processes.orders import Orders
+from segmentstore.host.processes.parent_link import ParentLink
+from segmentstore.host.service_builder import open_volumes
+from segmentstore.host.serving import begin_serving
+from segmentstore.host.setting_sources import ResolvedSettings
+from tier2.object_stores.shared_object_store import ObjectStoreServer
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 5.0
+
+
+async def serve_volumes(
+    orders: Orders,  # noqa: ARG001  (which volumes, the settings say)
+    resolved: ResolvedSettings,
+    parent: socket.socket,
+    listening: Sequence[socket.socket],
+) -> None:
+    """Until SIGTERM, or the end of the parent."""
+    stopping = begin_serving(resolved.settings.shutdown.grace_seconds)
+    link = ParentLink(await Channel.over(parent), take=lambda _: None)
+    async with AsyncExitStack() as stack:
+        stack.callback(link.close)
+        volumes = await stack.enter_async_context(open_volumes(resolved))
+        server = ObjectStoreServer(volumes.of(ContainerId(0)))
+        stack.push_async_callback(server.close)
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(link.run(), name="parent")
+            await server.start(listening[0])
+            link.send({"up": {}})
+            telling = group.create_task(_tell_complaints(link, volumes.complaints), name="volumes")
+            await stopping.wait()
+            telling.cancel()
+            following.cancel()
+    logger.info("volumes closed")
+
+
+async def _tell_complaints(link: ParentLink, complaints: Callable[[], Sequence[str]]) -> None:
+    told: Sequence[str] = []
+    while True:
+        now = list(complaints())
+        if now != told:
+            link.send({"complaints": now})
+            told = now
+        await asyncio.sleep(_LOOK_SECONDS)

@@ -1,0 +1,319 @@
+"""An object store that one process has, for other processes of the machine: a server over it, and a store that asks it.
+
+What a process locks for itself, such as volumes, is used by several this way. They speak over a stream socket; who may
+connect to it is decided by the directory that the socket is in.
+
+A request and its answer have one form:
+
+    header length   u32, big endian
+    body length     u64, big endian
+    header          a JSON object, UTF-8
+    body            the content of an object, or nothing
+
+    request         verb, and of key, tag, start, length, prefix what the verb needs
+    answer          ok: true, and of tag, size what the verb gives; the body of a listing is a JSON array of [key, size]
+                    ok: false, error (the name of a class of `segmentstore/contracts/errors.py`), message, state
+
+Invariants:
+
+- A connection carries one request at a time; one whose exchange was not finished is never used again.
+- A request is done whole or not at all: its body is here before the store is asked.
+- What may be repeated (reads, listings, deletions, puts of immutable objects) is sent a second time, over a new
+  connection, if the first one breaks. A conditional put is never repeated (B4).
+- At most `connections_max` connections for each store that asks; more calls wait.
+- Both ends are the same program: there is no version.
+"""
+
+import asyncio
+import json
+import logging
+import socket
+import struct
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    InvalidRequestError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectLockedError,
+    ObjectNotFoundError,
+    SegmentStoreError,
+    StorageError,
+    StorageFullError,
+    StorageUnavailableError,
+)
+from segmentstore.contracts.identifiers import BufferView
+from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
+from segmentstore.runtime.task_set import TaskSet
+from tier2.object_stores.object_key import check_key, check_prefix, check_range
+
+logger = logging.getLogger(__name__)
+
+Field = str | int | bool
+
+_LENGTHS: Final = struct.Struct(">IQ")
+_HEADER_BYTES_MAX: Final = 1 << 20
+_BODY_BYTES_MAX: Final = 1 << 30
+"""No chunk and no manifest comes near; a longer one is no request of ours."""
+_STREAM_BYTES: Final = 1 << 20
+_ANSWER_SECONDS_MAX: Final = 60.0
+_ERRORS: Final = {
+    kind.__name__: kind
+    for kind in (
+        CorruptedDataError,
+        InvalidRequestError,
+        ObjectChangedError,
+        ObjectExistsError,
+        ObjectLockedError,
+        ObjectNotFoundError,
+        StorageError,
+        StorageFullError,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A request, or an answer."""
+
+    header: Mapping[str, Field]
+    body: bytes = b""
+
+    def text(self, name: str) -> str:
+        value = self.header[name]
+        assert isinstance(value, str), f"no text {name=} {value=}"
+        return value
+
+    def number(self, name: str) -> int:
+        value = self.header[name]
+        assert isinstance(value, int), f"no number {name=} {value=}"
+        return value
+
+
+class ObjectStoreServer:
+    """Answers from a store: start(), then close(). The store is its caller's."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._server: asyncio.Server | None = None
+        self._connections = TaskSet(on_failure=self._broke)
+
+    async def start(self, listening: socket.socket) -> None:
+        """Take connections from a socket that listens already. Raises OSError."""
+        assert self._server is None, "the server is started already"
+        self._server = await asyncio.start_unix_server(
+            self._connected, sock=listening, limit=_STREAM_BYTES
+        )
+
+    async def close(self) -> None:
+        """No new requests; connections end, and with them what waits for an answer. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            await self._connections.close()
+
+    def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
+        if self._server is None:
+            writer.close()
+            return
+        self._connections.start(self._serve(reader, writer), name="objects")
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        try:
+            with suppress(OSError, EOFError):
+                while True:
+                    request = await _receive(reader)
+                    await _send(writer, await self._answer(request))
+        finally:
+            writer.close()
+
+    async def _answer(self, request: Message) -> Message:
+        try:
+            return await self._do(request)
+        except StorageUnavailableError as error:
+            return _refusal(StorageUnavailableError, str(error), state=error.state)
+        except SegmentStoreError as error:
+            kind = next((each for each in type(error).__mro__ if each.__name__ in _ERRORS), None)
+            return _refusal(kind or StorageError, str(error))
+
+    async def _do(self, request: Message) -> Message:
+        store = self._store
+        match request.text("verb"):
+            case "put":
+                await store.put(request.text("key"), [memoryview(request.body)])
+            case "put_if_absent":
+                tag = await store.put_if_absent(request.text("key"), memoryview(request.body))
+                return Message({"ok": True, "tag": tag})
+            case "put_if_match":
+                tag = await store.put_if_match(
+                    request.text("key"), memoryview(request.body), request.text("tag")
+                )
+                return Message({"ok": True, "tag": tag})
+            case "get":
+                found = await store.get(request.text("key"))
+                return Message({"ok": True, "tag": found.tag}, found.content)
+            case "get_range":
+                content = await store.get_range(
+                    request.text("key"), request.number("start"), request.number("length")
+                )
+                return Message({"ok": True}, content)
+            case "size":
+                return Message({"ok": True, "size": await store.size(request.text("key"))})
+            case "delete":
+                await store.delete(request.text("key"))
+            case "list":
+                async with aclosing(store.list(request.text("prefix"))) as listing:
+                    objects = [(each.key, each.size) async for each in listing]
+                return Message({"ok": True}, json.dumps(objects, separators=(",", ":")).encode())
+            case verb:
+                raise InvalidRequestError(f"there is no such verb {verb=}")
+        return Message({"ok": True})
+
+    def _broke(self, failure: BaseException) -> None:
+        logger.error("a connection for objects broke by a fault of ours", exc_info=failure)
+
+
+class SharedObjectStore:
+    """An ObjectStore that asks the server behind a socket. Nothing is connected before the first call."""
+
+    def __init__(self, path: str, *, connections_max: int = 16) -> None:
+        """`path`: of the socket."""
+        self._path = path
+        self._free: list[tuple[StreamReader, StreamWriter]] = []
+        self._places = asyncio.Semaphore(connections_max)
+        self._closed = False
+
+    async def put(self, key: str, content: Sequence[BufferView]) -> None:
+        check_key(key)
+        await self._ask({"verb": "put", "key": key}, content)
+
+    async def put_if_absent(self, key: str, content: BufferView) -> str:
+        check_key(key)
+        header: dict[str, Field] = {"verb": "put_if_absent", "key": key}
+        return (await self._ask(header, [content], attempts=1)).text("tag")
+
+    async def put_if_match(self, key: str, content: BufferView, tag: str) -> str:
+        check_key(key)
+        header: dict[str, Field] = {"verb": "put_if_match", "key": key, "tag": tag}
+        return (await self._ask(header, [content], attempts=1)).text("tag")
+
+    async def get(self, key: str) -> VersionedObject:
+        check_key(key)
+        answer = await self._ask({"verb": "get", "key": key})
+        return VersionedObject(content=answer.body, tag=answer.text("tag"))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        check_key(key)
+        check_range(start, length)
+        header: dict[str, Field] = {
+            "verb": "get_range",
+            "key": key,
+            "start": start,
+            "length": length,
+        }
+        return (await self._ask(header)).body
+
+    async def size(self, key: str) -> int:
+        check_key(key)
+        return (await self._ask({"verb": "size", "key": key})).number("size")
+
+    async def delete(self, key: str) -> None:
+        check_key(key)
+        await self._ask({"verb": "delete", "key": key})
+
+    async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
+        check_prefix(prefix)
+        answer = await self._ask({"verb": "list", "prefix": prefix})
+        for key, size in json.loads(answer.body):
+            yield ObjectInfo(key=key, size=size)
+
+    async def close(self) -> None:
+        """Idempotent."""
+        self._closed = True
+        for _, writer in self._free:
+            writer.close()
+        self._free.clear()
+
+    async def _ask(
+        self, header: Mapping[str, Field], content: Sequence[BufferView] = (), *, attempts: int = 2
+    ) -> Message:
+        """The answer, if it is no refusal. Raises StorageError."""
+        if self._closed:
+            raise StorageUnavailableError("Tier 2 is closed", state="closed")
+        async with self._places:
+            for left in reversed(range(attempts)):
+                try:
+                    async with asyncio.timeout(_ANSWER_SECONDS_MAX):
+                        answer = await self._exchange(header, content, is_new=left < attempts - 1)
+                    break
+                except TimeoutError as error:
+                    raise StorageUnavailableError(
+                        "the process that has Tier 2 does not answer", state="unavailable"
+                    ) from error
+                except (OSError, EOFError) as error:
+                    if left:
+                        continue
+                    raise StorageUnavailableError(
+                        f"the process that has Tier 2 is gone: {error}", state="unavailable"
+                    ) from error
+        if answer.header["ok"]:
+            return answer
+        name, message = answer.text("error"), answer.text("message")
+        if name == StorageUnavailableError.__name__:
+            raise StorageUnavailableError(message, state=answer.text("state"))
+        raise _ERRORS.get(name, StorageError)(message)
+
+    async def _exchange(
+        self, header: Mapping[str, Field], content: Sequence[BufferView], *, is_new: bool
+    ) -> Message:
+        """`is_new`: over a new connection; what the others were connected to has ended."""
+        if is_new:
+            for _, writer in self._free:
+                writer.close()
+            self._free.clear()
+        if self._free:
+            reader, writer = self._free.pop()
+        else:
+            reader, writer = await asyncio.open_unix_connection(self._path, limit=_STREAM_BYTES)
+        try:
+            await _send(writer, Message(header), content)
+            answer = await _receive(reader)
+        except BaseException:
+            writer.transport.abort()
+            raise
+        if self._closed:
+            writer.close()
+        else:
+            self._free.append((reader, writer))
+        return answer
+
+
+def _refusal(kind: type[BaseException], message: str, *, state: str = "") -> Message:
+    return Message({"ok": False, "error": kind.__name__, "message": message, "state": state})
+
+
+async def _send(writer: StreamWriter, message: Message, content: Sequence[BufferView] = ()) -> None:
+    body = content or [message.body]
+    header = json.dumps(message.header, separators=(",", ":")).encode()
+    lengths = _LENGTHS.pack(len(header), sum(memoryview(each).nbytes for each in body))
+    writer.write(lengths + header)
+    for each in body:
+        # A transport may keep what it is given until it is sent, and the caller's buffer is another's by then.
+        if memoryview(each).nbytes:
+            writer.write(bytes(each))
+    await writer.drain()
+
+
+async def _receive(reader: StreamReader) -> Message:
+    """Raises OSError or EOFError when the connection has ended."""
+    lengths = await reader.readexactly(_LENGTHS.size)
+    header_length, body_length = _LENGTHS.unpack(lengths)
+    if header_length > _HEADER_BYTES_MAX or body_length > _BODY_BYTES_MAX:
+        raise ConnectionError(f"no message of ours header={header_length} body={body_length}")
+    header: dict[str, Field] = json.loads(await reader.readexactly(header_length))
+    return Message(header, await reader.readexactly(body_length) if body_length else b"")
