@@ -1,11 +1,11 @@
 """compose/ is written from what `make cluster` runs: no command, flag, variable, port or version is there by hand.
 
     Dockerfile               images: of the store, BookKeeper, the S3 server, the store with Spark
-    start/NAME.sh            what a container of that role runs, in Docker and in Kubernetes
+    start/<role>.sh          what a container of that role runs, in Docker and in Kubernetes
     compose.yaml             the cluster, Prometheus and Spark on one machine
     prometheus.yml           what Prometheus scrapes
     chart/values.yaml        roles, for the chart's templates, which are written by hand
-    systemd/NAME.service     the store in one process; a node and a controller of a cluster
+    systemd/<role>.service    the store in one process; a node and a controller of a cluster
 
 Invariants:
 

@@ -1,6 +1,6 @@
 """Units of systemd: a store in one process, and a node and a controller of a cluster.
 
-The store is installed in /opt/segmentstore. /etc/segmentstore/NAME.environment says HOST, of a cluster also NAME and
+The store is installed in /opt/segmentstore. /etc/segmentstore/<role>.environment says HOST, of a cluster also NAME and
 ZOOKEEPER (HOST:PORT,...), and what else the process is to have in its environment.
 """
 
