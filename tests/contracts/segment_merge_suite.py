@@ -4,6 +4,7 @@ Subclass SegmentMergeSuite and hand in a fixture `segments`. The tests speak the
 they look at the target's bytes, and at the sources: one that is merged is gone, any other is as it was.
 """
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
@@ -166,4 +167,17 @@ class SegmentMergeSuite:
         twice = [names[0], names[0], names[1], names[0]]
         lengths = await segments.merge_all(TARGET, twice, seal_sources=True)
         assert list(lengths) == [1, 1, 2, 1]
+        await assert_merged(segments, names, [0, 1])
+
+    @pytest.mark.parametrize("turns", range(12))
+    async def test_a_caller_that_leaves_and_comes_back_finds_each_source_once(
+        self, segments: SegmentApi, turns: int
+    ) -> None:
+        names = await prepared(segments, 2)
+        left = asyncio.create_task(segments.merge_all(TARGET, names, seal_sources=True))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        assert list(await segments.merge_all(TARGET, names, seal_sources=True)) == [1, 2]
         await assert_merged(segments, names, [0, 1])

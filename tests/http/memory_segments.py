@@ -178,6 +178,7 @@ class MemorySegments:
     ) -> int:
         into = self._find(target)
         if source not in self._segments and source in into.merged:
+            await self.barrier(into)
             return into.merged[source]
         from_ = self._find(source)
         if into.container_id != from_.container_id or into is from_:
@@ -196,10 +197,12 @@ class MemorySegments:
         if events is not None and all(update.key != EVENT_COUNT for update in attribute_updates):
             count = AttributeUpdate(EVENT_COUNT, events, AttributeUpdateType.ACCUMULATE)
             attribute_updates = [*attribute_updates, count]
-        length = await self.submit(into, bytes(from_.content), None, attribute_updates, seal=False)
-        into.merged[source] = length
-        await self.delete(source)
-        return length
+        merged = self.submit(into, bytes(from_.content), None, attribute_updates, seal=False)
+        if self._queue[-1].refusal is None:
+            # One operation, as in a container: a caller that leaves finds it done whole or not at all.
+            into.merged[source] = into.pending.length
+            self._remove(source)
+        return await merged
 
     async def merge_all(
         self, target: str, sources: Sequence[str], *, seal_sources: bool = False
@@ -213,6 +216,9 @@ class MemorySegments:
 
     async def delete(self, name: str) -> None:
         await asyncio.sleep(0)
+        self._remove(name)
+
+    def _remove(self, name: str) -> None:
         state = self._find(name)
         del self._segments[name]
         state.deleted = True

@@ -1,0 +1,639 @@
+"""Record batches, version 2: what Kafka's producers send, what a topic's partition stores, what consumers are given.
+
+A batch is a header of 61 bytes and records behind it. All numbers are big-endian.
+
+| at | type | field | remark |
+|---|---|---|---|
+| 0 | i64 | base offset | of the first record; the server writes it (`place_batch`); not in the checksum |
+| 8 | i32 | batch length | of what is behind this field: the size of the whole batch less 12 |
+| 12 | i32 | leader epoch | the server writes it; not in the checksum |
+| 16 | i8 | magic | 2; older formats have it in the same place |
+| 17 | u32 | checksum | CRC32C of every byte from 21 to the end, as they stand there: compressed |
+| 21 | i16 | attributes | bits 0-2 codec, 3 time of the append, 4 transactional, 5 control, 6 delete horizon |
+| 23 | i32 | last offset delta | next offset = base offset + this + 1; stays when records between are removed |
+| 27 | i64 | base timestamp | Unix milliseconds; what the records' times are counted from |
+| 35 | i64 | max timestamp | the highest of the records; with bit 3 every record's: the time of the append |
+| 43 | i64 | producer id | -1: none, and the next two fields mean nothing |
+| 51 | i16 | producer epoch | |
+| 53 | i32 | base sequence | of the first record; 0 follows 2**31 - 1 |
+| 57 | i32 | record count | |
+| 61 | | records | one behind the other, compressed together if a codec is set |
+
+    record     length            number            of what follows
+               attributes        i8, 0
+               timestamp delta   number            from the base timestamp
+               offset delta      number            from the base offset
+               key length        number, -1: null  then the key
+               value length      number, -1: null  then the value
+               header count      number            for each: name length, name, value length (-1: null), value
+
+    number     zigzag varint: 0, -1, 1, -2 ... become 0, 1, 2, 3 ..., 7 bits in each byte, the lowest first
+
+| codec | behind the header |
+|---|---|
+| 1 gzip | members of gzip |
+| 2 snappy | one raw block; or a stream of xerial: `82 SNAPPY 00`, i32, i32, then {i32 length, raw block} |
+| 3 lz4 | frames of LZ4 |
+| 4 zstd | frames of zstd, with or without their sizes |
+
+Invariants:
+
+- What the server rewrites lies outside of the checksum, so that a batch is placed without a look at its records.
+- The checksum covers every record, and every field of the header but the base offset, the length, the leader epoch and
+  the magic; `check_batch` proves the length and the magic by themselves. So every flipped bit of a batch is found, but
+  in the two fields that the server writes.
+- Bytes that are no batch raise BatchError, never another error. What is decompressed is bounded.
+"""
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Final, TypeAlias
+
+import cramjam
+import lz4.frame
+import zstandard
+from crc32c import crc32c
+
+BatchBytes: TypeAlias = bytes | bytearray | memoryview
+
+BATCH_HEADER_BYTES: Final = 61
+DECODED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of the records of one batch behind decompression, unless a caller says otherwise."""
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+assert _HEADER.size == BATCH_HEADER_BYTES, f"batch header bytes={_HEADER.size}"
+_BASE_OFFSET: Final = struct.Struct(">q")
+_LEADER_EPOCH: Final = struct.Struct(">i")
+_LENGTH: Final = struct.Struct(">i")
+_CHECKSUM: Final = struct.Struct(">I")
+_ATTRIBUTES: Final = struct.Struct(">h")
+_TIMESTAMP: Final = struct.Struct(">q")
+
+NO_LEADER_EPOCH: Final = -1
+"""Consumers take it for "there are no epochs here", and do not try to compare them."""
+
+_LEADER_EPOCH_AT: Final = 12
+_BEFORE_LENGTH_ENDS: Final = 12
+_MAGIC_AT: Final = 16
+_CHECKSUM_AT: Final = 17
+_CHECKED_FROM: Final = 21
+_MAX_TIMESTAMP_AT: Final = 35
+
+_MAGIC: Final = 2
+_CODEC_BITS: Final = 0b111
+_APPEND_TIME_BIT: Final = 1 << 3
+_TRANSACTIONAL_BIT: Final = 1 << 4
+_CONTROL_BIT: Final = 1 << 5
+
+_VARINT_BYTES_MAX: Final = 10
+_SEQUENCE_END: Final = 1 << 31
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_BYTES: Final = 16
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024
+_CODEC_ERRORS: Final = (
+    zlib.error,
+    RuntimeError,  # lz4
+    EOFError,
+    cramjam.DecompressionError,
+    zstandard.ZstdError,
+)
+_ZSTD_WINDOW_BYTES_MAX: Final = 128 * 1024 * 1024
+"""What zstd's own command takes without being asked to."""
+
+
+class BatchProblem(Enum):
+    """Why some bytes are refused as a batch."""
+
+    CORRUPT = "corrupt"
+    """The checksum does not match: sent again, the batch may be whole."""
+    INVALID = "invalid"
+    """The bytes contradict themselves."""
+    OLD_FORMAT = "old_format"
+    """A message set of the versions 0 or 1."""
+    UNKNOWN_COMPRESSION = "unknown_compression"
+
+
+class BatchError(ValueError):
+    """Some bytes are no batch, or its records cannot be read. The message says where they stop making sense."""
+
+    def __init__(self, problem: BatchProblem, message: str) -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
+class Compression(IntEnum):
+    """The codec of a batch. Persistent: never renumber."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class TimestampType(IntEnum):
+    """Whose clock the times of a batch are of. Persistent: never renumber."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """The header of one batch."""
+
+    base_offset: int
+    size: int
+    """Bytes of the whole batch, the header with them."""
+    leader_epoch: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def compression(self) -> Compression:
+        """Raises BatchError for a codec that does not exist; check_batch() has looked."""
+        return _compression_of(self.attributes)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType(bool(self.attributes & _APPEND_TIME_BIT))
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL_BIT)
+
+    @property
+    def has_producer(self) -> bool:
+        """Whether producer epoch and base sequence mean something."""
+        return self.producer_id >= 0
+
+    @property
+    def next_offset(self) -> int:
+        """Of the record that follows the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the last record."""
+        return add_to_sequence(self.base_sequence, self.last_offset_delta)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of a topic. A null value under a key is a tombstone: the key has no value any more."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    """Names and values, in the order they were given; names may repeat."""
+
+
+def add_to_sequence(sequence: int, count: int) -> int:
+    """The sequence number `count` records behind `sequence`: 0 follows 2**31 - 1."""
+    return (sequence + count) % _SEQUENCE_END
+
+
+def parse_header(data: BatchBytes, at: int = 0) -> BatchHeader:
+    """The header of the batch that begins at `at`; its records may be missing.
+
+    Raises BatchError: INVALID for fewer bytes or a length that no batch has, OLD_FORMAT.
+    """
+    if len(data) - at <= _MAGIC_AT:
+        raise BatchError(
+            BatchProblem.INVALID, f"too short for a batch at={at} length={len(data) - at}"
+        )
+    magic = data[at + _MAGIC_AT]
+    if magic != _MAGIC:
+        raise BatchError(
+            BatchProblem.OLD_FORMAT if magic < _MAGIC else BatchProblem.INVALID,
+            f"no batch of version 2 begins here at={at} magic={magic}",
+        )
+    if len(data) - at < BATCH_HEADER_BYTES:
+        raise BatchError(
+            BatchProblem.INVALID,
+            f"too short for a batch's header at={at} length={len(data) - at}",
+        )
+    (
+        base_offset,
+        length,
+        leader_epoch,
+        _magic,
+        _checksum,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    ) = _HEADER.unpack_from(data, at)
+    size = length + _BEFORE_LENGTH_ENDS
+    if size < BATCH_HEADER_BYTES:
+        raise BatchError(
+            BatchProblem.INVALID, f"a batch is shorter than its header at={at} size={size}"
+        )
+    return BatchHeader(
+        base_offset,
+        size,
+        leader_epoch,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+
+
+def check_batch(data: BatchBytes) -> BatchHeader:
+    """The header of `data`, which is exactly one batch as a producer sends it, and whose checksum matches.
+
+    The records themselves are not looked at: the checksum says that they are what the producer sent. Raises BatchError.
+    """
+    header = _proved_header(data)
+    if header.last_offset_delta != header.record_count - 1:
+        raise BatchError(
+            BatchProblem.INVALID,
+            f"offsets of a batch do not follow one another record_count={header.record_count}"
+            f" last_offset_delta={header.last_offset_delta}",
+        )
+    if header.has_producer and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise BatchError(
+            BatchProblem.INVALID,
+            f"a producer has no epoch or no sequence producer_id={header.producer_id}"
+            f" producer_epoch={header.producer_epoch} base_sequence={header.base_sequence}",
+        )
+    return header
+
+
+def place_batch(batch: bytearray, base_offset: int, *, leader_epoch: int = NO_LEADER_EPOCH) -> None:
+    """Writes the two fields that are the server's. The checksum stays right."""
+    _BASE_OFFSET.pack_into(batch, 0, base_offset)
+    _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
+
+
+def stamp_append_time(batch: bytearray, now_ms: int) -> None:
+    """Makes `now_ms` the time of every record of the batch, and its checksum right again. Records stay as they are."""
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, _CHECKED_FROM)
+    _ATTRIBUTES.pack_into(batch, _CHECKED_FROM, attributes | _APPEND_TIME_BIT)
+    _TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, now_ms)
+    _write_checksum(batch)
+
+
+def encode_batch(
+    records: Sequence[Record],
+    *,
+    compression: Compression = Compression.NONE,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> bytes:
+    """One batch of the records, which get the offsets from `base_offset` on, whatever their own say.
+
+    Raises ValueError without records, or if a number does not fit its field.
+    """
+    if not records:
+        raise ValueError("a batch has at least one record")
+    base_timestamp = records[0].timestamp_ms
+    content = bytearray()
+    for delta, record in enumerate(records):
+        _append_record(content, record, delta, record.timestamp_ms - base_timestamp)
+    body = _compress(content, compression)
+    attributes = compression | is_transactional * _TRANSACTIONAL_BIT | is_control * _CONTROL_BIT
+    try:
+        header = _HEADER.pack(
+            base_offset,
+            BATCH_HEADER_BYTES - _BEFORE_LENGTH_ENDS + len(body),
+            leader_epoch,
+            _MAGIC,
+            0,
+            attributes,
+            len(records) - 1,
+            base_timestamp,
+            max(record.timestamp_ms for record in records),
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            len(records),
+        )
+    except struct.error as error:
+        raise ValueError(f"a number does not fit a batch's header: {error}") from error
+    batch = bytearray(header)
+    batch += body
+    _write_checksum(batch)
+    return bytes(batch)
+
+
+def decode_batch(data: BatchBytes, *, bytes_max: int = DECODED_BYTES_MAX) -> list[Record]:
+    """The records of exactly one batch, whose checksum is proved. The markers of a control batch are records as well.
+
+    Records between may have been removed: offsets grow, up to the last one that the header names. `bytes_max` bounds
+    what the records take behind decompression. Raises BatchError.
+    """
+    header = _proved_header(data)
+    with memoryview(data) as view, view[BATCH_HEADER_BYTES:] as body:
+        content = _decompress(body, header.compression, bytes_max)
+    cursor = _Cursor(content)
+    append_time = (
+        header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
+    )
+    records: list[Record] = []
+    last_delta = -1
+    for _ in range(header.record_count):
+        delta, record = cursor.record(header, append_time)
+        if not last_delta < delta <= header.last_offset_delta:
+            raise cursor.damaged(f"offsets do not grow delta={delta} last_delta={last_delta}")
+        last_delta = delta
+        records.append(record)
+    if not cursor.at_end():
+        raise cursor.damaged("bytes follow the last record")
+    return records
+
+
+def _proved_header(data: BatchBytes) -> BatchHeader:
+    """Of exactly one batch whose checksum matches. Raises BatchError."""
+    header = parse_header(data)
+    if header.size != len(data):
+        raise BatchError(
+            BatchProblem.INVALID,
+            f"not exactly one batch size={header.size} length={len(data)}",
+        )
+    (checksum,) = _CHECKSUM.unpack_from(data, _CHECKSUM_AT)
+    actual = _checksum_of(data)
+    if actual != checksum:
+        raise BatchError(
+            BatchProblem.CORRUPT,
+            f"a batch fails its checksum expected={checksum:#010x} actual={actual:#010x}",
+        )
+    if header.record_count < 1 or header.last_offset_delta < 0:
+        raise BatchError(
+            BatchProblem.INVALID,
+            f"a batch has no records record_count={header.record_count}"
+            f" last_offset_delta={header.last_offset_delta}",
+        )
+    _compression_of(header.attributes)
+    return header
+
+
+def _checksum_of(batch: BatchBytes) -> int:
+    with memoryview(batch) as view, view[_CHECKED_FROM:] as checked:
+        checksum: int = crc32c(checked)
+    return checksum
+
+
+def _write_checksum(batch: bytearray) -> None:
+    _CHECKSUM.pack_into(batch, _CHECKSUM_AT, _checksum_of(batch))
+
+
+def _compression_of(attributes: int) -> Compression:
+    codec = attributes & _CODEC_BITS
+    if codec > Compression.ZSTD:
+        raise BatchError(BatchProblem.UNKNOWN_COMPRESSION, f"a codec does not exist codec={codec}")
+    return Compression(codec)
+
+
+def _append_record(content: bytearray, record: Record, delta: int, time_delta: int) -> None:
+    body = bytearray(1)
+    _append_number(body, time_delta)
+    _append_number(body, delta)
+    _append_counted(body, record.key)
+    _append_counted(body, record.value)
+    _append_number(body, len(record.headers))
+    for name, value in record.headers:
+        _append_counted(body, name.encode())
+        _append_counted(body, value)
+    _append_number(content, len(body))
+    content += body
+
+
+def _append_counted(content: bytearray, data: bytes | None) -> None:
+    if data is None:
+        content.append(1)
+        return
+    _append_number(content, len(data))
+    content += data
+
+
+def _append_number(content: bytearray, value: int) -> None:
+    rest = value << 1 if value >= 0 else (-value << 1) - 1
+    if rest >> 64:
+        raise ValueError(f"a number has more than 64 bits value={value}")
+    while rest >= 0x80:
+        content.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    content.append(rest)
+
+
+class _Cursor:
+    """A place in the records of one batch, as they are behind decompression."""
+
+    __slots__ = ("_content", "_position")
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._position = 0
+
+    def at_end(self) -> bool:
+        return self._position == len(self._content)
+
+    def record(self, header: BatchHeader, append_time: int | None) -> tuple[int, Record]:
+        """The next record, and its offset's distance from the base offset."""
+        length = self._number()
+        end = self._position + length
+        if length < 0 or end > len(self._content):
+            raise self.damaged(f"a record ends outside of its batch length={length}")
+        self._position += 1  # attributes: no bit of them has a meaning
+        timestamp = header.base_timestamp + self._number()
+        delta = self._number()
+        key = self._counted()
+        value = self._counted()
+        count = self._number()
+        if not 0 <= count <= length:
+            raise self.damaged(f"no count of headers count={count}")
+        headers = tuple([self._header() for _ in range(count)])
+        if self._position != end:
+            raise self.damaged(f"a record's length does not match its fields end={end}")
+        if append_time is not None:
+            timestamp = append_time
+        return delta, Record(header.base_offset + delta, timestamp, key, value, headers)
+
+    def _header(self) -> tuple[str, bytes | None]:
+        name = self._counted()
+        if name is None:
+            raise self.damaged("a header has no name")
+        try:
+            return name.decode(), self._counted()
+        except UnicodeDecodeError as error:
+            raise self.damaged(f"a header's name is not UTF-8 name={name!r}") from error
+
+    def _counted(self) -> bytes | None:
+        length = self._number()
+        if length < 0:
+            if length == -1:
+                return None
+            raise self.damaged(f"a length is negative length={length}")
+        start = self._position
+        end = start + length
+        if end > len(self._content):
+            raise self.damaged(f"a field ends outside of its batch length={length}")
+        self._position = end
+        return self._content[start:end]
+
+    def _number(self) -> int:
+        content, start = self._content, self._position
+        rest = 0
+        for place in range(start, min(start + _VARINT_BYTES_MAX, len(content))):
+            byte = content[place]
+            rest |= (byte & 0x7F) << 7 * (place - start)
+            if byte < 0x80:
+                if rest >> 64:
+                    break
+                self._position = place + 1
+                return (rest >> 1) ^ -(rest & 1)
+        raise self.damaged("no number")
+
+    def damaged(self, why: str) -> BatchError:
+        return BatchError(BatchProblem.INVALID, f"{why} position={self._position}")
+
+
+def _compress(content: bytearray, compression: Compression) -> bytes:
+    match compression:
+        case Compression.NONE:
+            return bytes(content)
+        case Compression.GZIP:
+            return zlib.compress(content, wbits=zlib.MAX_WBITS | 16)
+        case Compression.SNAPPY:
+            return _compress_xerial(content)
+        case Compression.LZ4:
+            compressed: bytes = lz4.frame.compress(content)
+            return compressed
+        case Compression.ZSTD:
+            return zstandard.compress(content)
+
+
+def _compress_xerial(content: bytearray) -> bytes:
+    """The framing that every client reads: the raw block is read by fewer."""
+    pieces: list[bytes] = [_XERIAL_MAGIC, struct.pack(">ii", 1, 1)]
+    with memoryview(content) as view:
+        for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+            block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+            pieces += (struct.pack(">i", len(block)), block)
+    return b"".join(pieces)
+
+
+def _decompress(body: memoryview, compression: Compression, bytes_max: int) -> bytes:
+    """Raises BatchError for what the codec does not read, and for more than `bytes_max` bytes."""
+    try:
+        content = _decompress_by(compression, body, bytes_max)
+    except _CODEC_ERRORS as error:
+        raise BatchError(
+            BatchProblem.INVALID,
+            f"the records of a batch cannot be decompressed codec={compression.name}: {error}",
+        ) from error
+    if len(content) > bytes_max:
+        raise _too_long(bytes_max)
+    return content
+
+
+def _decompress_by(compression: Compression, body: memoryview, bytes_max: int) -> bytes:
+    """One byte more than `bytes_max` if there are more."""
+    match compression:
+        case Compression.NONE:
+            return bytes(body)
+        case Compression.GZIP:
+            return _decompress_gzip(body, bytes_max)
+        case Compression.SNAPPY:
+            return _decompress_snappy(body, bytes_max)
+        case Compression.LZ4:
+            return _decompress_lz4(body, bytes_max)
+        case Compression.ZSTD:
+            return _decompress_zstd(body, bytes_max)
+
+
+def _too_long(bytes_max: int) -> BatchError:
+    return BatchError(
+        BatchProblem.INVALID, f"the records of a batch are too long bytes_max={bytes_max}"
+    )
+
+
+def _decompress_gzip(body: memoryview, bytes_max: int) -> bytes:
+    pieces: list[bytes] = []
+    room = bytes_max + 1
+    rest = bytes(body)
+    while rest and room > 0:
+        member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        pieces.append(member.decompress(rest, room))
+        room -= len(pieces[-1])
+        if not member.eof and room > 0:
+            raise EOFError("the end is missing")
+        rest = member.unused_data
+    return b"".join(pieces)
+
+
+def _decompress_lz4(body: memoryview, bytes_max: int) -> bytes:
+    pieces: list[bytes] = []
+    room = bytes_max + 1
+    rest = bytes(body)
+    while rest and room > 0:
+        frame = lz4.frame.LZ4FrameDecompressor()
+        pieces.append(frame.decompress(rest, max_length=room))
+        room -= len(pieces[-1])
+        if not frame.eof and room > 0:
+            raise EOFError("the end is missing")
+        rest = frame.unused_data or b""
+    return b"".join(pieces)
+
+
+def _decompress_zstd(body: memoryview, bytes_max: int) -> bytes:
+    """An end that is missing shows as records that are."""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
+    with decompressor.stream_reader(body, read_across_frames=True) as reader:
+        return reader.read(bytes_max + 1)
+
+
+def _decompress_snappy(body: memoryview, bytes_max: int) -> bytes:
+    if bytes(body[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _decompress_block(body, bytes_max)
+    pieces: list[bytes] = []
+    room = bytes_max
+    at = _XERIAL_HEADER_BYTES
+    while at < len(body):
+        if len(body) - at < _LENGTH.size:
+            raise EOFError("the length of a block is cut")
+        (length,) = _LENGTH.unpack_from(body, at)
+        at += _LENGTH.size
+        if not 0 < length <= len(body) - at:
+            raise EOFError(f"a block ends outside of its batch length={length}")
+        pieces.append(_decompress_block(body[at : at + length], room))
+        room -= len(pieces[-1])
+        at += length
+    return b"".join(pieces)
+
+
+def _decompress_block(block: memoryview, bytes_max: int) -> bytes:
+    """One raw block, whose length stands in front: looked at before there is memory for it."""
+    if cramjam.snappy.decompress_raw_len(block) > bytes_max:
+        raise _too_long(bytes_max)
+    return bytes(cramjam.snappy.decompress_raw(block))
