@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import yaml
 
-from segmentstore.demo.cluster_roles import CLUSTER_ROLES
+from segmentstore.demo.cluster_roles import CLUSTER_ROLES, TIER2
 from segmentstore.demo.s3_gateway import built_gateway
 from tier1.bookkeeper import jars
 
@@ -122,13 +122,15 @@ class Service:
 
 
 async def started(services: Mapping[str, Service]) -> None:
-    """Start all of them in their order. Raises TimeoutError, RuntimeError for one that ended with an error."""
+    """Start all of them in their order, and again what ends with an error. Raises TimeoutError."""
     running: set[str] = set()
     async with asyncio.timeout(_READY_SECONDS_MAX):
         while not all(_is_there(each) for each in services.values()):
             for each in services.values():
                 if code := each.has_ended():
-                    raise RuntimeError(f"{each.name} ended with {code}")
+                    # As `restart` asks of Docker.
+                    print("again", each.name, f"ended with {code}", flush=True)  # noqa: T201
+                    each.start()
                 is_due = all(
                     other in running
                     and (
@@ -183,16 +185,18 @@ def inside(directory: Path) -> int:
 
 def _asked(services: Mapping[str, Service]) -> int:
     place = f"bookkeeper://zookeeper:{CLUSTER_ROLES.zookeeper.ports['port']}/ledgers"
-    node = services["node0"]
+    node, worker = services["node0"], services["spark-worker0"]
+    controller = f"tcp://{services['controller0'].address}:{CLUSTER_ROLES.controller.ports['grpc']}"
     steps = (
-        ("segmentstore", "cluster", "check", "--cluster", place),
-        ("segmentstore", "cluster", "nodes", "--cluster", place),
-        ("python", "-c", _APPEND_AND_READ, services["node0"].address, services["node2"].address),
-        ("python", "-c", _SPARK_WORKERS),
+        (node, "segmentstore", "cluster", "check", "--cluster", place),
+        (node, "segmentstore", "cluster", "nodes", "--cluster", place),
+        (node, "python", "-c", _APPEND_AND_READ, node.address, services["node2"].address),
+        (node, "segmentstore", "scope", "create", "plant", "--controller", controller),
+        (worker, "python", "-c", _SPARK_JOB, worker.address, controller, TIER2),
     )
-    for step in steps:
-        done = node.run(*step)
-        print(done.stdout, done.stderr, flush=True)  # noqa: T201
+    for service, *step in steps:
+        done = service.run(*step)
+        print(done.stdout, done.stderr[-3000:], flush=True)  # noqa: T201
         if done.returncode:
             return done.returncode
     return 0
@@ -200,17 +204,31 @@ def _asked(services: Mapping[str, Service]) -> int:
 
 _APPEND_AND_READ: Final = """
 import sys, urllib.request as r
-first, second = (f"http://{host}:9091/v1/stream/compose/hello" for host in sys.argv[1:])
-r.urlopen(r.Request(first, method="PUT"))
-r.urlopen(r.Request(first, method="POST", data=b"hello"))
-assert r.urlopen(second).read() == b"hello"
+first, second = (f"http://{host}:9091/v1/segments/compose/hello" for host in sys.argv[1:])
+r.urlopen(r.Request(first + "/create", method="PUT"))
+r.urlopen(r.Request(first + "/append", method="POST", data=b"hello"))
+assert r.urlopen(second + "/read").read() == b"hello"
 print("appended at one node, read at another")
 """
-_SPARK_WORKERS: Final = """
-import json, urllib.request as r
+_SPARK_JOB: Final = """
+import json, sys, urllib.request as r
+from pyspark.sql import SparkSession
+address, controller, tier2 = sys.argv[1:]
 state = json.load(r.urlopen("http://spark-master:8080/json/"))
 assert state["aliveworkers"] == 2, state
-print("Spark has two workers")
+spark = (SparkSession.builder.master("spark://spark-master:7077").config("spark.driver.host", address)
+    .config("spark.executor.memory", "512m").config("spark.ui.enabled", "false").getOrCreate())
+from pyspark_segmentstore import DefaultSource
+spark.dataSource.register(DefaultSource)
+rows = spark.range(1000).selectExpr("concat('sensor-', id % 12) AS key", "string(id) AS value")
+(rows.repartition(4).write.format("segmentstore").mode("append").option("controller", controller)
+    .option("stream", "plant/readings").option("createIfMissing", "true").option("segments", "4")
+    .option("txnAppId", "compose").option("txnVersion", "1").save())
+found = (spark.read.format("segmentstore").option("tier2", tier2).option("controller", controller)
+    .option("stream", "plant/readings").load())
+values = sorted(int(row[0]) for row in found.select(found.value.cast("string")).collect())
+assert values == list(range(1000)), len(values)
+print("Spark's two workers wrote 1,000 events, and read them again")
 """
 
 
