@@ -14,7 +14,7 @@ HTTP ?= 127.0.0.1:9091
 WIRE ?= 127.0.0.1:12345
 CONTROLLER ?= 127.0.0.1:9090
 
-.PHONY: help setup run test lint types unit simulation integration bookkeeper bookies bookies-down cluster cluster-status cluster-down demo demo-spark bench bench-peers sim soak replay clean
+.PHONY: help setup run test lint types unit simulation integration bookkeeper bookies bookies-down cluster cluster-status cluster-down demo demo-spark bench bench-peers sim soak replay compose clean
 
 help:
 	@echo "make run                serve ./$(DATA) on http://$(HTTP)"
@@ -33,6 +33,7 @@ help:
 	@echo "make replay SEED=7      one seed again, with its trace"
 	@echo "make soak SEEDS=1000 FROM=100000     every other test that draws from seeds, on so many other seeds"
 	@echo "make soak TESTS=tests/controller     some of them"
+	@echo "make compose            write what compose/ takes from what 'make cluster' runs; see compose/README.md"
 
 setup: $(TESTABLE)
 
@@ -136,6 +137,10 @@ soak: setup
 replay: setup
 	@test -n "$(SEED)" || { echo "usage: make replay SEED=7"; exit 2; }
 	@$(BIN)/python -m tests.sim.run --seed $(SEED) --verbose
+
+# What compose/ has of commands, ports and versions comes from what `make cluster` runs.
+compose: $(SERVABLE)
+	@$(BIN)/python -m segmentstore.demo.deployment write compose
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info

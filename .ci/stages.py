@@ -96,7 +96,9 @@ TOOLS = {
     "javac": _JAVA_CLIENT,
     "mvn": f"{_JAVA_CLIENT}, {_BOOKKEEPER}, and {_KAFKA_TOOLS},",
     "go": "a real S3 server (tests/tier2/object_stores/s3/test_real_server.py), "
+    "the schema of Compose (tests/demo/test_deployment_checks.py), "
     "and porcupine beside our checker of histories (tests/linearizability/test_porcupine.py),",
+    "systemd-analyze": "systemd's own check of its units (tests/demo/test_deployment_checks.py)",
 }
 
 

@@ -49,12 +49,8 @@ from typing import Final
 
 from segmentstore.cli.output import print_rows
 from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
-from segmentstore.demo.s3_gateway import (
-    REGION,
-    built_gateway,
-    gateway_command,
-    gateway_environment,
-)
+from segmentstore.demo.cluster_roles import CLUSTER_ROLES, PLACE, TIER2, ClusterRoles
+from segmentstore.demo.s3_gateway import built_gateway
 from segmentstore.runtime.local_processes import (
     LOOPBACK,
     LocalProcess,
@@ -62,13 +58,10 @@ from segmentstore.runtime.local_processes import (
     is_listening,
     start_process,
 )
+from segmentstore.runtime.process_role import Place, ProcessRole
 from tier1.bookkeeper.jars import Part, build, is_built
-from tier1.bookkeeper.local_ensemble import LEDGERS_PATH, LocalEnsemble, Server
+from tier1.bookkeeper.local_ensemble import EnsembleRoles, LocalEnsemble, Server
 
-ACCESS_KEY: Final = "local-cluster"
-SECRET_KEY: Final = "not-a-secret-on-loopback"
-BUCKET: Final = "cluster"
-TIER2: Final = f"s3://{BUCKET}/tier2"
 ZOOKEEPER: Final = "zookeeper"
 S3: Final = "s3"
 _PACKAGE: Final = Path(__file__).parents[2]
@@ -88,11 +81,11 @@ class ClusterNotReadyError(SegmentStoreError):
 class ClusterPlan:
     """What never changes in a cluster of one directory."""
 
-    nodes: int = 3
-    controllers: int = 2
-    bookies: int = 4
-    containers: int = 6
-    bookie_heap_megabytes: int = 160
+    nodes: int = CLUSTER_ROLES.node.count
+    controllers: int = CLUSTER_ROLES.controller.count
+    bookies: int = CLUSTER_ROLES.bookie.count
+    containers: int = int(CLUSTER_ROLES.node.sizes["containers"])
+    bookie_heap_megabytes: int = int(CLUSTER_ROLES.bookie.sizes["heap"])
     settings: Sequence[str] = field(default_factory=tuple)
     """NAME=VALUE, of nodes and controllers."""
 
@@ -125,8 +118,15 @@ class ClusterProcess:
 class LocalCluster:
     """The cluster of one directory. up() starts what does not run, down() ends it all."""
 
-    def __init__(self, directory: Path, plan: ClusterPlan | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        plan: ClusterPlan | None = None,
+        *,
+        roles: ClusterRoles = CLUSTER_ROLES,
+    ) -> None:
         """`plan`: of a new directory; what was planned before counts."""
+        self._roles = roles
         self.directory = directory.resolve()
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / "plan.json"
@@ -134,7 +134,7 @@ class LocalCluster:
             if path.exists():
                 self.plan = ClusterPlan(**json.loads(path.read_text()))
             else:
-                self.plan = plan or ClusterPlan()
+                self.plan = plan or _plan_of(roles)
                 self._write([self._planned(*each) for each in _names(self.plan)])
                 _replace(path, json.dumps(asdict(self.plan), indent=2) + "\n")
 
@@ -145,8 +145,7 @@ class LocalCluster:
     @property
     def place(self) -> str:
         """Of Tier 1, as nodes, controllers and `segmentstore cluster` take it."""
-        port = self.of(ZOOKEEPER).port
-        return f"bookkeeper://{LOOPBACK}:{port}{LEDGERS_PATH}"
+        return PLACE.format_map(self._servers())
 
     @property
     def s3_url(self) -> str:
@@ -174,12 +173,7 @@ class LocalCluster:
 
     def environment(self) -> Mapping[str, str]:
         """What a process needs besides our own to reach the S3 server."""
-        return {
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            "AWS_DEFAULT_REGION": REGION,
-            "SEGMENTSTORE_S3_ENDPOINT_URL": self.s3_url,
-        }
+        return self._roles.node.environment_at(self._servers())
 
     def has_begun(self) -> bool:
         """Whether a process of it runs."""
@@ -195,9 +189,7 @@ class LocalCluster:
         for part in Part:
             if not is_built(part):
                 build(part)
-        built_gateway()
-        # A directory of the gateway is a bucket.
-        (self.directory / "s3" / BUCKET).mkdir(parents=True, exist_ok=True)
+        built_gateway(self._roles.gateway_package)
         self._write_environment()
         for name in (ZOOKEEPER, S3):
             self.start(name)
@@ -212,7 +204,7 @@ class LocalCluster:
     def start(self, name: str) -> None:
         """Start one process unless it runs. Raises InvalidRequestError."""
         # Building its command may take a while; the list is held only for the start.
-        command = self._command(self.of(name))
+        command = self.command(name)
         with self._locked():
             found = self.of(name)
             if found.process.runs:
@@ -224,7 +216,7 @@ class LocalCluster:
             process = start_process(
                 command,
                 log=self.log_path(name),
-                environment={**os.environ, **self._environment_of(found)},
+                environment={**os.environ, **self.variables(name)},
                 is_detached=True,
             )
             self._note(name, process)
@@ -288,6 +280,29 @@ class LocalCluster:
                 raise ClusterNotReadyError(f"the cluster is not ready: {'; '.join(problems)}")
             await asyncio.sleep(_LOOK_SECONDS)
 
+    def command(self, name: str) -> list[str]:
+        """What starts one of them; its directories and its settings are written. Raises InvalidRequestError."""
+        process = self.of(name)
+        match process.role:
+            case "zookeeper":
+                return self._ensemble().zookeeper_command()
+            case "bookie":
+                return self._ensemble().bookie_command(int(name.removeprefix("bookie")))
+            case _:
+                role, place = self._role_of(process), self._place_of(process)
+                for each in role.directories_at(place):
+                    Path(each).mkdir(parents=True, exist_ok=True)
+                settings = self.plan.settings if process.role != S3 else ()
+                more = [word for setting in settings for word in ("--set", setting)]
+                return [*role.command_at(place), *more]
+
+    def variables(self, name: str) -> Mapping[str, str]:
+        """What a process gets besides our own environment. Raises InvalidRequestError."""
+        process = self.of(name)
+        variables = self._role_of(process).environment_at(self._place_of(process))
+        python = self._python_path() if process.role in ("node", "controller") else {}
+        return {**python, **variables}
+
     def _ensemble(self) -> LocalEnsemble:
         bookies = [Server(each.name, each.port) for each in self.with_role("bookie")]
         return LocalEnsemble(
@@ -296,35 +311,30 @@ class LocalCluster:
             bookies,
             self.plan.bookie_heap_megabytes,
             is_detached=True,
+            roles=EnsembleRoles(self._roles.zookeeper, self._roles.bookie, self._roles.shell),
         )
 
-    def _command(self, process: ClusterProcess) -> list[str]:
-        match process.role:
-            case "zookeeper":
-                return self._ensemble().zookeeper_command()
-            case "bookie":
-                return self._ensemble().bookie_command(int(process.name.removeprefix("bookie")))
-            case "s3":
-                address = f"{LOOPBACK}:{process.port}"
-                return gateway_command(built_gateway(), address, self.directory / "s3")
-            case "node":
-                words = ["node", "--data", str(self.directory / process.name)]
-                words += ["--http", process.http, "--wire", process.wire, "--tier2", TIER2]
-                words += ["--containers", str(self.plan.containers)]
-                words += ["--set", f"cluster.node_name={process.name}"]
-                words += ["--set", "bookkeeper.heap_bytes_max=96MiB"]
-                words += ["--set", "bookkeeper.direct_bytes_max=128MiB"]
-                words += ["--set", "cache.bytes_max=96MiB"]
-            case _:
-                words = ["controller", "--http", process.http, "--listen", process.grpc]
-        words += ["--cluster", self.place]
-        words += [word for setting in self.plan.settings for word in ("--set", setting)]
-        return _segmentstore(*words)
+    def _role_of(self, process: ClusterProcess) -> ProcessRole:
+        return next(each for each in self._roles.servers() if each.name == process.role)
 
-    def _environment_of(self, process: ClusterProcess) -> Mapping[str, str]:
-        if process.role == S3:
-            return gateway_environment(ACCESS_KEY, SECRET_KEY)
-        return {**self._python_path(), **self.environment()}
+    def _servers(self) -> dict[str, str]:
+        return {name: f"{LOOPBACK}:{self.of(name).port}" for name in (ZOOKEEPER, S3)}
+
+    def _place_of(self, process: ClusterProcess) -> Place:
+        ports = {"http": process.http, "wire": process.wire, "grpc": process.grpc}
+        return {
+            **self._servers(),
+            **{name: address.rpartition(":")[2] for name, address in ports.items()},
+            "port": str(process.port),
+            "host": LOOPBACK,
+            "name": process.name,
+            "data": str(self.directory / process.name),
+            "containers": str(self.plan.containers),
+            "segmentstore": _segmentstore(),
+            "versitygw": str(built_gateway(self._roles.gateway_package))
+            if process.role == S3
+            else "",
+        }
 
     def _python_path(self) -> Mapping[str, str]:
         there = os.environ.get("PYTHONPATH", "")
@@ -372,6 +382,16 @@ class LocalCluster:
         }
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in values.items()]
         _replace(self.directory / "environment", "".join(lines))
+
+
+def _plan_of(roles: ClusterRoles) -> ClusterPlan:
+    return ClusterPlan(
+        nodes=roles.node.count,
+        controllers=roles.controller.count,
+        bookies=roles.bookie.count,
+        containers=int(roles.node.sizes["containers"]),
+        bookie_heap_megabytes=int(roles.bookie.sizes["heap"]),
+    )
 
 
 def _names(plan: ClusterPlan) -> Iterator[tuple[str, str, Sequence[int]]]:

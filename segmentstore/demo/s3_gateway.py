@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.runtime.process_role import ProcessRole
 
 PACKAGE: Final = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 CACHE: Final = (
@@ -25,9 +26,16 @@ CACHE: Final = (
 )
 REGION: Final = "us-east-1"
 _BUILD_SECONDS_MAX: Final = 900
+GATEWAY_ROLE: Final = ProcessRole(
+    name="s3",
+    count=1,
+    ports={"port": 7070},
+    command=("{versitygw}", "--port", "{host}:{port}", "--quiet", "posix", "{data}"),
+)
+"""A directory in its own is a bucket."""
 
 
-def built_gateway() -> Path:
+def built_gateway(package: str = PACKAGE) -> Path:
     """The program, built unless it is there. Raises InvalidRequestError without Go, or if that fails."""
     program = CACHE / "versitygw"
     if program.exists():
@@ -43,7 +51,7 @@ def built_gateway() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
             done = subprocess.run(
-                [go, "install", PACKAGE],
+                [go, "install", package],
                 env={**os.environ, "GOBIN": str(building)},
                 cwd=building,
                 capture_output=True,
@@ -61,7 +69,9 @@ def built_gateway() -> Path:
 
 def gateway_command(program: Path, address: str, directory: Path) -> list[str]:
     """Serves the directory, which has to be there; its region is REGION."""
-    return [str(program), "--port", address, "--quiet", "posix", str(directory)]
+    host, _, port = address.rpartition(":")
+    place = {"versitygw": str(program), "host": host, "port": port, "data": str(directory)}
+    return GATEWAY_ROLE.command_at(place)
 
 
 def gateway_environment(access_key: str, secret_key: str) -> Mapping[str, str]:

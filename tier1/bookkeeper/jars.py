@@ -21,6 +21,7 @@ Invariants:
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,10 @@ class Part(Enum):
 
 
 _POMS: Final = {Part.CLIENT: _JAVA / "pom.xml", Part.SERVERS: _JAVA / "servers" / "pom.xml"}
+_BOOKKEEPER_VERSION: Final = re.compile(
+    r"<bookkeeper\.version>([^<]+)<|<artifactId>bookkeeper-server</artifactId>\s*<version>(\d[^<]*)<"
+)
+_JAVA_RELEASE: Final = re.compile(r"<maven\.compiler\.release>([^<]+)<")
 _FETCHED: Final = {Part.CLIENT: "23 MB", Part.SERVERS: "95 MB"}
 
 
@@ -61,6 +66,25 @@ def class_path(part: Part) -> list[str]:
         )
     jars = str(directory() / part.value / "*")
     return [str(directory() / "classes"), jars] if part is Part.CLIENT else [jars]
+
+
+def bookkeeper_version() -> str:
+    """Of its client and its servers, as their poms name it. Raises ValueError if they differ."""
+    found = {
+        version
+        for pom in _POMS.values()
+        for names in _BOOKKEEPER_VERSION.findall(pom.read_text())
+        for version in names
+        if version
+    }
+    (version,) = found
+    return str(version)
+
+
+def java_release() -> str:
+    """The release of Java that our helper is compiled for, the least that runs it."""
+    (release,) = _JAVA_RELEASE.findall(_POMS[Part.CLIENT].read_text())
+    return str(release)
 
 
 def is_built(part: Part) -> bool:

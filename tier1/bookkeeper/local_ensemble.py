@@ -23,7 +23,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,7 @@ from segmentstore.runtime.local_processes import (
     is_listening,
     start_process,
 )
+from segmentstore.runtime.process_role import Place, ProcessRole
 from tier1.bookkeeper.jars import Part, class_path, require_java
 
 ZOOKEEPER: Final = "zookeeper"
@@ -42,7 +43,10 @@ LEDGERS_PATH: Final = "/ledgers"
 _START_SECONDS_MAX: Final = 120.0
 _END_SECONDS_MAX: Final = 15.0
 _LOOK_SECONDS: Final = 0.05
-_FLAGS: Final = (
+_JAVA: Final = (
+    "java",
+    "-Xmx{heap}m",
+    "-XX:MaxDirectMemorySize={heap}m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Djava.net.preferIPv4Stack=true",
@@ -59,7 +63,91 @@ _FLAGS: Final = (
             "java.util.zip",
         )
     ),
+    "-classpath",
+    "{classpath}",
 )
+ZOOKEEPER_ROLE: Final = ProcessRole(
+    name=ZOOKEEPER,
+    count=1,
+    ports={"port": 2181},
+    sizes={"heap": "128"},
+    command=(*_JAVA, "org.apache.zookeeper.server.ZooKeeperServerMain", "{settings}"),
+    directories=("{data}",),
+    settings={
+        "tickTime": "1000",
+        "dataDir": "{data}",
+        "clientPort": "{port}",
+        "clientPortAddress": "{host}",
+        "maxClientCnxns": "200",
+        "admin.enableServer": "false",
+        "forceSync": "yes",
+    },
+)
+BOOKIE_ROLE: Final = ProcessRole(
+    name="bookie",
+    count=4,
+    ports={"port": 3181},
+    sizes={"heap": "256"},
+    command=(*_JAVA, "org.apache.bookkeeper.server.Main", "--conf", "{settings}"),
+    directories=("{data}/journal", "{data}/ledgers"),
+    settings={
+        "bookiePort": "{port}",
+        "advertisedAddress": "{host}",
+        "allowLoopback": "true",
+        "listeningInterface": "{interface}",
+        "metadataServiceUri": f"zk+hierarchical://{{zookeeper}}{LEDGERS_PATH}",
+        "zkTimeout": "4000",
+        "journalDirectories": "{data}/journal",
+        "ledgerDirectories": "{data}/ledgers",
+        "indexDirectories": "{data}/ledgers",
+        # The smallest heap of the three kinds of storage.
+        "ledgerStorageClass": "org.apache.bookkeeper.bookie.InterleavedLedgerStorage",
+        "journalSyncData": "true",
+        "journalWriteData": "true",
+        "journalMaxGroupWaitMSec": "1",
+        "journalMaxSizeMB": "64",
+        "journalPreAllocSizeMB": "4",
+        "journalMaxBackups": "0",
+        "numJournalCallbackThreads": "1",
+        "numAddWorkerThreads": "1",
+        "numReadWorkerThreads": "1",
+        "numHighPriorityWorkerThreads": "1",
+        "serverNumIOThreads": "2",
+        # Deleted ledgers give their space back soon: a test writes gigabytes and deletes them.
+        "gcWaitTime": "5000",
+        "entryLogSizeLimit": str(64 << 20),
+        "minUsableSizeForEntryLogCreation": str(16 << 20),
+        "minUsableSizeForIndexFileCreation": str(1 << 20),
+        "flushInterval": "5000",
+        "diskCheckInterval": "1000",
+        "diskUsageThreshold": "0.97",
+        "diskUsageWarnThreshold": "0.96",
+        "diskUsageLwmThreshold": "0.96",
+        "httpServerEnabled": "false",
+        "autoRecoveryDaemonEnabled": "false",
+        "enableStatistics": "false",
+        "extraServerComponents": "",
+    },
+)
+BOOKIE_SHELL_ROLE: Final = ProcessRole(
+    name="bookkeeper-init",
+    count=1,
+    sizes={"heap": "64"},
+    command=(
+        *_JAVA,
+        *("org.apache.bookkeeper.bookie.BookieShell", "-conf", "{settings}", "initnewcluster"),
+    ),
+)
+"""Ends when what BookKeeper keeps in ZooKeeper of a cluster is there. Its settings are those of a bookie."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleRoles:
+    """What the processes of an ensemble are started with."""
+
+    zookeeper: ProcessRole = ZOOKEEPER_ROLE
+    bookie: ProcessRole = BOOKIE_ROLE
+    shell: ProcessRole = BOOKIE_SHELL_ROLE
 
 
 @dataclass(slots=True)
@@ -88,6 +176,7 @@ class LocalEnsemble:
     """Servers outlive the terminal."""
     conf: dict[str, str] = field(default_factory=dict)
     """Settings of bookies that differ from those here."""
+    roles: EnsembleRoles = field(default_factory=EnsembleRoles)
 
     @classmethod
     def opened(
@@ -141,17 +230,15 @@ class LocalEnsemble:
 
     def zookeeper_command(self) -> list[str]:
         """What starts ZooKeeper; its settings are written."""
-        data = self.directory / ZOOKEEPER
-        data.mkdir(parents=True, exist_ok=True)
         path = self.directory / "zookeeper.cfg"
-        path.write_text(_lines(_zookeeper_settings(data, self.zookeeper.port)))
-        return _java(128, "org.apache.zookeeper.server.ZooKeeperServerMain", str(path))
+        place = self._place(self.zookeeper, path)
+        _write_settings(self.roles.zookeeper, place, path)
+        return self.roles.zookeeper.command_at(place)
 
     def bookie_command(self, number: int) -> list[str]:
         """What starts a bookie; its settings are written."""
-        path = self._write_conf(number)
-        main = "org.apache.bookkeeper.server.Main"
-        return _java(self.heap_megabytes, main, "--conf", str(path))
+        place = self._bookie_place(number)
+        return self.roles.bookie.command_at({**place, "heap": str(self.heap_megabytes)})
 
     async def restart(self, number: int) -> None:
         """Start a bookie that was ended."""
@@ -187,22 +274,31 @@ class LocalEnsemble:
             return
         self._start(bookie, self.bookie_command(number))
 
-    def _write_conf(self, number: int) -> Path:
-        data = self.bookie_directory(number)
-        for each in ("journal", "ledgers"):
-            (data / each).mkdir(parents=True, exist_ok=True)
-        settings = _bookie_settings(data, self.bookies[number].port, self.zookeeper.port)
+    def _bookie_place(self, number: int) -> Place:
+        """Its settings are written."""
         path = self.directory / f"bookie{number}.conf"
-        path.write_text(_lines({**settings, **self.conf}))
-        return path
+        place = self._place(self.bookies[number], path)
+        role = self.roles.bookie
+        _write_settings(replace(role, settings={**role.settings, **self.conf}), place, path)
+        return place
+
+    def _place(self, server: Server, settings: Path) -> dict[str, str]:
+        return {
+            "host": LOOPBACK,
+            "interface": "lo",
+            "port": str(server.port),
+            "zookeeper": self.servers,
+            "data": str(self.directory / server.name),
+            "settings": str(settings),
+            "classpath": ":".join(class_path(Part.SERVERS)),
+        }
 
     async def make_cluster(self) -> None:
         """Once: what BookKeeper keeps in ZooKeeper of a cluster."""
         done = self.directory / "cluster.made"
         if not done.exists():
-            main = "org.apache.bookkeeper.bookie.BookieShell"
-            command = _java(64, main, "-conf", str(self._write_conf(0)), "initnewcluster")
-            shell = self._process("cluster", command)
+            command = self.roles.shell.command_at(self._bookie_place(0))
+            shell = self._process(self.roles.shell.name, command)
             async with asyncio.timeout(_START_SECONDS_MAX):
                 await shell.wait_until_ended()
             done.touch()
@@ -256,68 +352,11 @@ def _fields(server: Server) -> dict[str, str | int]:
     return {"name": server.name, "port": server.port, "pid": server.pid, "started": server.started}
 
 
-def _java(heap_megabytes: int, *main: str) -> list[str]:
-    return [
-        *("java", f"-Xmx{heap_megabytes}m", f"-XX:MaxDirectMemorySize={heap_megabytes}m"),
-        *(*_FLAGS, "-classpath", ":".join(class_path(Part.SERVERS)), *main),
-    ]
-
-
-def _lines(settings: dict[str, str]) -> str:
-    return "".join(f"{name}={value}\n" for name, value in settings.items())
-
-
-def _zookeeper_settings(data: Path, port: int) -> dict[str, str]:
-    return {
-        "tickTime": "1000",
-        "dataDir": str(data),
-        "clientPort": str(port),
-        "clientPortAddress": LOOPBACK,
-        "maxClientCnxns": "200",
-        "admin.enableServer": "false",
-        "forceSync": "yes",
-    }
-
-
-def _bookie_settings(data: Path, port: int, zookeeper_port: int) -> dict[str, str]:
-    return {
-        "bookiePort": str(port),
-        "advertisedAddress": LOOPBACK,
-        "allowLoopback": "true",
-        "listeningInterface": "lo",
-        "metadataServiceUri": f"zk+hierarchical://{LOOPBACK}:{zookeeper_port}{LEDGERS_PATH}",
-        "zkTimeout": "4000",
-        "journalDirectories": str(data / "journal"),
-        "ledgerDirectories": str(data / "ledgers"),
-        "indexDirectories": str(data / "ledgers"),
-        # The smallest heap of the three kinds of storage.
-        "ledgerStorageClass": "org.apache.bookkeeper.bookie.InterleavedLedgerStorage",
-        "journalSyncData": "true",
-        "journalWriteData": "true",
-        "journalMaxGroupWaitMSec": "1",
-        "journalMaxSizeMB": "64",
-        "journalPreAllocSizeMB": "4",
-        "journalMaxBackups": "0",
-        "numJournalCallbackThreads": "1",
-        "numAddWorkerThreads": "1",
-        "numReadWorkerThreads": "1",
-        "numHighPriorityWorkerThreads": "1",
-        "serverNumIOThreads": "2",
-        # Deleted ledgers give their space back soon: a test writes gigabytes and deletes them.
-        "gcWaitTime": "5000",
-        "entryLogSizeLimit": str(64 << 20),
-        "minUsableSizeForEntryLogCreation": str(16 << 20),
-        "minUsableSizeForIndexFileCreation": str(1 << 20),
-        "flushInterval": "5000",
-        "diskCheckInterval": "1000",
-        "diskUsageThreshold": "0.97",
-        "diskUsageWarnThreshold": "0.96",
-        "diskUsageLwmThreshold": "0.96",
-        "httpServerEnabled": "false",
-        "autoRecoveryDaemonEnabled": "false",
-        "enableStatistics": "false",
-        "extraServerComponents": "",
-    }
+def _write_settings(role: ProcessRole, place: Place, path: Path) -> None:
+    for each in role.directories_at(place):
+        Path(each).mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(role.settings_at(place))
 
 
 async def _command(arguments: Sequence[str]) -> None:

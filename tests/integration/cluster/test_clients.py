@@ -19,7 +19,8 @@ from segmentstore.client import ScalingPolicy, Store, StreamConfig, connect
 from segmentstore.cluster.cluster_state import ClusterState, read_cluster_state
 from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.demo.local_cluster import TIER2, LocalCluster
+from segmentstore.demo.cluster_roles import TIER2
+from segmentstore.demo.local_cluster import LocalCluster
 from segmentstore.host.cluster_access import open_cluster_access
 from segmentstore.host.setting_sources import resolve_settings
 from tests.client.test_real_server import (
