@@ -88,12 +88,13 @@ STAGES = (
 _DURABLE_STREAMS = "the conformance suite of Durable Streams (tests/integration/durable_streams)"
 _JAVA_CLIENT = "the Java client of Pravega (tests/integration/pravega_clients)"
 _BOOKKEEPER = "Tier 1 on BookKeeper (tests/integration/bookkeeper)"
+_KAFKA_TOOLS = "the tools of Kafka (tests/integration/kafka)"
 TOOLS = {
     "node": _DURABLE_STREAMS,
     "npm": _DURABLE_STREAMS,
-    "java": _BOOKKEEPER,
+    "java": f"{_BOOKKEEPER}, and {_KAFKA_TOOLS},",
     "javac": _JAVA_CLIENT,
-    "mvn": f"{_JAVA_CLIENT}, and {_BOOKKEEPER},",
+    "mvn": f"{_JAVA_CLIENT}, {_BOOKKEEPER}, and {_KAFKA_TOOLS},",
     "go": "a real S3 server (tests/tier2/object_stores/s3/test_real_server.py), "
     "the schema of Compose (tests/demo/test_deployment_checks.py), "
     "and porcupine beside our checker of histories (tests/linearizability/test_porcupine.py),",

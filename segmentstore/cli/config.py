@@ -24,6 +24,7 @@ _SHORT_FLAGS = {
     "wire": "wire.address",
     "controller": "controller.address",
     "listen": "controller.address",
+    "kafka": "kafka.address",
     "tier1": "tier1.kind",
     "cluster": "tier1.kind",
     "tier2": "tier2.place",
@@ -49,6 +50,9 @@ _CONTROLLER = click.option(
     "--controller",
     metavar="HOST:PORT|off",
     help="Controller, gRPC.  [default: 127.0.0.1:9090]",
+)
+_KAFKA = click.option(
+    "--kafka", metavar="HOST:PORT|off", help="Topics, for Kafka's clients.  [default: off]"
 )
 _LISTEN = click.option(
     "--listen", metavar="HOST:PORT", help="gRPC, for clients.  [default: 127.0.0.1:9090]"
@@ -96,7 +100,9 @@ _EVERYWHERE = (
 
 def setting_options(command: _Command) -> _Command:
     """Add --config, --set and the short flags to a command, which passes them all on to `resolve`."""
-    return _with_options(command, _DATA, _HTTP, _WIRE, _CONTROLLER, _CONTAINERS, _TIER1, _TIER2)
+    return _with_options(
+        command, _DATA, _HTTP, _WIRE, _CONTROLLER, _KAFKA, _CONTAINERS, _TIER1, _TIER2
+    )
 
 
 def node_options(command: _Command) -> _Command:

@@ -9,11 +9,15 @@ Invariants:
 
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import click
 
 from segmentstore.cli.exit_codes import ExitCode, exit_code_of
 from segmentstore.contracts.errors import SegmentStoreError
+
+_PROGRAMS = ("segmentstore", "streamctl")
+"""The same program by either name."""
 
 _NOUNS = {
     "backup": ("backup", "Keep the store as it is now, and get it back as it was."),
@@ -21,6 +25,7 @@ _NOUNS = {
     "cluster": ("cluster", "Look at a cluster, and say where its containers shall be."),
     "config": ("config", "Show and check settings."),
     "controller": ("serve", "Answer the controller's calls of a cluster until SIGTERM or SIGINT."),
+    "group": ("group", "List, inspect and delete consumer groups of topics."),
     "load": ("load", "Load files and trees, each file into a segment of its own."),
     "log": ("log", "Look into the durable logs of a store."),
     "node": (
@@ -43,6 +48,7 @@ _NOUNS = {
     "stream": ("stream", "Create, write, read and administer streams (SCOPE/STREAM)."),
     "table": ("table", "Create, fill, read and delete key-value tables (SCOPE/TABLE)."),
     "tier2": ("tier2", "List, read and verify Tier 2 without the service."),
+    "topic": ("topic", "Create, write, read and delete topics of records, by Kafka's protocol."),
     "txn": ("txn", "Begin, write, commit, abort and list transactions of a stream."),
 }
 """By noun: the module below segmentstore.cli that has its command, and the first sentence of the command's help."""
@@ -81,13 +87,19 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit."""
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], program=_program()))
 
 
-def run(arguments: list[str]) -> int:
+def _program() -> str:
+    """The name that help shows: that of the script which was started, if it is one of ours."""
+    name = Path(sys.argv[0]).name
+    return name if name in _PROGRAMS else _PROGRAMS[0]
+
+
+def run(arguments: list[str], *, program: str = "segmentstore") -> int:
     """The exit code of one command line."""
     try:
-        result = cli.main(arguments, prog_name="segmentstore", standalone_mode=False)
+        result = cli.main(arguments, prog_name=program, standalone_mode=False)
     except click.Abort:
         return ExitCode.INTERRUPTED
     except click.ClickException as error:

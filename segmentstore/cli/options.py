@@ -1,8 +1,9 @@
 """Arguments that many commands take, and a client for the time of one command.
 
 Sizes (`BYTES`) and durations (`SECONDS`) carry units. `with_client` runs a command's work against a server over HTTP
-(`--server`), `with_store` against a controller through the asyncio client (`--controller`). Each runs a loop of its own
-and imports its client only when it is called: no command needs both.
+(`--server`), `with_store` against a controller through the asyncio client (`--controller`), `with_topics` against a
+server of Kafka's protocol (`--kafka`). Each runs a loop of its own and imports its client only when it is called: no
+command needs two.
 """
 
 import asyncio
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
     # One brings aiohttp along, the other gRPC.
     from segmentstore.cli.http_client import HttpClient
     from segmentstore.client.store import Store
+    from segmentstore.client.topics import Topics
 
 DEFAULT_SERVER = "http://127.0.0.1:9091"
 DEFAULT_CONTROLLER = "tcp://127.0.0.1:9090"
+DEFAULT_KAFKA = "127.0.0.1:9092"
 
 _Result = TypeVar("_Result")
 
@@ -76,6 +79,14 @@ controller_option = click.option(
     help="Address of the controller.  [env: SEGMENTSTORE_CONTROLLER]",
 )
 
+kafka_option = click.option(
+    "--kafka",
+    envvar="SEGMENTSTORE_KAFKA",
+    default=DEFAULT_KAFKA,
+    show_default=True,
+    help="Where Kafka's protocol is spoken, as HOST:PORT.  [env: SEGMENTSTORE_KAFKA]",
+)
+
 
 def with_client(
     server: str, work: Callable[["HttpClient"], Coroutine[None, None, _Result]]
@@ -99,5 +110,16 @@ def with_store(
     async def run() -> _Result:
         async with connect(controller) as store:
             return await work(store)
+
+    return asyncio.run(run())
+
+
+def with_topics(kafka: str, work: Callable[["Topics"], Coroutine[None, None, _Result]]) -> _Result:
+    """Run the work with an open client. Raises what the work raises."""
+    from segmentstore.client.topics import connected_topics
+
+    async def run() -> _Result:
+        async with connected_topics(kafka) as topics:
+            return await work(topics)
 
     return asyncio.run(run())

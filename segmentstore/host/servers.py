@@ -1,4 +1,4 @@
-"""The servers of a service: HTTP, the segment store protocol, the controller. Which of them there are is a setting.
+"""The servers of a service: HTTP, the segment store protocol, the controller, Kafka's protocol, as the settings say.
 
 Invariants:
 
@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from uuid import UUID
 
 from segmentstore.contracts.cluster import NodeInCluster
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
@@ -23,11 +24,19 @@ from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_supervisor import ControllerSupervisor
 from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads
 from segmentstore.host.settings import ServiceSettings, split_address, split_list
+from segmentstore.host.topic_supervisor import TopicSupervisor
 from segmentstore.http.health_and_metrics import NodeHealth
 from segmentstore.http.server import HttpServer, build_server
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.tier2_verbs import BackupOwnerSource, SwapOwnerSource
+from segmentstore.kafka.server import KafkaServer
+from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.runtime.clock import WallClock
+from segmentstore.topics.groups.groups import Groups
+from segmentstore.topics.groups.settings import GroupSettings
+from segmentstore.topics.producer_ids import ProducerIds
+from segmentstore.topics.settings import TopicSettings
+from segmentstore.topics.topics import Topics
 from segmentstore.wire.server import WireServer
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.store_calls import StoreCallAccess
@@ -43,6 +52,7 @@ class ServerAddresses:
     http: str
     wire: str
     controller: str
+    kafka: str = ""
 
 
 class Servers:
@@ -52,6 +62,7 @@ class Servers:
         self,
         *,
         settings: ServiceSettings,
+        store_id: bytes,
         store: SegmentStore,
         reads: StoreReads,
         registry: ContainerRegistry,
@@ -116,6 +127,52 @@ class Servers:
                 service=controller.service,
                 settings=ControllerServerSettings(address=host, port=port),
             )
+        self._kafka: KafkaServer | None = None
+        self._topics: TopicSupervisor | None = None
+        if settings.kafka.address != _OFF:
+            self._open_topics(store_id, store, wall_clock, random)
+
+    def _open_topics(
+        self, store_id: bytes, store: SegmentStore, wall_clock: WallClock, random: Random
+    ) -> None:
+        topics = Topics(
+            segments=store,
+            tables=store,
+            wall_clock=wall_clock,
+            random=random,
+            settings=TopicSettings(),
+        )
+
+        def topic_id_of(name: str) -> UUID | None:
+            found = topics.describe(name)
+            return None if found is None else found.topic_id
+
+        groups = Groups(
+            tables=store,
+            wall_clock=wall_clock,
+            random=random,
+            topic_id_of=topic_id_of,
+            settings=GroupSettings(),
+        )
+        producer_ids = ProducerIds(tables=store, wall_clock=wall_clock)
+        advertised = self._settings.kafka.advertised_address
+        self._kafka = KafkaServer(
+            topics=topics,
+            groups=groups,
+            producer_ids=producer_ids,
+            cluster_id=store_id.hex(),
+            settings=KafkaSettings(
+                advertised_address=split_address(advertised) if advertised else None,
+                batch_bytes_max=self._settings.kafka.batch_bytes_max,
+            ),
+        )
+        self._topics = TopicSupervisor(
+            topics=topics,
+            groups=groups,
+            producer_ids=producer_ids,
+            server=self._kafka,
+            containers=self._registry,
+        )
 
     async def start(self) -> None:
         """Listen everywhere. Raises OSError or InvalidRequestError if an address is taken."""
@@ -124,25 +181,34 @@ class Servers:
         if self._controller_server is not None:
             # From the start: calls wait for a controller that recovers, though not for ever.
             await self._controller_server.start()
+        if self._kafka is not None:
+            await self._kafka.start(*split_address(self._settings.kafka.address))
         await self._http.start()
 
     async def run(self) -> None:
         """The background work of the servers, until cancelled."""
-        if self._controller is not None:
-            await self._controller.run()
-        else:
+        async with asyncio.TaskGroup() as group:
+            if self._controller is not None:
+                group.create_task(self._controller.run(), name="controller supervisor")
+            if self._topics is not None:
+                group.create_task(self._topics.run(), name="topic supervisor")
             await asyncio.get_running_loop().create_future()
 
     async def wait_until_ready(self) -> None:
         """Until every server answers. Containers have to run for that."""
         if self._controller is not None:
             await self._controller.wait_until_recovered()
+        if self._topics is not None:
+            await self._topics.wait_until_started()
 
     async def close(self) -> None:
         """No new requests; those under way end. Idempotent."""
         if self._controller_server is not None:
             await self._controller_server.close()
         await self._http.close()
+        if self._kafka is not None and self._topics is not None:
+            await self._kafka.close()
+            await self._topics.close()
         if self._wire is not None:
             await self._wire.close()
 
@@ -156,6 +222,7 @@ class Servers:
             else address_text(
                 split_address(self._settings.controller.address)[0], self._controller_server.port
             ),
+            kafka="" if self._kafka is None else address_text(*self._kafka.address),
         )
 
     def _locate(self, segment: str) -> Endpoint:  # noqa: ARG002 (one process serves every segment)
@@ -201,6 +268,8 @@ class Servers:
     def health(self) -> NodeHealth:
         """What `/health` says."""
         complaints = [] if self._controller is None else self._controller.complaints()
+        if self._topics is not None:
+            complaints = [*complaints, *self._topics.complaints()]
         containers, expected = self._registry.health(), self._registry.container_count
         if self._cluster is not None:
             containers, expected, of_others = health_of_node(self._cluster, containers)
@@ -227,11 +296,14 @@ class Servers:
         self._registry.settle_clocks()
         if self._controller is not None:
             self._controller.settle_clocks()
+        if self._topics is not None:
+            self._topics.settle_clocks()
 
     def _metrics(self) -> Mapping[str, float]:
         """What `/metrics` shows beside containers and HTTP."""
         controller = {} if self._controller is None else self._controller.metrics()
-        return {**self._process_metrics(), **self._wire_metrics(), **controller}
+        topics = {} if self._topics is None else self._topics.metrics()
+        return {**self._process_metrics(), **self._wire_metrics(), **controller, **topics}
 
     def _wire_metrics(self) -> Mapping[str, float]:
         if self._wire is None:

@@ -243,6 +243,11 @@ def _node_settings(resolved: ResolvedSettings) -> ServiceSettings:
                 f"other processes have to reach a node: {name}.advertised_address is to be an IP address with its"
                 f" port, if {name}.address is none that they reach, not {advertised or address!r}"
             )
+    if settings.kafka.address != "off":
+        problems.append(
+            "a node of a cluster does not serve topics: kafka.address is to be off,"
+            f" not {settings.kafka.address!r}"
+        )
     if problems:
         raise SettingsError(problems)
     return replace(settings, controller=replace(settings.controller, address="off"))
@@ -266,6 +271,7 @@ class _Parts:
     logs: ContainerLogs
     object_stores: Tier2Stores
     containers: "ContainerFactory"
+    store_id: bytes
 
     def keep_down(self, container_id: ContainerId, *, why: str, readable: bool) -> None:
         """A KeptDownListener: the container stays down."""
@@ -302,6 +308,7 @@ class _Parts:
         """`complaints` and `metrics`: of the assignment. `cluster` and `store_calls` are for a node of a cluster."""
         return Servers(
             settings=settings,
+            store_id=self.store_id,
             store=self.store,
             reads=StoreReads(registry=self.registry),
             registry=self.registry,
@@ -376,6 +383,7 @@ async def _open_parts(
         logs=logs,
         object_stores=object_stores,
         containers=containers,
+        store_id=place.identity.store_id,
     )
 
 
@@ -496,8 +504,11 @@ class ContainerFactory:
 
 
 def _processor_settings(settings: ServiceSettings) -> OperationProcessorSettings:
+    batch_bytes_max = 0 if settings.kafka.address == "off" else settings.kafka.batch_bytes_max
     return OperationProcessorSettings(
-        append_bytes_max=max(settings.http.append_bytes_max, _WIRE_APPEND_BYTES_MAX)
+        append_bytes_max=max(
+            settings.http.append_bytes_max, _WIRE_APPEND_BYTES_MAX, batch_bytes_max
+        )
     )
 
 

@@ -88,7 +88,11 @@ def ready_line(
     running = [each for each in containers if each.state is ContainerState.RUNNING]
     servers = [
         f"{name}={address}"
-        for name, address in (("wire", addresses.wire), ("controller", addresses.controller))
+        for name, address in (
+            ("wire", addresses.wire),
+            ("controller", addresses.controller),
+            ("kafka", addresses.kafka),
+        )
         if address
     ]
     words = [

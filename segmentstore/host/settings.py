@@ -43,6 +43,8 @@ _WORDS_FOR_NO_ADDRESS = {
     "wire.address": ("off",),
     "wire.advertised_address": ("",),
     "controller.address": ("off",),
+    "kafka.address": ("off",),
+    "kafka.advertised_address": ("",),
 }
 
 _ORIGIN = re.compile(r"https?://[^/\s,]+")
@@ -158,6 +160,24 @@ class ControllerSettings:
 
     address: str = text(
         "127.0.0.1:9090", "HOST:PORT to listen on; port 0 takes any free one; off: not at all."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """Record topics and consumer groups, for Kafka's clients."""
+
+    address: str = text(
+        "off", "HOST:PORT to listen on; port 0 takes any free one; off: not at all."
+    )
+    advertised_address: str = text(
+        "", "HOST:PORT that clients are sent to; empty: the address that each has connected to."
+    )
+    batch_bytes_max: int = count(
+        16 * MIB,
+        "Longest batch of records, whatever max.message.bytes of its topic says.",
+        minimum=MIB,
+        maximum=64 * MIB,
     )
 
 
@@ -473,6 +493,7 @@ class ServiceSettings:
     http: HttpSettings = field(default_factory=HttpSettings)
     wire: WireSettings = field(default_factory=WireSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
+    kafka: KafkaSettings = field(default_factory=KafkaSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     tier1: Tier1Settings = field(default_factory=Tier1Settings)
     bookkeeper: BookKeeperSettings = field(default_factory=BookKeeperSettings)
@@ -491,6 +512,7 @@ SECTIONS: tuple[type, ...] = (
     HttpSettings,
     WireSettings,
     ControllerSettings,
+    KafkaSettings,
     ClusterSettings,
     Tier1Settings,
     BookKeeperSettings,
@@ -570,6 +592,8 @@ def check_relations(settings: ServiceSettings) -> list[str]:
         "wire.address": settings.wire.address,
         "wire.advertised_address": settings.wire.advertised_address,
         "controller.address": settings.controller.address,
+        "kafka.address": settings.kafka.address,
+        "kafka.advertised_address": settings.kafka.advertised_address,
     }
     for name, address in addresses.items():
         if not _is_address(address) and address not in _WORDS_FOR_NO_ADDRESS.get(name, ()):

@@ -82,6 +82,7 @@ def test_variables_of_other_programs_and_of_the_command_line_are_left_alone() ->
         "SEGMENTSTORE_BOOKKEEPER_PASSWORD": "secret",
         "SEGMENTSTORE_CONFIG": "y",
         "SEGMENTSTORE_CONTROLLER": "tcp://x:9090",
+        "SEGMENTSTORE_KAFKA": "x:9092",
         "SEGMENTSTORE_NATIVE": "off",
         "SEGMENTSTORE_S3_ACCESS_KEY": "key",
         "SEGMENTSTORE_S3_SECRET_KEY": "secret",

@@ -1,0 +1,87 @@
+"""`segmentstore group ...`: consumer groups of topics, by Kafka's protocol."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from segmentstore.cli.options import kafka_option, with_topics
+from segmentstore.cli.output import Row, output_option, print_rows
+
+if TYPE_CHECKING:
+    # The client is imported when a command runs.
+    from segmentstore.client.topics import Topics
+
+
+@click.group()
+def group() -> None:
+    """List, inspect and delete consumer groups of topics."""
+
+
+@group.command("list")
+@kafka_option
+@output_option
+def list_groups(kafka: str, output: str) -> None:
+    """List all groups in name order."""
+    names = with_topics(kafka, lambda topics: topics.groups())
+    print_rows([{"group": name} for name in names], output)
+
+
+@group.command()
+@click.argument("name")
+@kafka_option
+@output_option
+def info(name: str, kafka: str, output: str) -> None:
+    """Show the members: a line for each, or one for a group without members."""
+
+    async def work(topics: "Topics") -> list[Row]:
+        found = await topics.group(name)
+        shared: Row = {"group": name, "state": found.state, "protocol": found.protocol}
+        members: list[Row] = [
+            {"member": each.member_id, "client": each.client_id, "host": each.client_host}
+            for each in found.members
+        ]
+        nothing: Row = {"member": None, "client": None, "host": None}
+        return [{**shared, **each} for each in members or [nothing]]
+
+    print_rows(with_topics(kafka, work), output)
+
+
+@group.command()
+@click.argument("name")
+@kafka_option
+@output_option
+def offsets(name: str, kafka: str, output: str) -> None:
+    """Show how far the group is in each partition, and how many records are behind that."""
+
+    async def work(topics: "Topics") -> list[Row]:
+        committed = await topics.group_offsets(name)
+        ends = {
+            (each, found.partition): found.end
+            for each in dict.fromkeys(offset.topic for offset in committed)
+            for found in await topics.offsets(each)
+        }
+        return [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "offset": each.offset,
+                "end_offset": ends[each.topic, each.partition],
+                "lag": max(0, ends[each.topic, each.partition] - each.offset),
+            }
+            for each in committed
+        ]
+
+    print_rows(with_topics(kafka, work), output)
+
+
+@group.command()
+@click.argument("names", nargs=-1, required=True)
+@kafka_option
+def delete(names: tuple[str, ...], kafka: str) -> None:
+    """Forget groups without members, and how far they were."""
+
+    async def work(topics: "Topics") -> None:
+        for name in names:
+            await topics.delete_group(name)
+
+    with_topics(kafka, work)

@@ -1,0 +1,428 @@
+"""Record topics and consumer groups, by Kafka's protocol: what the command line needs, and small programs.
+
+    async with connected_topics("127.0.0.1:9092") as topics:
+        await topics.create("logs", partitions=6)
+        await topics.produce("logs", 0, [NewRecord(value=b"hello")])
+        page = await topics.fetch("logs", 0, offset=0)
+
+It asks one server and repeats nothing: an error says by its kind whether to ask again. It joins no group. For more
+than that any client of Kafka will do.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from segmentstore.client.errors import ClientError, OutcomeUnknownError
+from segmentstore.client.kafka_connection import KafkaConnection, open_kafka_connection
+from segmentstore.codec.kafka_protocol.administration import (
+    TOPIC_RESOURCE,
+    CreatableConfig,
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from segmentstore.codec.kafka_protocol.cluster import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataTopic,
+)
+from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.kafka_protocol.fetch import (
+    EARLIEST,
+    LATEST,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from segmentstore.codec.kafka_protocol.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from segmentstore.codec.kafka_protocol.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from segmentstore.codec.record_batch import (
+    BatchError,
+    Compression,
+    Record,
+    decode_batch,
+    encode_batch,
+    parse_header,
+)
+from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, InvalidRequestError
+from segmentstore.runtime.clock import SystemWallClock, WallClock
+
+_TIMEOUT_MS: Final = 30_000
+"""Told to the server, which answers when it is done."""
+_ALL_ACKNOWLEDGE: Final = -1
+_FETCH_BYTES: Final = 1 << 20
+_DEAD: Final = "Dead"
+
+_KINDS: Final[Mapping[int, ErrorKind]] = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: ErrorKind.CONFLICT,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorKind.NOT_FOUND,
+    ErrorCode.GROUP_ID_NOT_FOUND: ErrorKind.NOT_FOUND,
+    ErrorCode.TOPIC_ALREADY_EXISTS: ErrorKind.CONFLICT,
+    ErrorCode.NON_EMPTY_GROUP: ErrorKind.CONFLICT,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorKind.TOO_LARGE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorKind.FULL,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: ErrorKind.INVALID,
+    ErrorCode.INVALID_PARTITIONS: ErrorKind.INVALID,
+    ErrorCode.INVALID_CONFIG: ErrorKind.INVALID,
+    ErrorCode.INVALID_REQUEST: ErrorKind.INVALID,
+    ErrorCode.INVALID_TIMESTAMP: ErrorKind.INVALID,
+    ErrorCode.INVALID_RECORD: ErrorKind.INVALID,
+    ErrorCode.INVALID_GROUP_ID: ErrorKind.INVALID,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: ErrorKind.INVALID,
+}
+_UNKNOWN_OUTCOMES: Final = (
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)
+
+
+class TopicRequestError(ClientError):
+    """A server refused a request; `code` is Kafka's, and the kind says what to do."""
+
+    def __init__(self, what: str, code: int, message: str | None = None) -> None:
+        names = [each.name for each in ErrorCode if each == code]
+        super().__init__(f"{message or 'refused'} {what} code={names[0] if names else code}")
+        self.code = code
+        self.kind = _KINDS.get(code, ErrorKind.UNAVAILABLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRecord:
+    """A record to be written. None as a value, under a key: the key has no value any more."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int | None = None
+    """None: now."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """Of one partition."""
+
+    partition: int
+    first: int
+    """Of the first record there is."""
+    end: int
+    """Of the next record that is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedRecords:
+    """Records from the offset that was asked for, and where to go on."""
+
+    records: Sequence[Record]
+    next_offset: int
+    end: int
+    """Behind the last record that can be read now."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """How far a group is in one partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a group."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A group."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: Sequence[GroupMember]
+
+
+class Topics:
+    """Made by `connected_topics`. Every method raises TopicRequestError, ConnectionLostError, OutcomeUnknownError."""
+
+    def __init__(self, connection: KafkaConnection, *, wall_clock: WallClock) -> None:
+        self._connection = connection
+        self._wall_clock = wall_clock
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    async def create(
+        self, name: str, *, partitions: int, config: Mapping[str, str] | None = None
+    ) -> None:
+        """`config` has Kafka's words, as `retention.ms`."""
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=-1,
+            configs=tuple(
+                CreatableConfig(name=each, value=value) for each, value in (config or {}).items()
+            ),
+        )
+        answer = await self._connection.ask(
+            CreateTopicsRequest(topics=(topic,), timeout_ms=_TIMEOUT_MS), CreateTopicsResponse
+        )
+        for created in answer.topics:
+            _require(created.error_code, f"topic={name!r}", created.error_message)
+
+    async def delete(self, name: str) -> None:
+        """For good, with all records."""
+        answer = await self._connection.ask(
+            DeleteTopicsRequest(topic_names=(name,), timeout_ms=_TIMEOUT_MS), DeleteTopicsResponse
+        )
+        for deleted in answer.responses:
+            _require(deleted.error_code, f"topic={name!r}")
+
+    async def partition_counts(self) -> Mapping[str, int]:
+        """All topics in order of name, and how many partitions each has."""
+        answer = await self._metadata(None)
+        return {each.name: len(each.partitions) for each in sorted(answer, key=lambda t: t.name)}
+
+    async def partition_count(self, name: str) -> int:
+        """Of one topic."""
+        for topic in await self._metadata(name):
+            _require(topic.error_code, f"topic={name!r}")
+            return len(topic.partitions)
+        raise TopicRequestError(f"topic={name!r}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    async def config(self, name: str) -> Mapping[str, str]:
+        """What is set of a topic, the defaults among it, in order of name."""
+        resource = DescribeConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+        )
+        answer = await self._connection.ask(
+            DescribeConfigsRequest(resources=(resource,)), DescribeConfigsResponse
+        )
+        found: dict[str, str] = {}
+        for result in answer.results:
+            _require(result.error_code, f"topic={name!r}", result.error_message)
+            found |= {each.name: each.value or "" for each in result.configs}
+        return dict(sorted(found.items()))
+
+    async def offsets(self, name: str) -> Sequence[PartitionOffsets]:
+        """Of every partition, in order."""
+        count = await self.partition_count(name)
+        first = await self._offsets_at(name, count, EARLIEST)
+        end = await self._offsets_at(name, count, LATEST)
+        return [PartitionOffsets(each, first[each], end[each]) for each in range(count)]
+
+    # --- records ----------------------------------------------------------------------------------
+
+    async def produce(
+        self,
+        name: str,
+        partition: int,
+        records: Sequence[NewRecord],
+        *,
+        compression: Compression = Compression.NONE,
+    ) -> int:
+        """Write the records as one batch; the offset of the first, when all are durable."""
+        now = self._wall_clock.now_ms()
+        batch = encode_batch(
+            [
+                Record(
+                    offset=0,
+                    timestamp_ms=now if each.timestamp_ms is None else each.timestamp_ms,
+                    key=each.key,
+                    value=each.value,
+                    headers=each.headers,
+                )
+                for each in records
+            ],
+            compression=compression,
+        )
+        request = ProduceRequest(
+            acks=_ALL_ACKNOWLEDGE,
+            timeout_ms=_TIMEOUT_MS,
+            topics=(
+                ProduceTopic(
+                    name=name, partitions=(ProducePartition(index=partition, records=batch),)
+                ),
+            ),
+        )
+        answer = await self._connection.ask(request, ProduceResponse)
+        (produced,) = (each for topic in answer.topics for each in topic.partitions)
+        what = f"topic={name!r} partition={partition}"
+        if produced.error_code in _UNKNOWN_OUTCOMES:
+            raise OutcomeUnknownError(f"records may be stored {what}")
+        _require(produced.error_code, what)
+        return produced.base_offset
+
+    async def fetch(
+        self,
+        name: str,
+        partition: int,
+        *,
+        offset: int,
+        wait_ms: int = 0,
+        bytes_max: int = _FETCH_BYTES,
+    ) -> FetchedRecords:
+        """Records from `offset` on: those of one batch at least, if there are any within `wait_ms`.
+
+        Also raises CorruptedDataError. Batches that the server cuts at the end of its answer are not expected: ours are
+        whole.
+        """
+        wanted = FetchPartition(
+            partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max
+        )
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=bytes_max,
+            topics=(FetchTopic(topic=name, partitions=(wanted,)),),
+        )
+        answer = await self._connection.ask(request, FetchResponse)
+        (fetched,) = (each for topic in answer.topics for each in topic.partitions)
+        _require(fetched.error_code, f"topic={name!r} partition={partition} offset={offset}")
+        content = bytes(fetched.records or b"")
+        records: list[Record] = []
+        at, following = 0, offset
+        try:
+            while at < len(content):
+                header = parse_header(content, at)
+                if not header.is_control:
+                    found = decode_batch(content[at : at + header.size])
+                    records += [each for each in found if each.offset >= offset]
+                at += header.size
+                following = max(following, header.next_offset)
+        except BatchError as error:
+            raise CorruptedDataError(
+                f"records do not read topic={name!r} partition={partition}: {error}"
+            ) from error
+        return FetchedRecords(records, following, fetched.high_watermark)
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    async def groups(self) -> Sequence[str]:
+        """All consumer groups, in order of name."""
+        answer = await self._connection.ask(ListGroupsRequest(), ListGroupsResponse)
+        _require(answer.error_code, "groups")
+        return sorted(each.group_id for each in answer.groups)
+
+    async def group(self, group_id: str) -> GroupInfo:
+        """One group and its members."""
+        answer = await self._connection.ask(
+            DescribeGroupsRequest(groups=(group_id,)), DescribeGroupsResponse
+        )
+        (found,) = answer.groups
+        what = f"group={group_id!r}"
+        _require(found.error_code, what)
+        if found.group_state == _DEAD:
+            raise TopicRequestError(what, ErrorCode.GROUP_ID_NOT_FOUND)
+        return GroupInfo(
+            group_id=group_id,
+            state=found.group_state,
+            protocol_type=found.protocol_type,
+            protocol=found.protocol_data,
+            members=[
+                GroupMember(each.member_id, each.client_id, each.client_host)
+                for each in found.members
+            ],
+        )
+
+    async def group_offsets(self, group_id: str) -> Sequence[GroupOffset]:
+        """How far a group is, in order of topic and partition; empty for a group that does not exist."""
+        answer = await self._connection.ask(
+            OffsetFetchRequest(group_id=group_id, topics=None), OffsetFetchResponse
+        )
+        what = f"group={group_id!r}"
+        _require(answer.error_code, what)
+        found: list[GroupOffset] = []
+        for topic in answer.topics:
+            for each in topic.partitions:
+                _require(each.error_code, what)
+                found.append(
+                    GroupOffset(
+                        topic.name, each.partition_index, each.committed_offset, each.metadata
+                    )
+                )
+        return sorted(found, key=lambda each: (each.topic, each.partition))
+
+    async def delete_group(self, group_id: str) -> None:
+        """Forget a group without members, and how far it was."""
+        answer = await self._connection.ask(
+            DeleteGroupsRequest(group_ids=(group_id,)), DeleteGroupsResponse
+        )
+        for deleted in answer.results:
+            _require(deleted.error_code, f"group={group_id!r}")
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    async def _metadata(self, name: str | None) -> Sequence[MetadataTopic]:
+        topics = None if name is None else (MetadataRequestTopic(name=name),)
+        answer = await self._connection.ask(
+            MetadataRequest(topics=topics, allow_auto_topic_creation=False), MetadataResponse
+        )
+        return answer.topics
+
+    async def _offsets_at(self, name: str, count: int, timestamp: int) -> Mapping[int, int]:
+        wanted = tuple(
+            ListOffsetsPartition(partition_index=each, timestamp=timestamp) for each in range(count)
+        )
+        answer = await self._connection.ask(
+            ListOffsetsRequest(topics=(ListOffsetsTopic(name=name, partitions=wanted),)),
+            ListOffsetsResponse,
+        )
+        found: dict[int, int] = {}
+        for topic in answer.topics:
+            for each in topic.partitions:
+                _require(each.error_code, f"topic={name!r} partition={each.partition_index}")
+                found[each.partition_index] = each.offset
+        return found
+
+
+@asynccontextmanager
+async def connected_topics(
+    address: str, *, wall_clock: WallClock | None = None
+) -> AsyncIterator[Topics]:
+    """Of the server at HOST:PORT. Raises ConnectionLostError, InvalidRequestError (an address of another form)."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidRequestError(f"an address is HOST:PORT address={address!r}")
+    connection = await open_kafka_connection(host.strip("[]"), int(port))
+    try:
+        yield Topics(connection, wall_clock=wall_clock or SystemWallClock())
+    finally:
+        await connection.close()
+
+
+def _require(code: int, what: str, message: str | None = None) -> None:
+    if code != ErrorCode.NONE:
+        raise TopicRequestError(what, code, message)

@@ -1,0 +1,133 @@
+"""Every API that is spoken: its number, its two messages, its versions.
+
+Kafka's clients look at the ranges to decide what else to do, so that they begin low: librdkafka before 2.11 asks
+whether one exact old version lies inside (Produce 0 for compression by gzip, snappy and lz4; Produce 3 and Fetch 4 for
+batches of version 2; InitProducerId 0 for idempotence; version 0 of the APIs of groups). The layouts of all versions
+of a range are declared, so that nothing is advertised that is not there. Produce 0 to 2 carry records in formats older
+than batches of version 2, which are refused batch by batch. Each range ends below the first flexible version.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from segmentstore.codec.kafka_protocol import administration, cluster, fetch, groups, produce
+from segmentstore.codec.kafka_protocol.structure import Structure
+
+
+class ApiKey(IntEnum):
+    """Kafka's numbers."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    DESCRIBE_CONFIGS = 32
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One row."""
+
+    key: ApiKey
+    request: type[Structure]
+    response: type[Structure]
+    oldest: int
+    newest: int
+
+    def speaks(self, version: int) -> bool:
+        return self.oldest <= version <= self.newest
+
+
+_ROWS: Final = (
+    Api(ApiKey.PRODUCE, produce.ProduceRequest, produce.ProduceResponse, 0, 7),
+    Api(ApiKey.FETCH, fetch.FetchRequest, fetch.FetchResponse, 4, 11),
+    Api(ApiKey.LIST_OFFSETS, fetch.ListOffsetsRequest, fetch.ListOffsetsResponse, 1, 2),
+    Api(ApiKey.METADATA, cluster.MetadataRequest, cluster.MetadataResponse, 0, 4),
+    Api(ApiKey.OFFSET_COMMIT, groups.OffsetCommitRequest, groups.OffsetCommitResponse, 2, 3),
+    Api(ApiKey.OFFSET_FETCH, groups.OffsetFetchRequest, groups.OffsetFetchResponse, 1, 3),
+    Api(
+        ApiKey.FIND_COORDINATOR,
+        cluster.FindCoordinatorRequest,
+        cluster.FindCoordinatorResponse,
+        0,
+        1,
+    ),
+    Api(ApiKey.JOIN_GROUP, groups.JoinGroupRequest, groups.JoinGroupResponse, 0, 5),
+    Api(ApiKey.HEARTBEAT, groups.HeartbeatRequest, groups.HeartbeatResponse, 0, 1),
+    Api(ApiKey.LEAVE_GROUP, groups.LeaveGroupRequest, groups.LeaveGroupResponse, 0, 1),
+    Api(ApiKey.SYNC_GROUP, groups.SyncGroupRequest, groups.SyncGroupResponse, 0, 3),
+    Api(ApiKey.DESCRIBE_GROUPS, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, 0, 3),
+    Api(ApiKey.LIST_GROUPS, groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 1),
+    Api(ApiKey.API_VERSIONS, cluster.ApiVersionsRequest, cluster.ApiVersionsResponse, 0, 2),
+    Api(
+        ApiKey.CREATE_TOPICS,
+        administration.CreateTopicsRequest,
+        administration.CreateTopicsResponse,
+        2,
+        4,
+    ),
+    Api(
+        ApiKey.DELETE_TOPICS,
+        administration.DeleteTopicsRequest,
+        administration.DeleteTopicsResponse,
+        1,
+        3,
+    ),
+    Api(
+        ApiKey.DELETE_RECORDS,
+        administration.DeleteRecordsRequest,
+        administration.DeleteRecordsResponse,
+        0,
+        1,
+    ),
+    Api(
+        ApiKey.INIT_PRODUCER_ID,
+        produce.InitProducerIdRequest,
+        produce.InitProducerIdResponse,
+        0,
+        0,
+    ),
+    Api(
+        ApiKey.DESCRIBE_CONFIGS,
+        administration.DescribeConfigsRequest,
+        administration.DescribeConfigsResponse,
+        1,
+        1,
+    ),
+    Api(
+        ApiKey.CREATE_PARTITIONS,
+        administration.CreatePartitionsRequest,
+        administration.CreatePartitionsResponse,
+        0,
+        1,
+    ),
+    Api(ApiKey.DELETE_GROUPS, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse, 0, 1),
+    Api(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        administration.IncrementalAlterConfigsRequest,
+        administration.IncrementalAlterConfigsResponse,
+        0,
+        0,
+    ),
+)
+
+APIS: Final[dict[int, Api]] = {int(row.key): row for row in _ROWS}
+API_OF_REQUEST: Final[dict[type[Structure], Api]] = {row.request: row for row in _ROWS}

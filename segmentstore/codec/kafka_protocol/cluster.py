@@ -1,0 +1,111 @@
+"""ApiVersions, Metadata and FindCoordinator: what the server can do, and where what is."""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from segmentstore.codec.kafka_protocol.fields import Int8, Int16, Int32
+from segmentstore.codec.kafka_protocol.structure import Structure, Versions
+
+GROUP_COORDINATOR: Final = 0
+TRANSACTION_COORDINATOR: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionsRequest(Structure):
+    """The first request of most clients."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionRange(Structure):
+    """Which versions of an API are spoken."""
+
+    api_key: Int16
+    min_version: Int16
+    max_version: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionsResponse(Structure):
+    """The answer to ApiVersions. A request of an unknown version is answered in version 0 too, with an error and the
+    row of ApiVersions itself."""
+
+    error_code: Int16
+    api_keys: tuple[ApiVersionRange, ...]
+    throttle_time_ms: Annotated[Int32, Versions(1)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequestTopic(Structure):
+    """A topic that is asked about."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequest(Structure):
+    """Asks which topics there are; None asks for all. In version 0 an empty list does that."""
+
+    topics: tuple[MetadataRequestTopic, ...] | None
+    allow_auto_topic_creation: Annotated[bool, Versions(4)] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataBroker(Structure):
+    """A server."""
+
+    node_id: Int32
+    host: str
+    port: Int32
+    rack: Annotated[str | None, Versions(1)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataPartition(Structure):
+    """Which servers have a partition."""
+
+    error_code: Int16
+    partition_index: Int32
+    leader_id: Int32
+    replica_nodes: tuple[Int32, ...]
+    isr_nodes: tuple[Int32, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataTopic(Structure):
+    """A topic."""
+
+    error_code: Int16
+    name: str
+    is_internal: Annotated[bool, Versions(1)] = False
+    partitions: tuple[MetadataPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponse(Structure):
+    """The answer to Metadata."""
+
+    throttle_time_ms: Annotated[Int32, Versions(3)] = 0
+    brokers: tuple[MetadataBroker, ...]
+    cluster_id: Annotated[str | None, Versions(2)] = None
+    controller_id: Annotated[Int32, Versions(1)] = -1
+    topics: tuple[MetadataTopic, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinatorRequest(Structure):
+    """Asks who coordinates a group, or the transactions of a producer."""
+
+    key: str
+    key_type: Annotated[Int8, Versions(1)] = GROUP_COORDINATOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinatorResponse(Structure):
+    """The answer to FindCoordinator."""
+
+    throttle_time_ms: Annotated[Int32, Versions(1)] = 0
+    error_code: Int16
+    error_message: Annotated[str | None, Versions(1)] = None
+    node_id: Int32
+    host: str
+    port: Int32

@@ -1,0 +1,294 @@
+"""Consumer groups: their offsets, their members, and what is told about them. The classic protocol."""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from segmentstore.codec.kafka_protocol.fields import Int16, Int32, Int64
+from segmentstore.codec.kafka_protocol.structure import Structure, Versions
+
+OPERATIONS_NOT_ASKED_FOR: Final = -(1 << 31)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitPartition(Structure):
+    """How far a group is in one partition."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    committed_metadata: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitTopic(Structure):
+    """How far a group is in one topic."""
+
+    name: str
+    partitions: tuple[OffsetCommitPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitRequest(Structure):
+    """Generation -1 and an empty member: a consumer that is in no group."""
+
+    group_id: str
+    generation_id: Annotated[Int32, Versions(1)] = -1
+    member_id: Annotated[str, Versions(1)] = ""
+    retention_time_ms: Annotated[Int64, Versions(2, 4)] = -1
+    topics: tuple[OffsetCommitTopic, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommittedPartition(Structure):
+    """Whether the offset of one partition is stored."""
+
+    partition_index: Int32
+    error_code: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommittedTopic(Structure):
+    """Whether the offsets of one topic are stored."""
+
+    name: str
+    partitions: tuple[OffsetCommittedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitResponse(Structure):
+    """The answer to OffsetCommit."""
+
+    throttle_time_ms: Annotated[Int32, Versions(3)] = 0
+    topics: tuple[OffsetCommittedTopic, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchTopic(Structure):
+    """Which partitions of a topic are asked about."""
+
+    name: str
+    partition_indexes: tuple[Int32, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchRequest(Structure):
+    """Asks how far a group is; None asks for all that it has."""
+
+    group_id: str
+    topics: tuple[OffsetFetchTopic, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchedPartition(Structure):
+    """-1 without an error if nothing was committed."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    metadata: str | None
+    error_code: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchedTopic(Structure):
+    """How far a group is in one topic."""
+
+    name: str
+    partitions: tuple[OffsetFetchedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchResponse(Structure):
+    """The answer to OffsetFetch."""
+
+    throttle_time_ms: Annotated[Int32, Versions(3)] = 0
+    topics: tuple[OffsetFetchedTopic, ...]
+    error_code: Annotated[Int16, Versions(2)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroupProtocol(Structure):
+    """A way to assign partitions, and what the member says to the one that does it."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroupRequest(Structure):
+    """Answered when the group has found itself."""
+
+    group_id: str
+    session_timeout_ms: Int32
+    rebalance_timeout_ms: Annotated[Int32, Versions(1)] = -1
+    """-1: the same as that of the session."""
+    member_id: str
+    group_instance_id: Annotated[str | None, Versions(5)] = None
+    protocol_type: str
+    protocols: tuple[JoinGroupProtocol, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedMember(Structure):
+    """A member, as its leader sees it."""
+
+    member_id: str
+    group_instance_id: Annotated[str | None, Versions(5)] = None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroupResponse(Structure):
+    """The answer to JoinGroup. Members are listed for the leader alone."""
+
+    throttle_time_ms: Annotated[Int32, Versions(2)] = 0
+    error_code: Int16
+    generation_id: Int32
+    protocol_name: str
+    leader: str
+    member_id: str
+    members: tuple[JoinedMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroupAssignment(Structure):
+    """What the leader gives one member to read."""
+
+    member_id: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroupRequest(Structure):
+    """Answered when the leader has assigned; only the leader sends assignments."""
+
+    group_id: str
+    generation_id: Int32
+    member_id: str
+    group_instance_id: Annotated[str | None, Versions(3)] = None
+    assignments: tuple[SyncGroupAssignment, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroupResponse(Structure):
+    """The answer to SyncGroup."""
+
+    throttle_time_ms: Annotated[Int32, Versions(1)] = 0
+    error_code: Int16
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatRequest(Structure):
+    """A member is there."""
+
+    group_id: str
+    generation_id: Int32
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatResponse(Structure):
+    """The answer to Heartbeat."""
+
+    throttle_time_ms: Annotated[Int32, Versions(1)] = 0
+    error_code: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroupRequest(Structure):
+    """A member goes."""
+
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroupResponse(Structure):
+    """The answer to LeaveGroup."""
+
+    throttle_time_ms: Annotated[Int32, Versions(1)] = 0
+    error_code: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroupsRequest(Structure):
+    """Asks about groups by name."""
+
+    groups: tuple[str, ...]
+    include_authorized_operations: Annotated[bool, Versions(3)] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedMember(Structure):
+    """A member of a group."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+    member_metadata: bytes
+    member_assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedGroup(Structure):
+    """A group; the state Dead if there is none of that name."""
+
+    error_code: Int16
+    group_id: str
+    group_state: str
+    protocol_type: str
+    protocol_data: str
+    members: tuple[DescribedMember, ...]
+    authorized_operations: Annotated[Int32, Versions(3)] = OPERATIONS_NOT_ASKED_FOR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroupsResponse(Structure):
+    """The answer to DescribeGroups."""
+
+    throttle_time_ms: Annotated[Int32, Versions(1)] = 0
+    groups: tuple[DescribedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListGroupsRequest(Structure):
+    """Asks which groups there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroup(Structure):
+    """A group."""
+
+    group_id: str
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListGroupsResponse(Structure):
+    """The answer to ListGroups."""
+
+    throttle_time_ms: Annotated[Int32, Versions(1)] = 0
+    error_code: Int16
+    groups: tuple[ListedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroupsRequest(Structure):
+    """Groups that are to be forgotten, with their offsets."""
+
+    group_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedGroup(Structure):
+    """What became of one group."""
+
+    group_id: str
+    error_code: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroupsResponse(Structure):
+    """The answer to DeleteGroups."""
+
+    throttle_time_ms: Int32 = 0
+    results: tuple[DeletedGroup, ...]

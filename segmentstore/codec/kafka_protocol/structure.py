@@ -1,0 +1,142 @@
+"""A message, or a part of one: a dataclass whose annotated fields, in order, are its bytes.
+
+- The fields are the format: nothing else describes it, and reading and writing walk the same list.
+- A field that only some versions have says so by `Versions(since, until)`. In other versions it takes no bytes and has
+  its default when read.
+- Behind the last field of a message nothing may follow.
+
+The layout of a class in a version is worked out once.
+"""
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from types import UnionType
+from typing import Annotated, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from segmentstore.codec.kafka_protocol.fields import (
+    BOOL,
+    BYTES,
+    NULLABLE_BYTES,
+    NULLABLE_STRING,
+    STRING,
+    Buffer,
+    Form,
+    KafkaProtocolError,
+    MessageReader,
+    MessageWriter,
+    array_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """In which versions of its message a field is there."""
+
+    since: int
+    until: int | None = None
+    """The last of them; None if there is no last one."""
+
+    def contain(self, version: int) -> bool:
+        return self.since <= version and (self.until is None or version <= self.until)
+
+
+class Structure:
+    """The base class of messages and of what they contain."""
+
+    __slots__ = ()
+
+
+StructureType = TypeVar("StructureType", bound=Structure)
+
+_LAYOUTS: Final[dict[tuple[type[Structure], int], Form]] = {}
+
+
+def encode_structure(value: Structure, version: int) -> list[Buffer]:
+    """The bytes of a message, in parts. Raises KafkaProtocolError for a value that its field cannot hold."""
+    writer = MessageWriter()
+    write_structure(writer, value, version)
+    return writer.parts
+
+
+def write_structure(writer: MessageWriter, value: Structure, version: int) -> None:
+    """As encode_structure(), behind what the writer has."""
+    _layout(type(value), version).write(writer, value)
+
+
+def decode_structure(
+    kind: type[StructureType], content: Buffer, version: int, *, offset: int = 0
+) -> StructureType:
+    """The message that fills the content from `offset` to its end. Raises KafkaProtocolError."""
+    reader = MessageReader(content, offset)
+    value = _layout(kind, version).read(reader)
+    if reader.remaining:
+        raise KafkaProtocolError(
+            f"bytes behind the end of a message message={kind.__name__} version={version}"
+            f" bytes={reader.remaining}"
+        )
+    assert isinstance(value, kind), f"a layout reads another class kind={kind} value={value!r:.100}"
+    return value
+
+
+def _layout(kind: type[Structure], version: int) -> Form:
+    layout = _LAYOUTS.get((kind, version))
+    if layout is None:
+        layout = _LAYOUTS[kind, version] = _work_out(kind, version)
+    return layout
+
+
+def _work_out(kind: type[Structure], version: int) -> Form:
+    present: list[tuple[str, Form]] = []
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):  # type: ignore[arg-type]  # every subclass is a dataclass
+        hint = hints[field.name]
+        versions = _versions_of(hint)
+        if versions is None or versions.contain(version):
+            present.append((field.name, _form(hint, version)))
+        else:
+            assert field.default is not MISSING, f"no default {kind.__name__}.{field.name}"
+    # The values are of the annotated types by construction; no signature can say so for every class.
+    make = cast(Callable[..., Structure], kind)
+    readers = [(name, form.read) for name, form in present]
+    writers = [(name, form.write) for name, form in present]
+
+    def read(reader: MessageReader) -> Structure:
+        return make(**{name: read_field(reader) for name, read_field in readers})
+
+    def write(writer: MessageWriter, value: object) -> None:
+        for name, write_field in writers:
+            write_field(writer, getattr(value, name))
+
+    return Form(read, write, sum(form.bytes_min for _, form in present))
+
+
+def _versions_of(hint: object) -> Versions | None:
+    if get_origin(hint) is not Annotated:
+        return None
+    return next((each for each in get_args(hint)[1:] if isinstance(each, Versions)), None)
+
+
+def _form(hint: object, version: int) -> Form:
+    if get_origin(hint) is Annotated:
+        hint, *notes = get_args(hint)
+        forms = [each for each in notes if isinstance(each, Form)]
+        if forms:
+            return forms[0]
+    nullable = False
+    if get_origin(hint) in (Union, UnionType):
+        choices = [each for each in get_args(hint) if each is not type(None)]
+        assert len(choices) == 1, f"a field has one type or None hint={hint}"
+        hint, nullable = choices[0], True
+    if get_origin(hint) is tuple:
+        item, _ = get_args(hint)
+        return array_of(_form(item, version), nullable=nullable)
+    if hint is str:
+        return NULLABLE_STRING if nullable else STRING
+    if hint is bytes:
+        return NULLABLE_BYTES if nullable else BYTES
+    assert not nullable, f"no field of this type can be null hint={hint}"
+    if hint is bool:
+        return BOOL
+    assert isinstance(hint, type), f"no field has this type hint={hint}"
+    assert issubclass(hint, Structure), f"no field has this type hint={hint}"
+    return _layout(hint, version)

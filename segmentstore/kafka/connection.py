@@ -1,0 +1,339 @@
+"""One client: bytes in, requests one after the other, answers in the order of the requests.
+
+    bytes -> whole frames, which wait -> one task takes them in turn -> answers wait for those before them -> sent
+
+A request is begun when the one before it has been answered; only Produce is not waited for, so that a client may have
+many of them under way. A fetch or a join that waits holds up what its client sends behind it, as in Kafka: clients use
+other connections for other work.
+
+Invariants:
+
+- Answers leave in the order of the requests. A request with acks 0 has no answer at all; if such a batch is refused,
+  the connection ends, which is how its client hears of it.
+- Bytes that are no request of a spoken version end this connection, with one line in the log, and no other.
+- The socket is not read while too much of this connection, or of all, waits for an answer; no request is begun while
+  too many answers are unsent.
+- When the connection goes, its task ends and what it waited for is withdrawn; batches that were handed over go on.
+"""
+
+import asyncio
+import logging
+from asyncio import Event
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, cast
+
+from segmentstore.codec.kafka_protocol.api_table import ApiKey
+from segmentstore.codec.kafka_protocol.cluster import ApiVersionsRequest
+from segmentstore.codec.kafka_protocol.fields import Buffer, KafkaProtocolError
+from segmentstore.codec.kafka_protocol.frames import (
+    FrameCutter,
+    RequestHeader,
+    decode_request,
+    encode_response,
+    read_request_header,
+)
+from segmentstore.codec.kafka_protocol.produce import ProduceRequest
+from segmentstore.kafka.cluster_requests import VERSION_TOO_NEW
+from segmentstore.kafka.produce_requests import NO_ACKS, Producing, Submission
+from segmentstore.kafka.requests import Asker, Requests
+from segmentstore.kafka.settings import KafkaSettings
+from segmentstore.kafka.statistics import KafkaCounters
+from segmentstore.runtime.task_set import TaskSet
+from segmentstore.topics.errors import TopicError
+
+_LOG = logging.getLogger(__name__)
+
+_VERSIONS_SPOKEN_MAX: Final = 2
+"""Of ApiVersions."""
+
+
+class NotServedError(Exception):
+    """A request that cannot be answered now: its connection ends, and its client comes again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionServices:
+    """What all connections of a server share."""
+
+    settings: KafkaSettings
+    counters: KafkaCounters
+    requests: Requests
+    producing: Producing
+    ready: Event
+    """Set while topics and groups answer."""
+    opened: Callable[["KafkaConnection"], bool]
+    """Whether there is room for it."""
+    closed: Callable[["KafkaConnection"], None]
+    add_waiting: Callable[[int], None]
+    """Bytes of all connections that wait for an answer."""
+    is_too_much_waiting: Callable[[], bool]
+
+
+@dataclass(slots=True)
+class _Answer:
+    """A request that was begun, in its place among the answers."""
+
+    frame_bytes: int
+    parts: list[Buffer] | None = None
+    """None: not known yet."""
+
+
+class KafkaConnection(asyncio.Protocol):
+    """Made by the server for every client."""
+
+    def __init__(self, *, services: ConnectionServices) -> None:
+        self._services = services
+        self._settings = services.settings
+        self._cutter = FrameCutter(frame_bytes_max=services.settings.frame_bytes_max)
+        self._frames: deque[memoryview] = deque()
+        self._answers: deque[_Answer] = deque()
+        self._waiting_bytes = 0
+        """Of frames that wait, and of those that were begun and are not answered."""
+        self._waiting_requests = 0
+        self._has_frames = Event()
+        self._can_write = Event()
+        self._can_write.set()
+        self._submitted = 0
+        """Requests whose batches were handed over and are not settled."""
+        self._all_settled = Event()
+        self._all_settled.set()
+        self._is_paused = False
+        self._is_closing = False
+        self._gone = Event()
+        self._is_admitted = False
+        self._transport: asyncio.Transport
+        self._tasks = TaskSet(on_failure=self._failed)
+        self._reached_at = ("", 0)
+        self._client_host = "?"
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of requests that are not answered yet."""
+        return self._waiting_bytes
+
+    # --- the socket --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A stream's transport by what it does; uvloop's is of another class.
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        name = transport.get_extra_info("sockname")
+        if not peer or not name:
+            # It has gone already.
+            self._transport.abort()
+            return
+        self._client_host = str(peer[0])
+        self._reached_at = (str(name[0]), int(name[1]))
+        self._is_admitted = self._services.opened(self)
+        if not self._is_admitted:
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=self._settings.send_buffer_bytes_max)
+        self._tasks.start(self._work(), name="kafka connection")
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_closing:
+            return
+        try:
+            frames = self._cutter.feed(data)
+        except KafkaProtocolError as error:
+            self._refuse(error)
+            return
+        for frame in frames:
+            self._frames.append(frame)
+            self._add_waiting(len(frame), requests=1)
+        if frames:
+            self._has_frames.set()
+            self.update_reading()
+
+    def eof_received(self) -> bool:
+        """The client sends no more: it has gone."""
+        return False
+
+    def pause_writing(self) -> None:
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        self._can_write.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio names it
+        self._is_closing = True
+        self._gone.set()
+        if not self._is_admitted:
+            return
+        self._tasks.cancel()
+        self._add_waiting(
+            -sum(map(len, self._frames)) - sum(each.frame_bytes for each in self._answers),
+            requests=-len(self._frames) - len(self._answers),
+        )
+        self._frames.clear()
+        self._answers.clear()
+        self._services.closed(self)
+
+    # --- requests ------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        """Requests one after the other, until the connection ends."""
+        turn = 0
+        while not self._is_closing:
+            if not self._frames:
+                self._has_frames.clear()
+                await self._has_frames.wait()
+                turn = 0
+            await self._can_write.wait()
+            frame = self._frames.popleft()
+            answer = _Answer(len(frame))
+            self._answers.append(answer)
+            try:
+                await self._begin(frame, answer)
+            except KafkaProtocolError as error:
+                self._refuse(error)
+                return
+            except (NotServedError, TopicError) as error:
+                _LOG.info("connection of %s closed, to come again: %s", self._client_host, error)
+                self._end()
+                return
+            turn += 1
+            if turn >= self._settings.requests_per_turn_max:
+                turn = 0
+                await asyncio.sleep(0)
+
+    async def _begin(self, frame: memoryview, answer: _Answer) -> None:
+        header = read_request_header(frame)
+        self._services.counters.requests += 1
+        if header.api_key == ApiKey.API_VERSIONS and header.api_version > _VERSIONS_SPOKEN_MAX:
+            self._answered(answer, encode_response(header.correlation_id, VERSION_TOO_NEW, 0))
+            return
+        request = decode_request(header, frame)
+        if not isinstance(request, ApiVersionsRequest):
+            await self._wait_until_ready()
+        if isinstance(request, ProduceRequest):
+            submission = await self._services.producing.submit(request, self._failed)
+            self._submitted += 1
+            self._all_settled.clear()
+            submission.when_done(
+                partial(self._produced, submission, header, answer, request.acks == NO_ACKS)
+            )
+            return
+        asker = Asker(
+            version=header.api_version,
+            client_id=header.client_id or "",
+            client_host=self._client_host,
+            reached_at=self._reached_at,
+        )
+        response = await self._services.requests.answer(request, asker)
+        self._answered(answer, encode_response(header.correlation_id, response, header.api_version))
+
+    async def _wait_until_ready(self) -> None:
+        if self._services.ready.is_set():
+            return
+        try:
+            async with asyncio.timeout(self._settings.start_seconds):
+                await self._services.ready.wait()
+        except TimeoutError as error:
+            raise NotServedError("topics do not answer yet") from error
+
+    def _produced(
+        self, submission: Submission, header: RequestHeader, answer: _Answer, is_silent: bool
+    ) -> None:
+        self._submitted -= 1
+        if self._submitted == 0:
+            self._all_settled.set()
+        if self._is_closing:
+            return
+        if not is_silent:
+            response = submission.response()
+            self._answered(
+                answer, encode_response(header.correlation_id, response, header.api_version)
+            )
+            return
+        self._answered(answer, [])
+        if submission.has_refusal:
+            _LOG.info("connection of %s closed: its batch was refused", self._client_host)
+            self._end()
+
+    # --- answers -----------------------------------------------------------------------------------
+
+    def _answered(self, answer: _Answer, parts: list[Buffer]) -> None:
+        assert answer.parts is None, "a request is answered twice"
+        answer.parts = parts
+        ready: list[Buffer] = []
+        while self._answers and (first := self._answers[0].parts) is not None:
+            ready += first
+            self._add_waiting(-self._answers.popleft().frame_bytes, requests=-1)
+        if ready and not self._is_closing:
+            self._transport.writelines(ready)
+        self.update_reading()
+
+    def _add_waiting(self, byte_count: int, *, requests: int) -> None:
+        self._waiting_bytes += byte_count
+        self._waiting_requests += requests
+        self._services.add_waiting(byte_count)
+
+    def update_reading(self) -> None:
+        """Read the socket, or not, by how much waits."""
+        if self._is_closing:
+            return
+        settings = self._settings
+        is_much = (
+            self._waiting_bytes > settings.waiting_bytes_max
+            or self._waiting_requests >= settings.waiting_requests_max
+            or (self._waiting_requests > 0 and self._services.is_too_much_waiting())
+        )
+        if is_much == self._is_paused:
+            return
+        self._is_paused = is_much
+        if is_much:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def _refuse(self, error: KafkaProtocolError) -> None:
+        self._services.counters.connections_malformed += 1
+        _LOG.warning("connection of %s closed: %s", self._client_host, error)
+        self._end()
+
+    def _failed(self, error: BaseException) -> None:
+        """A bug: this client's connection ends, others go on."""
+        _LOG.error("connection of %s broke", self._client_host, exc_info=error)
+        self._end()
+
+    def _end(self) -> None:
+        """What was answered is sent, if the client takes it; nothing else is."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._transport.close()
+        self._tasks.start(self._abort_later(), name="kafka connection that ends")
+
+    async def _abort_later(self) -> None:
+        """A client that takes nothing must not keep its connection."""
+        await asyncio.sleep(self._settings.drain_seconds)
+        self._transport.abort()
+
+    async def drain(self) -> None:
+        """Begin nothing more; returns when every batch that was handed over is answered and the client has taken it."""
+        self._tasks.cancel()
+        await self._tasks.join()
+        await self._all_settled.wait()
+        self._is_closing = True
+        self._transport.close()
+        await self._gone.wait()
+
+    async def close(self) -> None:
+        """At once."""
+        self._is_closing = True
+        self._transport.abort()
+        await self._tasks.close()
+
+    def check(self) -> None:
+        """O(requests that wait)."""
+        expected = sum(map(len, self._frames)) + sum(each.frame_bytes for each in self._answers)
+        assert self._waiting_bytes == expected, f"{self._waiting_bytes} != {expected}"
+        expected = len(self._frames) + len(self._answers)
+        assert self._waiting_requests == expected, f"{self._waiting_requests} != {expected}"

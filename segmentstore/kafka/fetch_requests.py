@@ -1,0 +1,241 @@
+"""Fetch and ListOffsets.
+
+A fetch looks at every partition that it names. If there are too few bytes and no error, it watches them and looks
+again at those that moved, until there are enough or its time is up.
+
+Invariants:
+
+- A fetch looks once more behind the beginning of its watch: what came in between is not missed.
+- Only whole batches below the high watermark are answered, at least one if there is any, and after that so many as the
+  request and the settings allow.
+- The answer names exactly the partitions that the request names. There are no sessions: each request is a full one.
+- Of a fetch that has ended nothing is watched any more.
+"""
+
+import asyncio
+import logging
+from asyncio import Event
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.kafka_protocol.fetch import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ListedOffset,
+    ListedTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
+from segmentstore.kafka.refusals import fetch_code_of
+from segmentstore.kafka.settings import KafkaSettings
+from segmentstore.kafka.statistics import KafkaCounters
+from segmentstore.runtime.waiting import wait_for_event
+from segmentstore.topics.errors import OffsetOutOfRangeError, TopicError
+from segmentstore.topics.partition import Partition
+from segmentstore.topics.topics import Topics
+
+_LOG = logging.getLogger(__name__)
+
+_UNKNOWN = -1
+
+
+@dataclass(slots=True)
+class _Look:
+    """One partition of a fetch, as it was seen last."""
+
+    topic: str
+    wanted: FetchPartition
+    is_stale: bool = True
+    """Something may have come since."""
+    error_code: ErrorCode = ErrorCode.NONE
+    high_watermark: int = _UNKNOWN
+    log_start_offset: int = _UNKNOWN
+    records: bytes = b""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """The partitions that a waiting fetch is called back by."""
+
+    moved: Event = field(default_factory=Event)
+    ends: list[Callable[[], None]] = field(default_factory=list)
+    watched: dict[tuple[str, int], Partition] = field(default_factory=dict)
+
+    def add(self, look: _Look, found: Partition) -> None:
+        """Unless it is watched already: a partition that was recovered may be another object."""
+        place = (look.topic, look.wanted.partition)
+        if self.watched.get(place) is found:
+            return
+        self.watched[place] = found
+
+        def tell() -> None:
+            look.is_stale = True
+            self.moved.set()
+
+        self.ends.append(found.watch(tell))
+
+    def end(self) -> None:
+        for end in self.ends:
+            end()
+        self.ends.clear()
+
+
+class Fetching:
+    """Answers consumers."""
+
+    def __init__(self, *, topics: Topics, settings: KafkaSettings, counters: KafkaCounters) -> None:
+        self._topics = topics
+        self._settings = settings
+        self._counters = counters
+
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
+        """Returns when there is enough, or the request's time is up."""
+        self._counters.fetches += 1
+        if request.session_id != 0:
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, topics=())
+        looks = [
+            _Look(topic.topic, wanted) for topic in request.topics for wanted in topic.partitions
+        ]
+        watch = _Watch()
+        try:
+            await self._until_enough(request, looks, watch)
+        finally:
+            watch.end()
+        self._counters.fetched_bytes += sum(len(look.records) for look in looks)
+        return _response(request, looks)
+
+    async def _until_enough(self, request: FetchRequest, looks: list[_Look], watch: _Watch) -> None:
+        loop = asyncio.get_running_loop()
+        wait_ms = min(max(request.max_wait_ms, 0), self._settings.fetch_wait_ms_max)
+        bytes_max = min(max(request.max_bytes, 0), self._settings.fetch_bytes_max)
+        least = min(request.min_bytes, bytes_max)
+        until = loop.time() + wait_ms / 1000
+        is_watching = False
+        while True:
+            watch.moved.clear()
+            try:
+                async with asyncio.timeout(self._settings.read_seconds):
+                    await self._look(looks, bytes_max, watch if is_watching else None)
+            except TimeoutError:
+                _LOG.info("a fetch is answered without what takes too long to read")
+                return
+            has_error = any(look.error_code for look in looks)
+            if has_error or not looks or sum(len(look.records) for look in looks) >= least:
+                return
+            if loop.time() >= until:
+                return
+            if not is_watching:
+                is_watching = True
+                for look in looks:
+                    look.is_stale = True
+                continue
+            await wait_for_event(watch.moved, until=until)
+            if len(looks) > 1 and any(look.is_stale for look in looks):
+                await asyncio.sleep(min(self._settings.wake_seconds, max(0, until - loop.time())))
+
+    async def _look(self, looks: list[_Look], bytes_max: int, watch: _Watch | None) -> None:
+        taken = 0
+        for look in looks:
+            if look.is_stale:
+                await self._look_at(look, bytes_max - taken, is_first=taken == 0, watch=watch)
+            taken += len(look.records)
+
+    async def _look_at(
+        self, look: _Look, bytes_max: int, *, is_first: bool, watch: _Watch | None
+    ) -> None:
+        look.is_stale = False
+        wanted = look.wanted
+        try:
+            found = await self._topics.partition(look.topic, wanted.partition)
+            if watch is not None:
+                # Before the look, so that nothing comes between the two unseen.
+                watch.add(look, found)
+            look.records = b""
+            if wanted.fetch_offset != found.high_watermark and (is_first or bytes_max > 0):
+                records = await found.fetch(
+                    wanted.fetch_offset, max(0, min(wanted.partition_max_bytes, bytes_max))
+                )
+                # A batch that is longer than what is left comes with another request.
+                look.records = records if is_first or len(records) <= bytes_max else b""
+            look.high_watermark = found.high_watermark
+            look.log_start_offset = found.log_start_offset
+        except OffsetOutOfRangeError as error:
+            look.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            look.log_start_offset = error.log_start
+        except TopicError as error:
+            look.error_code = fetch_code_of(error)
+
+    async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """Each by itself: one that cannot be told does not hide the others."""
+        return ListOffsetsResponse(
+            topics=tuple(
+                [
+                    ListedTopic(
+                        name=topic.name,
+                        partitions=tuple(
+                            [await self._list_offset(topic.name, each) for each in topic.partitions]
+                        ),
+                    )
+                    for topic in request.topics
+                ]
+            )
+        )
+
+    async def _list_offset(self, topic: str, wanted: ListOffsetsPartition) -> ListedOffset:
+        error_code, timestamp, offset = ErrorCode.NONE, -1, -1
+        try:
+            async with asyncio.timeout(self._settings.read_seconds):
+                found = await self._topics.partition(topic, wanted.partition_index)
+                if wanted.timestamp == LATEST:
+                    offset = found.high_watermark
+                elif wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
+                    offset = found.log_start_offset
+                elif wanted.timestamp < 0:
+                    error_code = ErrorCode.INVALID_REQUEST
+                else:
+                    at_time = await found.offset_at_time(wanted.timestamp)
+                    if at_time is not None:
+                        offset, timestamp = at_time
+        except TimeoutError:
+            error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        except TopicError as error:
+            error_code = fetch_code_of(error)
+        return ListedOffset(
+            partition_index=wanted.partition_index,
+            error_code=error_code,
+            timestamp=timestamp,
+            offset=offset,
+        )
+
+
+def _response(request: FetchRequest, looks: list[_Look]) -> FetchResponse:
+    ordered = iter(looks)
+    return FetchResponse(
+        topics=tuple(
+            FetchedTopic(
+                topic=topic.topic,
+                partitions=tuple(_fetched(next(ordered)) for _ in topic.partitions),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _fetched(look: _Look) -> FetchedPartition:
+    return FetchedPartition(
+        partition_index=look.wanted.partition,
+        error_code=look.error_code,
+        high_watermark=look.high_watermark,
+        last_stable_offset=look.high_watermark,
+        log_start_offset=look.log_start_offset,
+        # Whatever was read before the error is read again.
+        records=b"" if look.error_code else look.records,
+    )

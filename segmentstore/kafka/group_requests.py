@@ -1,0 +1,235 @@
+"""Requests about consumer groups, as `segmentstore/topics/groups` answers them. Its problems are error codes."""
+
+from collections.abc import Mapping, Sequence
+
+from segmentstore.codec.kafka_protocol import groups as messages
+from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.topics.groups.committed_offsets import CommittedOffset, TopicPartition
+from segmentstore.topics.groups.errors import GroupError, GroupProblem
+from segmentstore.topics.groups.group import JoinRequest, Protocol
+from segmentstore.topics.groups.groups import Groups, OffsetToCommit
+from segmentstore.topics.topics import Topics
+
+_VERSION_WITH_REQUIRED_IDS = 4
+"""From this version of JoinGroup on a new member is first told its id."""
+_NO_GENERATION = -1
+
+
+class GroupRequests:
+    """One method for each API."""
+
+    def __init__(self, *, groups: Groups, topics: Topics) -> None:
+        self._groups = groups
+        self._topics = topics
+
+    async def join(
+        self, request: messages.JoinGroupRequest, *, version: int, client_id: str, client_host: str
+    ) -> messages.JoinGroupResponse:
+        try:
+            joined = await self._groups.join(
+                request.group_id,
+                JoinRequest(
+                    member_id=request.member_id,
+                    client_id=client_id,
+                    client_host=client_host,
+                    session_timeout_ms=request.session_timeout_ms,
+                    rebalance_timeout_ms=request.rebalance_timeout_ms,
+                    protocol_type=request.protocol_type,
+                    protocols=[Protocol(each.name, each.metadata) for each in request.protocols],
+                    requires_known_id=version >= _VERSION_WITH_REQUIRED_IDS,
+                ),
+            )
+        except GroupError as error:
+            return messages.JoinGroupResponse(
+                error_code=error.problem,
+                generation_id=_NO_GENERATION,
+                protocol_name="",
+                leader="",
+                member_id=error.member_id or request.member_id,
+                members=(),
+            )
+        return messages.JoinGroupResponse(
+            error_code=ErrorCode.NONE,
+            generation_id=joined.generation,
+            protocol_name=joined.protocol,
+            leader=joined.leader,
+            member_id=joined.member_id,
+            members=tuple(
+                messages.JoinedMember(member_id=each.member_id, metadata=each.metadata)
+                for each in joined.members
+            ),
+        )
+
+    async def sync(self, request: messages.SyncGroupRequest) -> messages.SyncGroupResponse:
+        try:
+            assignment = await self._groups.sync(
+                request.group_id,
+                member_id=request.member_id,
+                generation=request.generation_id,
+                assignments={each.member_id: each.assignment for each in request.assignments},
+            )
+        except GroupError as error:
+            return messages.SyncGroupResponse(error_code=error.problem, assignment=b"")
+        return messages.SyncGroupResponse(error_code=ErrorCode.NONE, assignment=assignment)
+
+    def heartbeat(self, request: messages.HeartbeatRequest) -> messages.HeartbeatResponse:
+        code: int = ErrorCode.NONE
+        try:
+            self._groups.heartbeat(
+                request.group_id, member_id=request.member_id, generation=request.generation_id
+            )
+        except GroupError as error:
+            code = error.problem
+        return messages.HeartbeatResponse(error_code=code)
+
+    def leave(self, request: messages.LeaveGroupRequest) -> messages.LeaveGroupResponse:
+        code: int = ErrorCode.NONE
+        try:
+            self._groups.leave(request.group_id, member_id=request.member_id)
+        except GroupError as error:
+            code = error.problem
+        return messages.LeaveGroupResponse(error_code=code)
+
+    async def commit(self, request: messages.OffsetCommitRequest) -> messages.OffsetCommitResponse:
+        """Durable when it is answered."""
+        refused: dict[TopicPartition, int] = {}
+        offsets: dict[TopicPartition, OffsetToCommit] = {}
+        for topic in request.topics:
+            found = self._topics.describe(topic.name)
+            for each in topic.partitions:
+                place = TopicPartition(topic.name, each.partition_index)
+                if found is None or not 0 <= each.partition_index < found.partitions:
+                    refused[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    continue
+                offsets[place] = OffsetToCommit(
+                    offset=each.committed_offset, metadata=each.committed_metadata
+                )
+        try:
+            problems: Mapping[TopicPartition, int] = await self._groups.commit(
+                request.group_id,
+                member_id=request.member_id,
+                generation=request.generation_id,
+                offsets=offsets,
+            )
+        except GroupError as error:
+            problems = dict.fromkeys(offsets, error.problem)
+        refused |= problems
+        return messages.OffsetCommitResponse(
+            topics=tuple(
+                messages.OffsetCommittedTopic(
+                    name=topic.name,
+                    partitions=tuple(
+                        messages.OffsetCommittedPartition(
+                            partition_index=each.partition_index,
+                            error_code=refused.get(
+                                TopicPartition(topic.name, each.partition_index), ErrorCode.NONE
+                            ),
+                        )
+                        for each in topic.partitions
+                    ),
+                )
+                for topic in request.topics
+            )
+        )
+
+    async def committed(self, request: messages.OffsetFetchRequest) -> messages.OffsetFetchResponse:
+        """-1 of what was never committed."""
+        places = (
+            None
+            if request.topics is None
+            else [
+                TopicPartition(topic.name, index)
+                for topic in request.topics
+                for index in topic.partition_indexes
+            ]
+        )
+        problem: int = ErrorCode.NONE
+        found: Mapping[TopicPartition, CommittedOffset] = {}
+        try:
+            found = await self._groups.committed(request.group_id, places)
+        except GroupError as error:
+            problem = error.problem
+        named = list(found) if places is None else places
+        topics: dict[str, list[messages.OffsetFetchedPartition]] = {}
+        for place in named:
+            offset = found.get(place)
+            topics.setdefault(place.topic, []).append(
+                messages.OffsetFetchedPartition(
+                    partition_index=place.partition,
+                    committed_offset=-1 if offset is None else offset.offset,
+                    metadata="" if offset is None else offset.metadata or "",
+                    error_code=problem,
+                )
+            )
+        return messages.OffsetFetchResponse(
+            topics=tuple(
+                messages.OffsetFetchedTopic(name=name, partitions=tuple(partitions))
+                for name, partitions in topics.items()
+            ),
+            error_code=problem,
+        )
+
+    def describe(self, request: messages.DescribeGroupsRequest) -> messages.DescribeGroupsResponse:
+        return messages.DescribeGroupsResponse(
+            groups=tuple(self._described(group_id) for group_id in request.groups)
+        )
+
+    def _described(self, group_id: str) -> messages.DescribedGroup:
+        try:
+            found = self._groups.describe(group_id)
+        except GroupError as error:
+            return messages.DescribedGroup(
+                error_code=error.problem,
+                group_id=group_id,
+                group_state="",
+                protocol_type="",
+                protocol_data="",
+                members=(),
+            )
+        return messages.DescribedGroup(
+            error_code=ErrorCode.NONE,
+            group_id=group_id,
+            group_state=found.state.value,
+            protocol_type=found.protocol_type,
+            protocol_data=found.protocol,
+            members=tuple(
+                messages.DescribedMember(
+                    member_id=each.member_id,
+                    client_id=each.client_id,
+                    client_host=each.client_host,
+                    member_metadata=each.metadata,
+                    member_assignment=each.assignment,
+                )
+                for each in found.members
+            ),
+        )
+
+    def listing(self) -> messages.ListGroupsResponse:
+        try:
+            found = self._groups.listing()
+        except GroupError as error:
+            return messages.ListGroupsResponse(error_code=error.problem, groups=())
+        return messages.ListGroupsResponse(
+            error_code=ErrorCode.NONE,
+            groups=tuple(
+                messages.ListedGroup(group_id=each.group_id, protocol_type=each.protocol_type)
+                for each in found
+            ),
+        )
+
+    async def delete(self, group_ids: Sequence[str]) -> messages.DeleteGroupsResponse:
+        return messages.DeleteGroupsResponse(
+            results=tuple(
+                [
+                    messages.DeletedGroup(group_id=each, error_code=await self._delete(each))
+                    for each in group_ids
+                ]
+            )
+        )
+
+    async def _delete(self, group_id: str) -> GroupProblem | ErrorCode:
+        try:
+            await self._groups.delete(group_id)
+        except GroupError as error:
+            return error.problem
+        return ErrorCode.NONE

@@ -1,0 +1,192 @@
+"""Produce: batches are handed to their partitions in the order of the requests, and answered when they are durable.
+
+Invariants:
+
+- submit() hands over every batch of a request before it returns; the next request of the connection comes behind it.
+- A batch is answered once, and with success only when its records are durable.
+- No task for a batch: the partition's futures call the request back.
+"""
+
+import asyncio
+from asyncio import Future
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.kafka_protocol.fields import Buffer
+from segmentstore.codec.kafka_protocol.produce import (
+    ProducedPartition,
+    ProducedTopic,
+    ProduceRequest,
+    ProduceResponse,
+)
+from segmentstore.kafka.refusals import code_of
+from segmentstore.kafka.settings import KafkaSettings
+from segmentstore.kafka.statistics import KafkaCounters
+from segmentstore.runtime.guarded_callback import guarded
+from segmentstore.topics.errors import (
+    PartitionUnavailableError,
+    RecordBatchTooLargeError,
+    TopicError,
+)
+from segmentstore.topics.partition import Appended
+from segmentstore.topics.topics import Topics
+
+NO_ACKS = 0
+_ACKS = (-1, 0, 1)
+
+
+class Submission:
+    """One request. `has_refusal` and `response` are true when it is done."""
+
+    def __init__(self, request: ProduceRequest) -> None:
+        self._topics = [
+            (topic.name, [(each.index, _Outcome()) for each in topic.partitions])
+            for topic in request.topics
+        ]
+        self._open = sum(len(partitions) for _, partitions in self._topics)
+        self._on_done: Callable[[], None] | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._open == 0
+
+    @property
+    def has_refusal(self) -> bool:
+        return any(outcome.error_code for _, each in self._topics for _, outcome in each)
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Called once: now, or when the last batch is settled."""
+        if self.is_done:
+            callback()
+            return
+        self._on_done = callback
+
+    def response(self) -> ProduceResponse:
+        return ProduceResponse(
+            topics=tuple(
+                ProducedTopic(
+                    name=name,
+                    partitions=tuple(
+                        ProducedPartition(
+                            index=index,
+                            error_code=outcome.error_code,
+                            base_offset=outcome.base_offset,
+                            log_append_time_ms=outcome.append_time_ms,
+                            log_start_offset=outcome.log_start_offset,
+                        )
+                        for index, outcome in partitions
+                    ),
+                )
+                for name, partitions in self._topics
+            )
+        )
+
+    def outcome(self, topic: int, partition_: int) -> "_Outcome":
+        return self._topics[topic][1][partition_][1]
+
+    def settled(self) -> None:
+        """One batch more."""
+        self._open -= 1
+        assert self._open >= 0, f"a batch is answered twice open={self._open}"
+        if self._open == 0 and self._on_done is not None:
+            self._on_done()
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What became of one batch."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    base_offset: int = -1
+    append_time_ms: int = -1
+    log_start_offset: int = -1
+
+
+class Producing:
+    """Hands batches over."""
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        settings: KafkaSettings,
+        counters: KafkaCounters,
+    ) -> None:
+        self._topics = topics
+        self._settings = settings
+        self._counters = counters
+
+    async def submit(
+        self, request: ProduceRequest, fail: Callable[[BaseException], None]
+    ) -> Submission:
+        """Everything that the request brings; `fail` is told of what breaks behind it."""
+        submission = Submission(request)
+        refusal = self._refusal_of(request)
+        for at, topic in enumerate(request.topics):
+            for partition_at, wanted in enumerate(topic.partitions):
+                outcome = submission.outcome(at, partition_at)
+                if refusal is not ErrorCode.NONE or wanted.records is None:
+                    # No bytes for a partition are nothing to store, and nothing to refuse.
+                    outcome.error_code = refusal
+                    submission.settled()
+                    continue
+                future = await self._produce(topic.name, wanted.index, wanted.records)
+                settle = partial(self._settle, submission, outcome, len(wanted.records))
+                future.add_done_callback(guarded(settle, fail))
+        return submission
+
+    @staticmethod
+    def _refusal_of(request: ProduceRequest) -> ErrorCode:
+        if request.transactional_id is not None:
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if request.acks not in _ACKS:
+            return ErrorCode.INVALID_REQUIRED_ACKS
+        return ErrorCode.NONE
+
+    async def _produce(self, topic: str, index: int, records: Buffer) -> "Future[Appended]":
+        length_max = self._settings.batch_bytes_max
+        if len(records) > length_max:
+            return _failed(RecordBatchTooLargeError(size=len(records), size_max=length_max))
+        try:
+            async with asyncio.timeout(self._settings.partition_seconds):
+                found = await self._topics.partition(topic, index)
+        except TimeoutError:
+            return _failed(
+                PartitionUnavailableError(
+                    f"partition is being recovered topic={topic!r} partition={index}"
+                )
+            )
+        except TopicError as error:
+            return _failed(error)
+        return found.produce(records)
+
+    def _settle(
+        self,
+        submission: Submission,
+        outcome: _Outcome,
+        byte_count: int,
+        future: "Future[Appended]",
+    ) -> None:
+        error = PartitionUnavailableError("the wait for it has ended", stored=None)
+        failure = error if future.cancelled() else future.exception()
+        if failure is None:
+            appended = future.result()
+            outcome.base_offset = appended.base_offset
+            outcome.append_time_ms = appended.append_time_ms
+            outcome.log_start_offset = appended.log_start_offset
+            self._counters.produced_batches += 1
+            self._counters.produced_bytes += byte_count
+        elif isinstance(failure, TopicError):
+            outcome.error_code = code_of(failure)
+            self._counters.produce_refusals += 1
+        else:
+            raise failure
+        submission.settled()
+
+
+def _failed(error: TopicError) -> "Future[Appended]":
+    future: Future[Appended] = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future

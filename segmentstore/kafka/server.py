@@ -1,0 +1,143 @@
+"""Listens for Kafka's clients.
+
+start() listens, `address` says where, close() ends: no new connections and no new requests; batches that were handed to
+the log are answered, if that does not take too long; then every connection ends. Clients come back by themselves.
+
+Requests wait for set_ready(True), which is for the one that starts topics and groups; set_ready(False) when they do
+not answer any more.
+"""
+
+import asyncio
+from asyncio import Event, Server
+from contextlib import suppress
+from dataclasses import asdict
+
+from segmentstore.kafka.cluster_requests import ClusterRequests
+from segmentstore.kafka.connection import ConnectionServices, KafkaConnection
+from segmentstore.kafka.fetch_requests import Fetching
+from segmentstore.kafka.group_requests import GroupRequests
+from segmentstore.kafka.produce_requests import Producing
+from segmentstore.kafka.requests import Requests
+from segmentstore.kafka.settings import KafkaSettings
+from segmentstore.kafka.statistics import KafkaCounters, KafkaStatistics
+from segmentstore.kafka.topic_requests import TopicRequests
+from segmentstore.runtime.waiting import gather_all
+from segmentstore.topics.groups.groups import Groups
+from segmentstore.topics.producer_ids import ProducerIds
+from segmentstore.topics.topics import Topics
+
+
+class KafkaServer:
+    """start(), then `address`, then close()."""
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        groups: Groups,
+        producer_ids: ProducerIds,
+        cluster_id: str,
+        settings: KafkaSettings,
+    ) -> None:
+        self._settings = settings
+        self._counters = KafkaCounters()
+        self._ready = Event()
+        self._waiting_bytes = 0
+        self._is_too_much_waiting = False
+        self._services = ConnectionServices(
+            settings=settings,
+            counters=self._counters,
+            requests=Requests(
+                cluster=ClusterRequests(
+                    topics=topics,
+                    producer_ids=producer_ids,
+                    cluster_id=cluster_id,
+                    settings=settings,
+                ),
+                fetching=Fetching(topics=topics, settings=settings, counters=self._counters),
+                groups=GroupRequests(groups=groups, topics=topics),
+                topics=TopicRequests(topics=topics, settings=settings),
+            ),
+            producing=Producing(topics=topics, settings=settings, counters=self._counters),
+            ready=self._ready,
+            opened=self._opened,
+            closed=self._closed,
+            add_waiting=self._add_waiting,
+            is_too_much_waiting=lambda: self._is_too_much_waiting,
+        )
+        # A dict, for its order.
+        self._connections: dict[KafkaConnection, None] = {}
+        self._server: Server | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) that are listened on; only between start() and close()."""
+        assert self._server is not None, "the server is not started"
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; port 0 lets the system choose. Raises OSError if the port is taken."""
+        assert self._server is None, "the server is started already"
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: KafkaConnection(services=self._services), host, port, backlog=1024
+        )
+
+    def set_ready(self, ready: bool) -> None:
+        """Whether topics and groups answer now."""
+        if ready:
+            self._ready.set()
+        else:
+            self._ready.clear()
+
+    async def close(self) -> None:
+        """Idempotent. Takes at most `drain_seconds`, for batches that the log does not settle."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        connections = list(self._connections)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_seconds):
+                await gather_all([each.drain() for each in connections])
+        await gather_all([each.close() for each in connections])
+
+    def statistics(self) -> KafkaStatistics:
+        """A snapshot."""
+        return KafkaStatistics(
+            **asdict(self._counters),
+            connections=len(self._connections),
+            waiting_bytes=self._waiting_bytes,
+        )
+
+    def check(self) -> None:
+        """O(connections and requests that wait)."""
+        for connection in self._connections:
+            connection.check()
+        waiting = sum(each.waiting_bytes for each in self._connections)
+        assert self._waiting_bytes == waiting, f"{self._waiting_bytes} != {waiting}"
+
+    # --- connections -----------------------------------------------------------------------------
+
+    def _opened(self, connection: KafkaConnection) -> bool:
+        if self._server is None or len(self._connections) >= self._settings.connections_max:
+            self._counters.connections_refused += 1
+            return False
+        self._counters.connections_accepted += 1
+        self._connections[connection] = None
+        return True
+
+    def _closed(self, connection: KafkaConnection) -> None:
+        del self._connections[connection]
+
+    def _add_waiting(self, byte_count: int) -> None:
+        self._waiting_bytes += byte_count
+        if self._waiting_bytes > self._settings.all_waiting_bytes_max:
+            self._is_too_much_waiting = True
+        elif (
+            self._is_too_much_waiting
+            and self._waiting_bytes <= self._settings.all_waiting_bytes_max // 2
+        ):
+            self._is_too_much_waiting = False
+            for connection in self._connections:
+                connection.update_reading()

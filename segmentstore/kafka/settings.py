@@ -1,0 +1,50 @@
+"""Values that a user may tune in Kafka's protocol. Every bound of this package has its name here."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSettings:
+    """Limits and times of the protocol server. Sizes in bytes, times in seconds unless the name says milliseconds."""
+
+    node_id: int = 1
+    """What clients know this server by."""
+    advertised_address: tuple[str, int] | None = None
+    """Host and port that clients are sent to; None: the address that each of them has connected to."""
+    connections_max: int = 10_000
+    """A further client is disconnected at once."""
+
+    frame_bytes_max: int = 100 << 20
+    """The longest request. A client that announces a longer one is disconnected."""
+    batch_bytes_max: int = 16 << 20
+    """The longest batch, whatever a topic's `max.message.bytes` says: it is one append to the log."""
+    waiting_bytes_max: int = 32 << 20
+    """Of requests of one connection that are not answered yet. Above it: its socket is not read. One request may be
+    longer, alone."""
+    waiting_requests_max: int = 1_000
+    """Requests of one connection that are not answered yet. At it: the socket is not read."""
+    all_waiting_bytes_max: int = 1 << 30
+    """Of requests of all connections that are not answered yet. Above it: no connection that has one is read."""
+    requests_per_turn_max: int = 32
+    """Requests of one connection that are dealt with before others have their turn."""
+    send_buffer_bytes_max: int = 1 << 20
+    """Unsent answers. Above it: no further request of the connection is begun."""
+
+    fetch_bytes_max: int = 16 << 20
+    """Of one answer to Fetch, whatever the client asks for; a single batch may be longer."""
+    fetch_wait_ms_max: int = 60_000
+    """A fetch without bytes is answered after so long, whatever the client asks for."""
+    wake_seconds: float = 0.003
+    """A waiting fetch of several partitions gathers for so long before it looks again."""
+    read_seconds: float = 15.0
+    """A read that takes longer is given up, and the fetch is answered without it. Clients wait 30 seconds."""
+
+    partition_seconds: float = 10.0
+    """How long a request waits for a partition that is being recovered."""
+    start_seconds: float = 10.0
+    """How long a request waits for topics after a start; then its connection is closed."""
+    drain_seconds: float = 5.0
+    """At the end, how long batches that were handed to the log may take to be answered."""
+
+    partitions_default: int = 1
+    """Of a new topic whose creator leaves it to the server."""

@@ -1,0 +1,277 @@
+"""Topics made, changed, deleted and described; records deleted.
+
+Requests name several topics, each of which succeeds or fails by itself. What a client asks for that one process cannot
+do is refused by name: more than one replica, replicas on other servers.
+"""
+
+from collections.abc import Awaitable, Sequence
+
+from segmentstore.codec.kafka_protocol import administration as messages
+from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.kafka.refusals import code_of
+from segmentstore.kafka.settings import KafkaSettings
+from segmentstore.topics.errors import TopicError, TopicNotFoundError
+from segmentstore.topics.topic_config import make_config
+from segmentstore.topics.topics import Topics
+
+_CONFIG_BYTES_MAX = 1 << 20
+"""Only of a change that is merely looked at: a real one is bounded by the topics."""
+
+
+class _RefusedError(Exception):
+    """A part of a request that is refused here, before topics hear of it."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class TopicRequests:
+    """One method for each API."""
+
+    def __init__(self, *, topics: Topics, settings: KafkaSettings) -> None:
+        self._topics = topics
+        self._settings = settings
+
+    async def create(self, request: messages.CreateTopicsRequest) -> messages.CreateTopicsResponse:
+        created: list[messages.CreatedTopic] = []
+        names = [topic.name for topic in request.topics]
+        for topic in request.topics:
+            code, message = await _outcome(
+                self._create(
+                    topic, is_twice=names.count(topic.name) > 1, only_check=request.validate_only
+                )
+            )
+            created.append(
+                messages.CreatedTopic(name=topic.name, error_code=code, error_message=message)
+            )
+        return messages.CreateTopicsResponse(topics=tuple(created))
+
+    async def _create(
+        self, topic: messages.CreatableTopic, *, is_twice: bool, only_check: bool
+    ) -> None:
+        if is_twice:
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+        partitions = self._partitions_of(topic)
+        config = {each.name: each.value for each in topic.configs if each.value is not None}
+        if only_check:
+            self._topics.check_new(topic.name, partitions, config)
+            return
+        await self._topics.create(topic.name, partitions, config)
+
+    def _partitions_of(self, topic: messages.CreatableTopic) -> int:
+        if topic.assignments:
+            indexes = sorted(each.partition_index for each in topic.assignments)
+            if indexes != list(range(len(indexes))):
+                raise _RefusedError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0 upwards"
+                )
+            self._check_assignments([each.broker_ids for each in topic.assignments])
+            return len(indexes)
+        if topic.replication_factor not in (-1, 1):
+            raise _RefusedError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "there is one server: the replication factor is 1, and copies are made below it",
+            )
+        if topic.num_partitions == -1:
+            return self._settings.partitions_default
+        return topic.num_partitions
+
+    def _check_assignments(self, assignments: Sequence[tuple[int, ...]]) -> None:
+        if any(each != (self._settings.node_id,) for each in assignments):
+            raise _RefusedError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"there is one server, which has every partition node_id={self._settings.node_id}",
+            )
+
+    async def delete(self, request: messages.DeleteTopicsRequest) -> messages.DeleteTopicsResponse:
+        deleted: list[messages.DeletedTopic] = []
+        for name in request.topic_names:
+            code, _ = await _outcome(self._topics.delete(name))
+            deleted.append(messages.DeletedTopic(name=name, error_code=code))
+        return messages.DeleteTopicsResponse(responses=tuple(deleted))
+
+    async def add_partitions(
+        self, request: messages.CreatePartitionsRequest
+    ) -> messages.CreatePartitionsResponse:
+        grown: list[messages.GrownTopic] = []
+        for topic in request.topics:
+            code, message = await _outcome(
+                self._add_partitions(topic, only_check=request.validate_only)
+            )
+            grown.append(
+                messages.GrownTopic(name=topic.name, error_code=code, error_message=message)
+            )
+        return messages.CreatePartitionsResponse(results=tuple(grown))
+
+    async def _add_partitions(self, topic: messages.GrowingTopic, *, only_check: bool) -> None:
+        found = self._topics.describe(topic.name)
+        if found is None:
+            raise TopicNotFoundError(topic.name)
+        if topic.count <= found.partitions:
+            raise _RefusedError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"the number of partitions only grows current={found.partitions} given={topic.count}",
+            )
+        if topic.assignments is not None:
+            if len(topic.assignments) != topic.count - found.partitions:
+                raise _RefusedError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    "assignments are of the new partitions, one for each",
+                )
+            self._check_assignments([each.broker_ids for each in topic.assignments])
+        if not only_check:
+            await self._topics.add_partitions(topic.name, topic.count)
+
+    async def delete_records(
+        self, request: messages.DeleteRecordsRequest
+    ) -> messages.DeleteRecordsResponse:
+        topics: list[messages.DeletedRecordsTopic] = []
+        for topic in request.topics:
+            partitions = [await self._delete_records(topic.name, each) for each in topic.partitions]
+            topics.append(
+                messages.DeletedRecordsTopic(name=topic.name, partitions=tuple(partitions))
+            )
+        return messages.DeleteRecordsResponse(topics=tuple(topics))
+
+    async def _delete_records(
+        self, topic: str, wanted: messages.DeleteRecordsPartition
+    ) -> messages.DeletedRecordsPartition:
+        code, low_watermark = ErrorCode.NONE, -1
+        try:
+            found = await self._topics.partition(topic, wanted.partition_index)
+            low_watermark = await found.delete_records(wanted.offset)
+        except TopicError as error:
+            code = code_of(error)
+        return messages.DeletedRecordsPartition(
+            partition_index=wanted.partition_index, low_watermark=low_watermark, error_code=code
+        )
+
+    # --- configurations ---------------------------------------------------------------------------
+
+    def describe_configs(
+        self, request: messages.DescribeConfigsRequest
+    ) -> messages.DescribeConfigsResponse:
+        return messages.DescribeConfigsResponse(
+            results=tuple(self._described(each) for each in request.resources)
+        )
+
+    def _described(self, resource: messages.DescribeConfigsResource) -> messages.DescribedConfigs:
+        configs: list[messages.DescribedConfig] = []
+        code, message = ErrorCode.NONE, None
+        try:
+            configs = self._configs_of(resource)
+        except TopicError as error:
+            code, message = code_of(error), str(error)
+        except _RefusedError as error:
+            code, message = error.code, str(error)
+        wanted = resource.configuration_keys
+        return messages.DescribedConfigs(
+            error_code=code,
+            error_message=message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=tuple(each for each in configs if wanted is None or each.name in wanted),
+        )
+
+    def _configs_of(
+        self, resource: messages.DescribeConfigsResource
+    ) -> list[messages.DescribedConfig]:
+        if resource.resource_type == messages.BROKER_RESOURCE:
+            return self._configs_of_server(resource.resource_name)
+        name = _topic_of(resource.resource_type, resource.resource_name)
+        found = self._topics.describe(name)
+        if found is None:
+            raise TopicNotFoundError(name)
+        return [
+            messages.DescribedConfig(
+                name=word,
+                value=value,
+                read_only=False,
+                config_source=(
+                    messages.TOPIC_SOURCE if word in found.given else messages.DEFAULT_SOURCE
+                ),
+            )
+            for word, value in found.config.items()
+        ]
+
+    def _configs_of_server(self, node: str) -> list[messages.DescribedConfig]:
+        if node not in ("", str(self._settings.node_id)):
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, f"there is no such server node={node!r}")
+        values = {
+            "auto.create.topics.enable": "false",
+            "default.replication.factor": "1",
+            "node.id": str(self._settings.node_id),
+            "num.partitions": str(self._settings.partitions_default),
+            "socket.request.max.bytes": str(self._settings.frame_bytes_max),
+        }
+        return [
+            messages.DescribedConfig(
+                name=name,
+                value=value,
+                read_only=True,
+                config_source=messages.STATIC_BROKER_SOURCE,
+            )
+            for name, value in values.items()
+        ]
+
+    async def alter_configs(
+        self, request: messages.IncrementalAlterConfigsRequest
+    ) -> messages.IncrementalAlterConfigsResponse:
+        altered: list[messages.AlteredConfigs] = []
+        for resource in request.resources:
+            code, message = await _outcome(self._alter(resource, only_check=request.validate_only))
+            altered.append(
+                messages.AlteredConfigs(
+                    error_code=code,
+                    error_message=message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+            )
+        return messages.IncrementalAlterConfigsResponse(responses=tuple(altered))
+
+    async def _alter(self, resource: messages.AlterConfigsResource, *, only_check: bool) -> None:
+        name = _topic_of(resource.resource_type, resource.resource_name)
+        changes: dict[str, str | None] = {}
+        for each in resource.configs:
+            if each.config_operation not in (messages.SET, messages.DELETE):
+                raise _RefusedError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"values are set or deleted, none is a list name={each.name!r}",
+                )
+            if each.name in changes:
+                raise _RefusedError(
+                    ErrorCode.INVALID_REQUEST, f"the request names it twice name={each.name!r}"
+                )
+            is_set = each.config_operation == messages.SET
+            if is_set and each.value is None:
+                raise _RefusedError(ErrorCode.INVALID_CONFIG, f"no value name={each.name!r}")
+            changes[each.name] = each.value if is_set else None
+        found = self._topics.describe(name)
+        if found is None:
+            raise TopicNotFoundError(name)
+        if only_check:
+            merged = {**found.given, **changes}
+            given = {word: value for word, value in merged.items() if value is not None}
+            make_config(given, bytes_max=_CONFIG_BYTES_MAX)
+            return
+        await self._topics.alter(name, changes)
+
+
+def _topic_of(resource_type: int, resource_name: str) -> str:
+    if resource_type != messages.TOPIC_RESOURCE:
+        raise _RefusedError(
+            ErrorCode.INVALID_REQUEST, f"only topics have this resource_type={resource_type}"
+        )
+    return resource_name
+
+
+async def _outcome(work: Awaitable[object]) -> tuple[ErrorCode, str | None]:
+    try:
+        await work
+    except TopicError as error:
+        return code_of(error), str(error)
+    except _RefusedError as error:
+        return error.code, str(error)
+    return ErrorCode.NONE, None

@@ -1,0 +1,1 @@
+"""Consumer groups: who reads which partitions, and how far it got."""

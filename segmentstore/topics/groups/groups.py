@@ -1,0 +1,498 @@
+"""All consumer groups of a store: requests that wait, time-outs, and offsets that last.
+
+The rules of a group are in group.py, which decides; here its decisions are carried out. Members are in memory alone:
+after a restart each is a stranger, is told so, and joins again. Offsets are in a table (committed_offsets.py).
+
+Invariants:
+
+- A request is judged and answered in one stretch, without an await: what it rests on does not change meanwhile.
+- A request that waits ends with its answer, with its caller, or with close().
+- Of a group without members and without offsets nothing is kept. A group that is made of the same name begins above
+  all generations of groups that were dropped, so within a process a generation of a name comes once.
+- Offsets of a group are removed when it had neither a member nor a commit for the whole retention, as this process saw
+  it. A restart begins to count anew: what is there too long costs little, what is gone too early makes a group read
+  everything again, or lose what lies in between.
+"""
+
+import asyncio
+import heapq
+import logging
+from asyncio import Future
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.tables import TableApi
+from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
+from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.waiting import wait_for_event
+from segmentstore.topics.groups.committed_offsets import (
+    CommittedOffset,
+    CommittedOffsets,
+    TopicPartition,
+    fits_in_a_key,
+)
+from segmentstore.topics.groups.errors import GroupError, GroupProblem
+from segmentstore.topics.groups.group import (
+    Answers,
+    Group,
+    GroupDescription,
+    GroupState,
+    Joined,
+    JoinRequest,
+    Synced,
+)
+from segmentstore.topics.groups.settings import GroupSettings
+
+_LOG = logging.getLogger(__name__)
+
+_CLIENT_ID_LENGTH_MAX: Final = 128
+"""Of a client's name in a member id; the rest of it is left out."""
+_IDLE_TIMERS_MAX: Final = 64
+"""So many timers that count no more may be kept beside those that do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetToCommit:
+    """What a consumer says of one partition: the next record that it wants."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """One group of a listing."""
+
+    group_id: str
+    protocol_type: str
+    """Empty if it had no members since the start of this process."""
+    state: GroupState
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatistics:
+    """As of now."""
+
+    groups: int
+    waiting_requests: int
+    offsets: int
+
+
+class Groups:
+    """start(), then run() beside the calls, close() at the end; then start() may follow again.
+
+    Every call raises GroupError, COORDINATOR_LOAD_IN_PROGRESS before the end of start() among them.
+    """
+
+    def __init__(
+        self,
+        *,
+        tables: TableApi,
+        wall_clock: WallClock,
+        random: Random,
+        topic_id_of: Callable[[str], UUID | None],
+        settings: GroupSettings,
+    ) -> None:
+        """`topic_id_of` is the id of the topic that has the name now, if there is one."""
+        self._wall_clock = wall_clock
+        self._random = random
+        self._topic_id_of = topic_id_of
+        self._settings = settings
+        self._offsets = CommittedOffsets(tables=tables)
+        self._groups: dict[str, Group] = {}
+        self._dropped_generation = 0
+        """The highest one of all groups that were dropped."""
+        self._is_loaded = False
+        self._waiting: dict[int, Future[Joined | Synced]] = {}
+        self._calls = 0
+        self._timers = _Timers()
+
+    async def start(self) -> None:
+        """Look up which groups have offsets. Raises what the interface of tables raises, and CorruptedDataError."""
+        await self._offsets.load()
+        for group_id in self._offsets.group_ids():
+            self._group(group_id)
+        self._is_loaded = True
+
+    async def run(self) -> None:
+        """Until cancelled: end what is over."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._end_sessions(), name="group sessions")
+            tasks.create_task(self._remove_old_offsets(), name="group offsets")
+
+    async def close(self) -> None:
+        """Every request that waits is told to look for its group again, and members are forgotten."""
+        self._is_loaded = False
+        for future in self._waiting.values():
+            fail_unless_done(future, GroupError(GroupProblem.COORDINATOR_NOT_AVAILABLE))
+        for group in list(self._groups.values()):
+            self._drop(group)
+        self._timers.clear()
+
+    # --- members ----------------------------------------------------------------------------------
+
+    async def join(self, group_id: str, request: JoinRequest) -> Joined:
+        """The generation that the member belongs to, when all members have joined it.
+
+        A caller that is cancelled, because its connection is gone, leaves the member behind until its session ends.
+        """
+        self._require_loaded()
+        if not group_id:
+            raise GroupError(GroupProblem.INVALID_GROUP_ID)
+        group = self._group(group_id, bounded=True)
+        client = request.client_id[:_CLIENT_ID_LENGTH_MAX]
+        new_id = f"{client}-{UUID(int=self._random.getrandbits(128), version=4)}"
+        outcome = await self._answered(
+            group, lambda call, now: group.join(call, request, new_id=new_id, now=now)
+        )
+        assert isinstance(outcome, Joined), f"a join was answered with {outcome}"
+        return outcome
+
+    async def sync(
+        self,
+        group_id: str,
+        *,
+        member_id: str,
+        generation: int,
+        assignments: Mapping[str, bytes],
+    ) -> bytes:
+        """What the leader assigned to the member, when it has. `assignments` count only if the member leads."""
+        group = self._group_of_member(group_id)
+        outcome = await self._answered(
+            group,
+            lambda call, now: group.sync(
+                call,
+                member_id=member_id,
+                generation=generation,
+                assignments=assignments,
+                now=now,
+            ),
+        )
+        assert isinstance(outcome, Synced), f"a sync was answered with {outcome}"
+        return outcome.assignment
+
+    def heartbeat(self, group_id: str, *, member_id: str, generation: int) -> None:
+        """The member lives; raises if it has to join again."""
+        group = self._group_of_member(group_id)
+        group.heartbeat(member_id=member_id, generation=generation, now=_now())
+
+    def leave(self, group_id: str, *, member_id: str) -> None:
+        """The member goes."""
+        group = self._group_of_member(group_id)
+        self._tell(group.leave(member_id=member_id, now=_now()))
+        self._look_after(group)
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        group_id: str,
+        *,
+        member_id: str,
+        generation: int,
+        offsets: Mapping[TopicPartition, OffsetToCommit],
+    ) -> Mapping[TopicPartition, GroupProblem]:
+        """Returns when they are durable; of each place that was refused by itself, why.
+
+        Without a membership `member_id` is empty and `generation` -1: allowed while the group has no members.
+        """
+        self._require_loaded()
+        refused: dict[TopicPartition, GroupProblem] = {}
+        accepted: dict[TopicPartition, CommittedOffset] = {}
+        for place, offset in offsets.items():
+            checked = self._checked(group_id, place, offset, new=len(accepted))
+            if isinstance(checked, GroupProblem):
+                refused[place] = checked
+            else:
+                accepted[place] = checked
+
+        def permit() -> None:
+            self._require_loaded()
+            # Also a group that was known a moment ago may be gone by now.
+            known = generation >= 0 or bool(member_id)
+            group = (
+                self._group_of_member(group_id) if known else self._group(group_id, bounded=True)
+            )
+            try:
+                group.check_commit(member_id=member_id, generation=generation, now=_now())
+            finally:
+                self._look_after(group, keep=bool(accepted))
+
+        permit()
+        if not accepted:
+            return refused
+        try:
+            await self._offsets.commit(group_id, accepted, permit=permit)
+        except SegmentStoreError as error:
+            raise _not_available(group_id, error) from error
+        finally:
+            self._look_after_name(group_id)
+        return refused
+
+    async def committed(
+        self, group_id: str, places: Sequence[TopicPartition] | None = None
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        """What is committed of these places, or of all. A place without an offset is left out."""
+        self._require_loaded()
+        try:
+            found = await self._offsets.read(group_id, places)
+        except SegmentStoreError as error:
+            raise _not_available(group_id, error) from error
+        return {
+            place: offset
+            for place, offset in found.items()
+            if self._topic_id_of(place.topic) == offset.topic_id
+        }
+
+    # --- questions and deletion -------------------------------------------------------------------
+
+    def listing(self) -> Sequence[GroupListing]:
+        """All groups that have members or offsets."""
+        self._require_loaded()
+        return [
+            GroupListing(each.group_id, each.protocol_type, each.state)
+            for each in self._groups.values()
+        ]
+
+    def describe(self, group_id: str) -> GroupDescription:
+        """One group; DEAD if there is none of that name."""
+        self._require_loaded()
+        group = self._groups.get(group_id)
+        if group is not None:
+            return group.describe()
+        return GroupDescription(
+            group_id=group_id,
+            state=GroupState.DEAD,
+            generation=0,
+            protocol_type="",
+            protocol="",
+            members=[],
+        )
+
+    async def delete(self, group_id: str) -> None:
+        """Remove a group without members, and its offsets. Raises GroupError: 68, 69."""
+
+        def permit() -> None:
+            self._require_loaded()
+            group = self._groups.get(group_id)
+            if group is None:
+                raise GroupError(GroupProblem.GROUP_ID_NOT_FOUND)
+            if group.state is not GroupState.EMPTY:
+                raise GroupError(GroupProblem.NON_EMPTY_GROUP)
+
+        permit()
+        await self._remove_offsets(group_id, permit)
+
+    def statistics(self) -> GroupStatistics:
+        """Counts, for metrics."""
+        return GroupStatistics(len(self._groups), len(self._waiting), len(self._offsets))
+
+    def check(self) -> None:
+        """The invariants of every group, and that none is kept for nothing. O(members and offsets)."""
+        self._offsets.check()
+        for group_id, group in self._groups.items():
+            group.check()
+            assert group.has_members() or self._offsets.has_offsets(group_id), (
+                f"a group is kept for nothing group={group_id!r}"
+            )
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def _require_loaded(self) -> None:
+        if not self._is_loaded:
+            raise GroupError(GroupProblem.COORDINATOR_LOAD_IN_PROGRESS)
+
+    def _group(self, group_id: str, *, bounded: bool = False) -> Group:
+        """The group, made if there is none: look after it behind that."""
+        group = self._groups.get(group_id)
+        if group is None:
+            if bounded:
+                self._check_new_group(group_id)
+            group = Group(
+                group_id,
+                settings=self._settings,
+                now=_now(),
+                generation=self._dropped_generation,
+            )
+            self._groups[group_id] = group
+        return group
+
+    def _check_new_group(self, group_id: str) -> None:
+        if not fits_in_a_key(group_id, ""):
+            raise GroupError(GroupProblem.INVALID_GROUP_ID)
+        if len(group_id.encode()) > self._settings.group_id_bytes_max:
+            raise GroupError(GroupProblem.INVALID_GROUP_ID)
+        if len(self._groups) >= self._settings.groups_max:
+            raise GroupError(GroupProblem.POLICY_VIOLATION)
+
+    def _group_of_member(self, group_id: str) -> Group:
+        self._require_loaded()
+        group = self._groups.get(group_id)
+        if group is None:
+            raise GroupError(GroupProblem.UNKNOWN_MEMBER_ID)
+        return group
+
+    def _look_after(self, group: Group, *, keep: bool = False) -> None:
+        """Behind every step of a group: its timer, or its end if it is empty; `keep` if it will have an offset."""
+        if self._groups.get(group.group_id) is not group:
+            return
+        if group.has_members():
+            self._timers.note(group.group_id, group.next_deadline())
+        elif not keep and not self._offsets.has_offsets(group.group_id):
+            self._drop(group)
+
+    def _drop(self, group: Group) -> None:
+        self._dropped_generation = max(self._dropped_generation, group.generation)
+        del self._groups[group.group_id]
+
+    def _look_after_name(self, group_id: str) -> None:
+        group = self._groups.get(group_id)
+        if group is not None:
+            self._look_after(group)
+
+    async def _answered(
+        self, group: Group, step: Callable[[int, float], Answers]
+    ) -> Joined | Synced:
+        """What the call of this step is answered with, now or later."""
+        self._calls += 1
+        call = self._calls
+        future: Future[Joined | Synced] = asyncio.get_running_loop().create_future()
+        self._waiting[call] = future
+        try:
+            self._tell(step(call, _now()))
+            self._look_after(group)
+            return await future
+        except asyncio.CancelledError:
+            group.withdraw(call, now=_now())
+            raise
+        finally:
+            del self._waiting[call]
+            self._look_after(group)
+
+    def _tell(self, answers: Answers) -> None:
+        for answer in answers:
+            future = self._waiting[answer.call]
+            if isinstance(answer.outcome, GroupProblem):
+                fail_unless_done(future, GroupError(answer.outcome))
+            else:
+                complete_unless_done(future, answer.outcome)
+
+    def _checked(
+        self, group_id: str, place: TopicPartition, offset: OffsetToCommit, *, new: int
+    ) -> CommittedOffset | GroupProblem:
+        """The offset as it is stored, or why it cannot be."""
+        topic_id = self._topic_id_of(place.topic)
+        if topic_id is None or place.partition < 0:
+            return GroupProblem.UNKNOWN_TOPIC_OR_PARTITION
+        if offset.offset < 0 or not fits_in_a_key(group_id, place.topic):
+            return GroupProblem.INVALID_REQUEST
+        metadata = offset.metadata or ""
+        if len(metadata.encode()) > self._settings.offset_metadata_bytes_max:
+            return GroupProblem.OFFSET_METADATA_TOO_LARGE
+        is_full = len(self._offsets) + new >= self._settings.offsets_max
+        if is_full and not self._offsets.is_known(group_id, place):
+            return GroupProblem.POLICY_VIOLATION
+        return CommittedOffset(
+            offset=offset.offset,
+            leader_epoch=offset.leader_epoch,
+            metadata=offset.metadata,
+            commit_time_ms=self._wall_clock.now_ms(),
+            topic_id=topic_id,
+        )
+
+    async def _remove_offsets(self, group_id: str, permit: Callable[[], None]) -> None:
+        try:
+            await self._offsets.remove(group_id, permit=permit)
+        except SegmentStoreError as error:
+            raise _not_available(group_id, error) from error
+        finally:
+            self._look_after_name(group_id)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    async def _end_sessions(self) -> None:
+        while True:
+            for group_id in self._timers.due(_now()):
+                group = self._groups.get(group_id)
+                if group is not None:
+                    self._tell(group.expire(_now()))
+                    self._look_after(group)
+            await self._timers.wait()
+
+    async def _remove_old_offsets(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.sweep_seconds)
+            for group_id in [each for each in self._groups if self._is_forgotten(each)]:
+                try:
+                    await self._remove_offsets(group_id, partial(self._permit, group_id))
+                except GroupError as error:
+                    _LOG.info("offsets stay for now group=%r why=%s", group_id, error)
+
+    def _permit(self, group_id: str) -> None:
+        if not self._is_forgotten(group_id):
+            raise GroupError(GroupProblem.NON_EMPTY_GROUP)
+
+    def _is_forgotten(self, group_id: str) -> bool:
+        """Whether no member and no commit came for so long that the offsets go."""
+        group = self._groups.get(group_id)
+        if group is None or group.has_members():
+            return False
+        return group.used_at + self._settings.offset_retention_seconds <= _now()
+
+
+class _Timers:
+    """When each group has to be looked at next. A time that moves back is noted at once, one that moves on is not."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, str]] = []
+        self._times: dict[str, float] = {}
+        """Of each group the one that counts: another one of it in the heap does not."""
+        self._changed = asyncio.Event()
+
+    def note(self, group_id: str, at: float) -> None:
+        """Look at the group at this time at the latest. O(log groups)."""
+        if at >= self._times.get(group_id, inf):
+            return
+        self._times[group_id] = at
+        if len(self._heap) >= 2 * len(self._times) + _IDLE_TIMERS_MAX:
+            self._heap = [(time, each) for each, time in self._times.items()]
+            heapq.heapify(self._heap)
+        else:
+            heapq.heappush(self._heap, (at, group_id))
+        if self._heap[0][1] == group_id:
+            self._changed.set()
+
+    def due(self, now: float) -> list[str]:
+        """The groups whose time has come; each has to be noted again."""
+        found: list[str] = []
+        while self._heap and self._heap[0][0] <= now:
+            at, group_id = heapq.heappop(self._heap)
+            if self._times.get(group_id) == at:
+                del self._times[group_id]
+                found.append(group_id)
+        return found
+
+    def clear(self) -> None:
+        self._heap.clear()
+        self._times.clear()
+
+    async def wait(self) -> None:
+        """Until the next time has come, or an earlier one was noted."""
+        self._changed.clear()
+        await wait_for_event(self._changed, until=self._heap[0][0] if self._heap else inf)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _not_available(group_id: str, error: SegmentStoreError) -> GroupError:
+    _LOG.info("group=%r offsets cannot be reached: %s", group_id, error)
+    return GroupError(GroupProblem.COORDINATOR_NOT_AVAILABLE)

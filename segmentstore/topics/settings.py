@@ -1,0 +1,37 @@
+"""What an operator may turn in topics."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """Limits and intervals of topics and their partitions."""
+
+    partitions_per_topic_max: int = 10_000
+    topics_max: int = 10_000
+    """The catalogue is in memory."""
+    config_bytes_max: int = 16 * 1024
+    """Of one topic, names and values together."""
+    producers_per_partition_max: int = 2_000
+    """Producers whose latest batches a partition remembers; the one that was silent for longest is forgotten first."""
+    producer_seconds_max: float = 86_400.0
+    """A producer that was silent for longer may be forgotten."""
+    mark_bytes: int = 16 * 1024 * 1024
+    """From one mark of a partition to the next: a recovery walks over the headers behind the last one."""
+    positions_per_partition_max: int = 16_384
+    """Positions of batches in memory, one for each 64 KiB; older ones are found by the marks."""
+    waiting_appends_max: int = 10_000
+    """Batches of one partition that are on their way to the log. Above it, further ones are refused."""
+    retention_interval_seconds: float = 60.0
+    clock_look_seconds: float = 1.0
+    """How often a jump of the wall clock is looked for."""
+    clock_difference_seconds_max: float = 5.0
+    """Wall and loop clock may drift apart by so much; more stops deletion by age."""
+    clock_settle_seconds: float = 600.0
+    """After so long without a further jump, or since the start, the clocks are trusted."""
+    idle_seconds: float = 600.0
+    """A partition that was not used for so long is closed; its next use opens it again."""
+    partition_steps_at_once_max: int = 16
+    """Partitions of one topic that are created or deleted side by side."""
+    resume_seconds: float = 5.0
+    """Between two attempts to finish what was begun and broken off."""

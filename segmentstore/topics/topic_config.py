@@ -1,0 +1,127 @@
+"""What can be set of a topic: Kafka's words, their bounds and defaults.
+
+A word that is not in CONFIGS is refused, and so is a value outside of the bounds of its word: what is accepted is kept,
+told as it was given, and has the effect that the table says.
+
+| word | effect here |
+|---|---|
+| cleanup.policy | `delete` alone: records go by age and size. Compaction by key is refused |
+| retention.ms, retention.bytes | what may be deleted from the front of each partition; -1: nothing |
+| max.message.bytes | the largest batch that is taken |
+| message.timestamp.type | whose clock the times of new batches are of |
+| message.timestamp.before.max.ms, .after.max.ms | how far from now a producer's times may be |
+| compression.type | kept for producers that ask: batches stay as they were compressed by theirs |
+| all others | none: an append is durable wherever the log keeps it before it is acknowledged; files are the store's |
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from segmentstore.codec.record_batch import TimestampType
+from segmentstore.topics.errors import InvalidConfigError
+
+_LONG_MAX: Final = (1 << 63) - 1
+_INT_MAX: Final = (1 << 31) - 1
+MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of `max.message.bytes`: a batch is one append."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    default: int
+    low: int
+    high: int
+
+    def refusal_of(self, value: str) -> str:
+        try:
+            number = int(value)
+        except ValueError:
+            return "it is a whole number"
+        return "" if self.low <= number <= self.high else f"it is {self.low} to {self.high}"
+
+    @property
+    def word(self) -> str:
+        return str(self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    word: str
+    words: tuple[str, ...]
+
+    def refusal_of(self, value: str) -> str:
+        return "" if value in self.words else f"it is one of {', '.join(self.words)}"
+
+
+CONFIGS: Final[Mapping[str, _Number | _Choice]] = {
+    "cleanup.policy": _Choice("delete", ("delete",)),
+    "compression.type": _Choice(
+        "producer", ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+    ),
+    "delete.retention.ms": _Number(86_400_000, 0, _LONG_MAX),
+    "file.delete.delay.ms": _Number(60_000, 0, _LONG_MAX),
+    "flush.messages": _Number(_LONG_MAX, 1, _LONG_MAX),
+    "flush.ms": _Number(_LONG_MAX, 0, _LONG_MAX),
+    "index.interval.bytes": _Number(4_096, 0, _INT_MAX),
+    "max.message.bytes": _Number(1_048_588, 0, MESSAGE_BYTES_MAX),
+    "message.timestamp.after.max.ms": _Number(3_600_000, 0, _LONG_MAX),
+    "message.timestamp.before.max.ms": _Number(_LONG_MAX, 0, _LONG_MAX),
+    "message.timestamp.type": _Choice("CreateTime", ("CreateTime", "LogAppendTime")),
+    "min.insync.replicas": _Number(1, 1, _INT_MAX),
+    "retention.bytes": _Number(-1, -1, _LONG_MAX),
+    "retention.ms": _Number(604_800_000, -1, _LONG_MAX),
+    "segment.bytes": _Number(1_073_741_824, 14, _INT_MAX),
+    "segment.ms": _Number(604_800_000, 1, _LONG_MAX),
+    "unclean.leader.election.enable": _Choice("false", ("false", "true")),
+}
+"""Every word with its default and its bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """What a topic was given, and what follows from it."""
+
+    given: Mapping[str, str]
+    retention_ms: int
+    """-1: for ever."""
+    retention_bytes: int
+    """Of one partition; -1: without bound."""
+    message_bytes_max: int
+    timestamp_type: TimestampType
+    timestamp_before_ms_max: int
+    timestamp_after_ms_max: int
+
+    def effective(self) -> dict[str, str]:
+        """Every word with its value, given or default."""
+        return {word: self.given.get(word, entry.word) for word, entry in CONFIGS.items()}
+
+
+def make_config(given: Mapping[str, str], *, bytes_max: int) -> TopicConfig:
+    """Raises InvalidConfigError."""
+    for word, value in given.items():
+        entry = CONFIGS.get(word)
+        if entry is None:
+            raise InvalidConfigError(f"a topic has no such setting name={word!r}")
+        refusal = entry.refusal_of(value)
+        if refusal:
+            raise InvalidConfigError(f"{refusal} name={word!r} value={value!r}")
+    length = sum(len(word) + len(value) for word, value in given.items())
+    if length > bytes_max:
+        raise InvalidConfigError(f"settings are too long length={length} length_max={bytes_max}")
+
+    def number(word: str) -> int:
+        return int(given.get(word, CONFIGS[word].word))
+
+    log_append_time = given.get("message.timestamp.type") == "LogAppendTime"
+    return TopicConfig(
+        given=dict(sorted(given.items())),
+        retention_ms=number("retention.ms"),
+        retention_bytes=number("retention.bytes"),
+        message_bytes_max=number("max.message.bytes"),
+        timestamp_type=(
+            TimestampType.LOG_APPEND_TIME if log_append_time else TimestampType.CREATE_TIME
+        ),
+        timestamp_before_ms_max=number("message.timestamp.before.max.ms"),
+        timestamp_after_ms_max=number("message.timestamp.after.max.ms"),
+    )

@@ -1,0 +1,166 @@
+"""The client of topics against a real server of Kafka's protocol over a container in memory."""
+
+import asyncio
+
+import pytest
+
+from segmentstore.client.errors import ConnectionLostError, OutcomeUnknownError
+from segmentstore.client.topics import (
+    GroupOffset,
+    NewRecord,
+    PartitionOffsets,
+    TopicRequestError,
+    connected_topics,
+)
+from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.record_batch import Compression
+from segmentstore.contracts.errors import ErrorKind, InvalidRequestError
+from segmentstore.topics.groups.committed_offsets import TopicPartition
+from segmentstore.topics.groups.groups import OffsetToCommit
+from tests.containers.node import MemoryTiers
+from tests.topics.kafka_service import kafka_service
+
+
+async def test_a_topic_is_made_shown_and_deleted() -> None:
+    async with (
+        kafka_service(MemoryTiers()) as service,
+        connected_topics(service.address) as topics,
+    ):
+        await topics.create("logs", partitions=2, config={"retention.ms": "60000"})
+        await topics.create("archive", partitions=1)
+        assert await topics.partition_counts() == {"archive": 1, "logs": 2}
+        assert (await topics.config("logs"))["retention.ms"] == "60000"
+        assert await topics.offsets("logs") == [
+            PartitionOffsets(0, 0, 0),
+            PartitionOffsets(1, 0, 0),
+        ]
+        with pytest.raises(TopicRequestError) as refused:
+            await topics.create("logs", partitions=2)
+        assert refused.value.kind is ErrorKind.CONFLICT
+        with pytest.raises(TopicRequestError) as refused:
+            await topics.create("other", partitions=1, config={"retention.years": "1"})
+        assert refused.value.kind is ErrorKind.INVALID
+        await topics.delete("archive")
+        for gone in (
+            topics.delete("archive"),
+            topics.offsets("archive"),
+            topics.config("archive"),
+            topics.partition_count("archive"),
+        ):
+            with pytest.raises(TopicRequestError) as refused:
+                await gone
+            assert refused.value.kind is ErrorKind.NOT_FOUND
+            assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+async def test_records_come_back_as_they_were_written(compression: Compression) -> None:
+    written = [
+        NewRecord(value=b"one", key=b"k", headers=(("h", None), ("h", b"x")), timestamp_ms=1_000),
+        NewRecord(value=None, key=b"k"),
+        NewRecord(value=b""),
+    ]
+    tiers = MemoryTiers()
+    async with kafka_service(tiers) as service, connected_topics(service.address) as topics:
+        await topics.create("logs", partitions=1, config={"message.timestamp.type": "CreateTime"})
+        assert await topics.produce("logs", 0, written[:1], compression=compression) == 0
+        assert await topics.produce("logs", 0, written[1:], compression=compression) == 1
+    async with kafka_service(tiers) as service, connected_topics(service.address) as topics:
+        page = await topics.fetch("logs", 0, offset=0)
+        assert [(each.offset, each.key, each.value) for each in page.records] == [
+            (0, b"k", b"one"),
+            (1, b"k", None),
+            (2, None, b""),
+        ]
+        assert page.records[0].headers == (("h", None), ("h", b"x"))
+        assert page.records[0].timestamp_ms == 1_000
+        assert (page.next_offset, page.end) == (3, 3)
+        inside = await topics.fetch("logs", 0, offset=2)
+        assert [each.offset for each in inside.records] == [2]
+        assert (await topics.fetch("logs", 0, offset=3)).records == []
+        with pytest.raises(TopicRequestError) as refused:
+            await topics.fetch("logs", 0, offset=4)
+        assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+        with pytest.raises(TopicRequestError) as refused:
+            await topics.produce("logs", 1, written)
+        assert refused.value.kind is ErrorKind.NOT_FOUND
+
+
+async def test_a_fetch_waits_for_the_next_record() -> None:
+    async with (
+        kafka_service(MemoryTiers()) as service,
+        connected_topics(service.address) as reading,
+        connected_topics(service.address) as writing,
+    ):
+        await writing.create("logs", partitions=1)
+        waiting = asyncio.ensure_future(reading.fetch("logs", 0, offset=0, wait_ms=60_000))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await writing.produce("logs", 0, [NewRecord(value=b"now")])
+        assert [each.value for each in (await waiting).records] == [b"now"]
+
+
+async def test_groups_are_listed_shown_and_deleted() -> None:
+    async with (
+        kafka_service(MemoryTiers()) as service,
+        connected_topics(service.address) as topics,
+    ):
+        await topics.create("logs", partitions=2)
+        offsets = {
+            TopicPartition("logs", 1): OffsetToCommit(offset=5, metadata="m"),
+            TopicPartition("logs", 0): OffsetToCommit(offset=0),
+        }
+        await service.groups.commit("readers", member_id="", generation=-1, offsets=offsets)
+        assert await topics.groups() == ["readers"]
+        assert (await topics.group("readers")).state == "Empty"
+        found = await topics.group_offsets("readers")
+        assert [(each.topic, each.partition, each.offset) for each in found] == [
+            ("logs", 0, 0),
+            ("logs", 1, 5),
+        ]
+        assert found[1] == GroupOffset("logs", 1, 5, "m")
+        await topics.delete_group("readers")
+        assert await topics.groups() == []
+        assert await topics.group_offsets("readers") == []
+        for gone in (topics.delete_group("readers"), topics.group("readers")):
+            with pytest.raises(TopicRequestError) as refused:
+                await gone
+            assert refused.value.kind is ErrorKind.NOT_FOUND
+
+
+async def test_a_server_that_is_not_there_is_told() -> None:
+    async with kafka_service(MemoryTiers()) as service:
+        address = service.address
+    with pytest.raises(ConnectionLostError):
+        async with connected_topics(address):
+            pytest.fail("it connected")
+    for wrong in ("9092", "host:", "host:port"):
+        with pytest.raises(InvalidRequestError):
+            async with connected_topics(wrong):
+                pytest.fail("it connected")
+
+
+async def test_a_server_that_ends_before_its_answer_leaves_the_outcome_unknown() -> None:
+    async with kafka_service(MemoryTiers()) as service, connected_topics(service.address) as topics:
+        await topics.create("logs", partitions=1)
+        waiting = asyncio.ensure_future(topics.fetch("logs", 0, offset=0, wait_ms=60_000))
+        await asyncio.sleep(0.05)
+        await service.server.close()
+        with pytest.raises(OutcomeUnknownError):
+            await waiting
+        with pytest.raises(ConnectionLostError):
+            await topics.groups()
+
+
+async def test_a_caller_that_leaves_ends_the_connection_and_mixes_up_no_answers() -> None:
+    async with (
+        kafka_service(MemoryTiers()) as service,
+        connected_topics(service.address) as topics,
+    ):
+        await topics.create("logs", partitions=1)
+        waiting = asyncio.ensure_future(topics.fetch("logs", 0, offset=0, wait_ms=60_000))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        with pytest.raises(ConnectionLostError):
+            await topics.groups()

@@ -1,0 +1,129 @@
+"""Whatever bytes arrive, a reader returns a message or raises KafkaProtocolError; it never takes memory that was only
+announced."""
+
+import tracemalloc
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segmentstore.codec.kafka_protocol.fetch import FetchRequest
+from segmentstore.codec.kafka_protocol.fields import KafkaProtocolError
+from segmentstore.codec.kafka_protocol.frames import (
+    FRAME_BYTES_MAX,
+    FrameCutter,
+    decode_request,
+    decode_response,
+    read_request_header,
+)
+from segmentstore.codec.kafka_protocol.groups import DescribeGroupsRequest, LeaveGroupRequest
+from segmentstore.codec.kafka_protocol.structure import (
+    Structure,
+    decode_structure,
+    encode_structure,
+)
+from tests.codec.kafka_protocol.any_message import SPOKEN, messages
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"), SPOKEN, ids=lambda each: getattr(each, "__name__", each)
+)
+@settings(max_examples=8)
+@given(content=st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_refused(
+    kind: type[Structure], version: int, content: bytes
+) -> None:
+    try:
+        message = decode_structure(kind, content, version)
+    except KafkaProtocolError:
+        return
+    assert isinstance(message, kind)
+
+
+@given(data=st.data())
+def test_a_damaged_message_is_read_or_refused(data: st.DataObject) -> None:
+    kind, version = data.draw(st.sampled_from(SPOKEN))
+    content = bytearray(b"".join(encode_structure(data.draw(messages(kind, version)), version)))
+    if content:
+        for _ in range(data.draw(st.integers(1, 4))):
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(KafkaProtocolError):
+        assert isinstance(decode_structure(kind, content, version), kind)
+
+
+@given(data=st.data())
+def test_a_message_that_is_cut_short_or_goes_on_is_refused(data: st.DataObject) -> None:
+    kind, version = data.draw(st.sampled_from(SPOKEN))
+    content = b"".join(encode_structure(data.draw(messages(kind, version)), version))
+    for length in range(0, len(content), max(1, len(content) // 40)):
+        with pytest.raises(KafkaProtocolError):
+            decode_structure(kind, content[:length], version)
+    with pytest.raises(KafkaProtocolError):
+        decode_structure(kind, content + b"\0", version)
+
+
+@given(content=st.binary(max_size=60))
+def test_any_frame_is_a_request_or_refused(content: bytes) -> None:
+    try:
+        decode_request(read_request_header(content), content)
+    except KafkaProtocolError:
+        return
+
+
+@pytest.mark.parametrize("count", [-2, 2, 1 << 20, (1 << 31) - 1, -(1 << 31)])
+def test_a_list_of_more_items_than_bytes_is_refused_before_it_is_made(count: int) -> None:
+    content = count.to_bytes(4, "big", signed=True) + b"\0\1a"
+    tracemalloc.start()
+    try:
+        with pytest.raises(KafkaProtocolError):
+            decode_structure(DescribeGroupsRequest, content, 0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 16
+
+
+def test_null_is_refused_where_it_must_not_be() -> None:
+    with pytest.raises(KafkaProtocolError, match="null"):
+        decode_structure(LeaveGroupRequest, b"\xff\xff\0\0", 0)
+
+
+def test_text_that_is_not_utf_8_is_refused() -> None:
+    with pytest.raises(KafkaProtocolError, match="UTF-8"):
+        decode_structure(LeaveGroupRequest, b"\0\1\xff\0\0", 0)
+
+
+def test_values_that_no_field_holds_are_refused() -> None:
+    for request in (
+        FetchRequest(max_wait_ms=1 << 31, min_bytes=0, topics=()),
+        FetchRequest(max_wait_ms=0, min_bytes=0, topics=(), rack_id="x" * 40_000),
+        FetchRequest(max_wait_ms=0, min_bytes=0, topics=(), rack_id="\ud800"),
+    ):
+        with pytest.raises(KafkaProtocolError):
+            encode_structure(request, 11)
+
+
+@pytest.mark.parametrize("length", [-1, -(1 << 31), FRAME_BYTES_MAX + 1])
+def test_a_length_that_no_frame_has_is_refused(length: int) -> None:
+    with pytest.raises(KafkaProtocolError, match="length"):
+        FrameCutter().feed(length.to_bytes(4, "big", signed=True))
+
+
+def test_an_announced_frame_takes_no_memory_before_it_arrives() -> None:
+    cutter = FrameCutter()
+    tracemalloc.start()
+    try:
+        assert cutter.feed(FRAME_BYTES_MAX.to_bytes(4, "big") + bytes(1000)) == []
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 16
+    assert cutter.gathered_bytes == 1004
+
+
+def test_an_answer_to_another_request_is_refused() -> None:
+    with pytest.raises(KafkaProtocolError, match="another request"):
+        decode_response(LeaveGroupRequest, b"\0\0\0\7" + b"\0\0\0\0", 0, correlation_id=8)
+    with pytest.raises(KafkaProtocolError, match="header"):
+        decode_response(LeaveGroupRequest, b"\0\0\0", 0, correlation_id=8)

@@ -1,0 +1,134 @@
+"""Members that come, go and are killed; offsets that outlive all of them, and the server."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import chain
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.integration.kafka.clients import SECONDS_MAX, Sent, new_group, new_topic
+from tests.integration.kafka.clients import produce_by_confluent as produce
+from tests.integration.kafka.kafka_server import KafkaServerProcess
+
+
+@asynccontextmanager
+async def member(bootstrap: str, group: str, topic: str) -> AsyncIterator[Process]:
+    """A process of its own, which is killed at the end: its group does not hear of it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.integration.kafka.group_member",
+        bootstrap,
+        group,
+        topic,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def assignment(process: Process) -> list[int]:
+    """The next one that the member tells."""
+    assert process.stdout is not None
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            said = json.loads(await process.stdout.readline())
+            if "assigned" in said:
+                partitions: list[int] = said["assigned"]
+                return partitions
+
+
+async def test_members_share_the_partitions_and_take_over_those_of_the_killed(
+    server: KafkaServerProcess,
+) -> None:
+    topic, group = new_topic(server.bootstrap, 6), new_group()
+    async with member(server.bootstrap, group, topic) as first:
+        assert await assignment(first) == [0, 1, 2, 3, 4, 5]
+        async with member(server.bootstrap, group, topic) as second:
+            halves = await asyncio.gather(assignment(first), assignment(second))
+            assert sorted(chain(*halves)) == [0, 1, 2, 3, 4, 5]
+            assert sorted(map(len, halves)) == [3, 3]
+            async with member(server.bootstrap, group, topic) as third:
+                thirds = await asyncio.gather(*map(assignment, (first, second, third)))
+                assert sorted(chain(*thirds)) == [0, 1, 2, 3, 4, 5]
+                assert [len(each) for each in thirds] == [2, 2, 2]
+                second.kill()
+                third.kill()
+            assert await assignment(first) == [0, 1, 2, 3, 4, 5]
+
+
+async def test_clients_of_different_kinds_each_have_a_group(server: KafkaServerProcess) -> None:
+    topic = new_topic(server.bootstrap, 2)
+    records = [Sent(b"%d" % at, b"%d" % at) for at in range(20)]
+    produce(server.bootstrap, topic, records)
+    consumers = [
+        AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=server.bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        for group in (new_group(), new_group())
+    ]
+    for each in consumers:
+        await each.start()
+    try:
+        for each in consumers:
+            async with asyncio.timeout(SECONDS_MAX):
+                found = [(await each.getone()).value for _ in records]
+            assert sorted(found) == sorted(each.value for each in records if each.value)
+            await each.commit()
+    finally:
+        for each in consumers:
+            await each.stop()
+
+
+def test_committed_offsets_survive_kill_9_and_members_join_again(tmp_path: Path) -> None:
+    group = new_group()
+    with KafkaServerProcess(tmp_path / "data") as server:
+        topic = new_topic(server.bootstrap)
+        produce(server.bootstrap, topic, [Sent(None, b"%d" % at) for at in range(10)])
+        consumer = Consumer(
+            {
+                "bootstrap.servers": server.bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.subscribe([topic])
+        values = _poll(consumer, 4)
+        place = TopicPartition(topic, 0, 4, metadata="a note")
+        consumer.commit(offsets=[place], asynchronous=False)
+        server.kill()
+        server.start()
+        produce(server.bootstrap, topic, [Sent(None, b"10")])
+        values += _poll(consumer, 7)
+        (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=SECONDS_MAX)
+        consumer.close()
+
+    assert values == [b"%d" % at for at in range(11)]
+    assert (committed.offset, committed.metadata) == (4, "a note")
+
+
+def _poll(consumer: Consumer, count: int) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    for _ in range(int(SECONDS_MAX)):
+        while len(found) < count and (message := consumer.poll(1.0)) is not None:
+            if message.error() is None:
+                found.append(message.value())
+        if len(found) == count:
+            return found
+    raise AssertionError(f"too few records expected={count} found={found}")

@@ -1,0 +1,75 @@
+"""kcat over the librdkafka of Debian, which asks for exact versions: produce and read in each codec, groups, times.
+
+It comes by `apt install kcat`. Without it the tests are skipped with that sentence, and fail where `CI` is set.
+"""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from segmentstore.codec.kafka_protocol.fetch import FetchResponse
+from segmentstore.codec.record_batch import Compression, parse_header
+from tests.integration.kafka.clients import new_group, new_topic
+from tests.integration.kafka.kafka_server import KafkaServerProcess
+from tests.kafka.node import Client, fetch, fetched
+
+_MISSING = shutil.which("kcat") is None
+
+
+@pytest.fixture(autouse=True)
+def installed() -> None:
+    if not _MISSING:
+        return
+    sentence = "kcat is not installed: apt install kcat"
+    if os.environ.get("CI"):
+        pytest.fail(sentence)
+    pytest.skip(sentence)
+
+
+def kcat(server: KafkaServerProcess, *words: str, given: str = "") -> str:
+    done = subprocess.run(
+        ["kcat", "-b", server.bootstrap, *words],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("codec", list(Compression), ids=lambda each: each.name.lower())
+async def test_what_it_compresses_is_stored_compressed_and_read_back(
+    server: KafkaServerProcess, codec: Compression
+) -> None:
+    topic = new_topic(server.bootstrap)
+    lines = "".join(f"line {at} which compresses well\n" for at in range(100))
+    name = codec.name.lower()
+    kcat(server, "-P", "-t", topic, "-p", "0", "-z", name, "-X", "linger.ms=200", given=lines)
+
+    read = kcat(server, "-C", "-t", topic, "-o", "beginning", "-e", "-q")
+    assert read == lines
+    client = await Client.connect("127.0.0.1", server.port)
+    try:
+        answer = await client.ask(fetch((0, 0), topic=topic), FetchResponse)
+    finally:
+        client.close()
+    records = fetched(answer).records
+    assert records is not None
+    assert parse_header(records).compression is codec
+
+
+def test_keys_nulls_headers_groups_and_times(server: KafkaServerProcess) -> None:
+    topic, group = new_topic(server.bootstrap, 2), new_group()
+    for partition in ("0", "1"):
+        given = "key:value\n:\n"
+        kcat(server, "-P", "-t", topic, "-p", partition, "-K:", "-Z", "-H", "a=b", given=given)
+
+    found = kcat(server, "-C", "-t", topic, "-p", "1", "-o", "0", "-e", "-q", "-f", "%K|%S|%h\n")
+    assert found == "3|5|a=b\n-1|-1|a=b\n"
+    group_read = ["-X", "auto.offset.reset=earliest", "-e", "-q", "-f", "%s\n", "-G", group, topic]
+    assert sorted(kcat(server, *group_read).splitlines()) == ["", "", "value", "value"]
+    assert "offset 0" in kcat(server, "-Q", "-t", f"{topic}:0:1000")
+    assert f'topic "{topic}" with 2 partitions' in kcat(server, "-L")

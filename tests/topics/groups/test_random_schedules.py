@@ -1,0 +1,146 @@
+"""Goal: the invariants of random_schedule.py hold whatever happens in whatever order; and a bug in them is found.
+
+Method: seeds of the simulation; then the same with one bug planted each, until a seed finds it.
+"""
+
+from asyncio import Future
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from segmentstore.topics.groups.committed_offsets import CommittedOffset, CommittedOffsets
+from segmentstore.topics.groups.errors import GroupError, GroupProblem
+from segmentstore.topics.groups.group import Answers, Group, GroupState, _Member
+from tests.sim.node import SimulationError
+from tests.sim.simulation import run_simulation
+from tests.topics.groups.random_schedule import one_schedule
+
+pytestmark = pytest.mark.simulation
+
+_SEEDS_FOR_A_BUG = 40
+
+
+def run(seed: int) -> Mapping[str, int]:
+    return run_simulation(seed, lambda loop: one_schedule(loop, seed)).result
+
+
+@pytest.mark.parametrize("seed", range(1, 31))
+def test_whatever_happens_the_groups_agree(seed: int) -> None:
+    seen = run(seed)
+    assert seen["joined"] > 10
+    assert seen["committed"] > 10
+
+
+def test_the_seeds_see_what_they_are_for() -> None:
+    seen: dict[str, int] = {}
+    for seed in range(1, 11):
+        for what, count in run(seed).items():
+            seen[what] = seen.get(what, 0) + count
+    for what in ("died", "left", "silent", "zombie", "killed", "connection lost", "assigned"):
+        assert seen[what] >= 3, seen
+    for problem in (
+        GroupProblem.UNKNOWN_MEMBER_ID,
+        GroupProblem.ILLEGAL_GENERATION,
+        GroupProblem.REBALANCE_IN_PROGRESS,
+        GroupProblem.MEMBER_ID_REQUIRED,
+    ):
+        assert seen[problem.name] >= 3, seen
+
+
+def _any_generation_will_do(patch: pytest.MonkeyPatch) -> None:
+    def known(self: Group, member_id: str, generation: int) -> _Member:
+        member = self._members.get(member_id)
+        if member is None:
+            raise GroupError(GroupProblem.UNKNOWN_MEMBER_ID)
+        return member
+
+    patch.setattr(Group, "_known", known)
+
+
+def _commits_are_permitted_once(patch: pytest.MonkeyPatch) -> None:
+    original = CommittedOffsets.commit
+
+    async def commit(
+        self: CommittedOffsets,
+        group_id: str,
+        offsets: Mapping[object, CommittedOffset],
+        *,
+        permit: Callable[[], None],
+    ) -> None:
+        permit()
+        await original(self, group_id, offsets, permit=lambda: None)  # type: ignore[arg-type]
+
+    patch.setattr(CommittedOffsets, "commit", commit)
+
+
+def _commits_are_acknowledged_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
+    async def all_of(submitted: "list[Future[object]]") -> None:
+        return
+
+    patch.setattr("segmentstore.topics.groups.committed_offsets._all_of", all_of)
+
+
+def _generations_do_not_grow(patch: pytest.MonkeyPatch) -> None:
+    original = Group._complete
+
+    def complete(self: Group, now: float) -> Answers:
+        self._generation.number = max(0, self._generation.number - 1)
+        return original(self, now)
+
+    patch.setattr(Group, "_complete", complete)
+
+
+def _members_that_did_not_join_are_kept_on(patch: pytest.MonkeyPatch) -> None:
+    original = Group._complete_if_joined
+
+    def complete(self: Group, now: float) -> Answers:
+        for each in self._members.values():
+            if each.joining is None:
+                each.joining = -1
+        return [each for each in original(self, now) if each.call != -1]
+
+    patch.setattr(Group, "_complete_if_joined", complete)
+
+
+def _old_assignments_are_kept(patch: pytest.MonkeyPatch) -> None:
+    original = Group.sync
+
+    def sync(self: Group, call: int, *, member_id: str, **rest: object) -> Answers:
+        kept = self.__dict__.setdefault("kept", {})
+        answers = original(self, call, member_id=member_id, **rest)  # type: ignore[arg-type]
+        if self.state is GroupState.STABLE:
+            for each, part in self._generation.assignments.items():
+                self._generation.assignments[each] = kept.setdefault(each, part)
+        return answers
+
+    patch.setattr(Group, "sync", sync)
+
+
+def _a_withdrawn_call_is_taken_for_a_member_that_waits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Group, "withdraw", lambda self, call, *, now: None)
+
+
+BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    _any_generation_will_do,
+    _commits_are_permitted_once,
+    _commits_are_acknowledged_before_they_are_durable,
+    _generations_do_not_grow,
+    _members_that_did_not_join_are_kept_on,
+    _old_assignments_are_kept,
+    _a_withdrawn_call_is_taken_for_a_member_that_waits,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", BUGS, ids=lambda bug: bug.__name__.strip("_"))
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    found = (AssertionError, SimulationError, KeyError, ExceptionGroup)
+    for seed in range(1, _SEEDS_FOR_A_BUG + 1):
+        try:
+            run(seed)
+        except found:
+            return
+    pytest.fail("no seed found it")

@@ -1,0 +1,306 @@
+"""The process dies at every step of every change of a topic; the next one finishes what was begun.
+
+Method: run the change once to count its calls through the doors, then once per call (and per side of its effect) with a
+death there, start another process over the same state, and check everything. Then the change is asked for again: its
+outcome has to be the same as if nothing had happened.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from segmentstore.codec.record_batch import Record
+from segmentstore.contracts.segments import Segment
+from segmentstore.topics import partition as partition_module
+from segmentstore.topics.errors import (
+    InvalidPartitionsError,
+    PartitionUnavailableError,
+    TopicExistsError,
+    TopicNotFoundError,
+    TopicsUnavailableError,
+)
+from segmentstore.topics.partition import Appended
+from segmentstore.topics.settings import TopicSettings
+from segmentstore.topics.topic_records import (
+    CATALOGUE_TABLE,
+    TopicRecord,
+    TopicState,
+    decode_topic,
+    partition_segment_name,
+)
+from segmentstore.topics.topics import Topics
+from tests.controller.crashing_doors import CrashingTables, CrashPlan, ProcessDiedError
+from tests.http.memory_segments import MemorySegments
+from tests.reference.memory_tables import MemoryTables
+from tests.topics.batches import NOW, Clock, batch_of, read_all
+from tests.topics.crashing_segments import SegmentsOfADyingProcess
+
+SETTINGS = TopicSettings(mark_bytes=2_000, partition_steps_at_once_max=1)
+BATCHES = 40
+
+
+class Process:
+    """Topics over a store that outlives them."""
+
+    def __init__(self) -> None:
+        self.segments = MemorySegments()
+        self.tables = MemoryTables()
+        self.clock = Clock()
+        self.random = Random(9)
+        self.plan = CrashPlan()
+        self.topics: Topics
+        self.acknowledged: dict[tuple[str, int], list[Record]] = {}
+
+    async def restart(self, *, plan: CrashPlan | None = None) -> None:
+        """Another process over the same store: what was committed is there, nothing else."""
+        self.segments = self.segments.restarted()
+        self.tables = self.tables.restarted()
+        self.plan = plan or CrashPlan()
+        self.topics = Topics(
+            segments=SegmentsOfADyingProcess(self.segments, self.plan),
+            tables=CrashingTables(self.tables, self.plan),
+            wall_clock=self.clock,
+            random=self.random,
+            settings=SETTINGS,
+        )
+        await self.topics.start()
+
+    async def fill(self, name: str, index: int) -> None:
+        partition = await self.topics.partition(name, index)
+        for n in range(BATCHES):
+            await partition.produce(
+                batch_of(b"%d" % n, b"x" * 50, time=self.clock.now + n, producer=(7, 0, 2 * n))
+            )
+        self.acknowledged[name, index] = await read_all(partition)
+
+    async def check(self) -> None:
+        """Nothing is under way, each segment belongs to a topic, and all records from the log starts on are there."""
+        self.tables.check()
+        expected: set[str] = set()
+        async with self.tables.open_table(CATALOGUE_TABLE) as table:
+            for entry in (await table.read_entries(count=100)).entries:
+                name = entry.key.decode()
+                record = decode_topic(entry.value, name=name)
+                assert record.state is TopicState.ACTIVE, record
+                assert record.partitions == record.partitions_target
+                for index in range(record.partitions):
+                    expected.add(partition_segment_name(name, record.topic_id, index))
+        assert set(self.segments.names()) == expected
+        assert {name.split("~")[0].rpartition("/")[2] for name in expected} == set(
+            self.topics.names()
+        )
+        for (name, index), records in self.acknowledged.items():
+            if self.topics.describe(name) is not None:
+                partition = await self.topics.partition(name, index)
+                kept = [r for r in records if r.offset >= partition.log_start_offset]
+                assert await read_all(partition) == kept
+                assert partition.high_watermark == len(records)
+                partition.check()
+                info = await self.segments.info(partition._segment_name)
+                dropped = (
+                    partition.log_start_offset
+                    // 2
+                    * (len(self.segments.content(info.name)) // BATCHES)
+                )
+                assert abs(info.start_offset - dropped) < 200, "bytes below the log start stay"
+
+
+Step = Callable[[Process], Awaitable[None]]
+
+
+async def nothing(process: Process) -> None:
+    await process.restart()
+
+
+async def a_topic(process: Process) -> None:
+    await nothing(process)
+    await process.topics.create("a", 3, {"retention.ms": "1000000"})
+    await process.topics.create("b", 1, {})
+    await process.fill("a", 1)
+
+
+async def create(process: Process) -> None:
+    with suppress(TopicExistsError):
+        await process.topics.create("c", 3, {"retention.ms": "5"})
+    described = process.topics.describe("c")
+    assert described is not None
+    assert (described.partitions, described.given) == (3, {"retention.ms": "5"})
+
+
+async def delete(process: Process) -> None:
+    with suppress(TopicNotFoundError):
+        await process.topics.delete("a")
+    assert process.topics.names() == ["b"]
+
+
+async def add_partitions(process: Process) -> None:
+    with suppress(InvalidPartitionsError):
+        await process.topics.add_partitions("a", 6)
+    described = process.topics.describe("a")
+    assert described is not None
+    assert described.partitions == 6
+
+
+async def alter(process: Process) -> None:
+    await process.topics.alter("a", {"retention.ms": None, "retention.bytes": "77"})
+    described = process.topics.describe("a")
+    assert described is not None
+    assert described.given == {"retention.bytes": "77"}
+
+
+async def delete_records(process: Process) -> None:
+    partition = await process.topics.partition("a", 1)
+    assert await partition.delete_records(31) == 31
+
+
+async def delete_all_records(process: Process) -> None:
+    partition = await process.topics.partition("a", 1)
+    assert await partition.delete_records(-1) == 2 * BATCHES
+
+
+async def retention(process: Process) -> None:
+    if process.clock.now == NOW:
+        process.clock.now += 1_000_020
+    process.topics.settle_clocks()
+    await process.topics.expire_all()
+    assert (await process.topics.partition("a", 1)).log_start_offset == 38
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [
+        (nothing, create),
+        (a_topic, create),
+        (a_topic, delete),
+        (a_topic, add_partitions),
+        (a_topic, alter),
+        (a_topic, delete_records),
+        (a_topic, delete_all_records),
+        (a_topic, retention),
+    ],
+    ids=lambda step: step.__name__ if callable(step) else None,
+)
+async def test_a_change_that_dies_at_any_step_is_finished_by_the_next_process(
+    before: Step, change: Step, *, behind: bool
+) -> None:
+    process = Process()
+    await before(process)
+    process.plan.arm(die_at=0, behind=False)
+    await change(process)
+    await process.check()
+    steps = process.plan.count
+    assert steps > 0
+    for die_at in range(1, steps + 1):
+        process = Process()
+        await before(process)
+        process.plan.arm(die_at=die_at, behind=behind)
+        with suppress(ProcessDiedError, PartitionUnavailableError, AssertionError):
+            await change(process)
+        assert process.plan.dead
+        await process.restart()
+        await process.check()
+        await change(process)
+        await process.check()
+
+
+@pytest.mark.parametrize("die_at", range(1, 8))
+async def test_a_process_that_dies_while_it_resumes_is_followed_by_one_that_finishes(
+    die_at: int,
+) -> None:
+    for change in (create, delete, add_partitions):
+        process = Process()
+        await a_topic(process)
+        process.plan.arm(die_at=3, behind=True)
+        with pytest.raises(ProcessDiedError):
+            await change(process)
+        for _ in range(3):
+            plan = CrashPlan(die_at=die_at)
+            with suppress(ProcessDiedError, TopicsUnavailableError):
+                await process.restart(plan=plan)
+        await process.restart()
+        await process.check()
+        await change(process)
+        await process.check()
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
+async def test_a_batch_that_dies_on_its_way_is_stored_once_or_not_at_all(*, behind: bool) -> None:
+    process = Process()
+    await a_topic(process)
+    partition = await process.topics.partition("b", 0)
+    batches = [batch_of(b"%d" % n, producer=(7, 0, n)) for n in range(6)]
+    process.plan.arm(die_at=4, behind=behind)
+    answers = [partition.produce(batch) for batch in batches]
+    outcomes = await asyncio.gather(*answers, return_exceptions=True)
+    # Those behind it were on their way as well; what was acknowledged has its own offset all the same.
+    for n, outcome in enumerate(outcomes):
+        if isinstance(outcome, BaseException):
+            assert isinstance(outcome, PartitionUnavailableError)
+            assert outcome.stored is None
+        else:
+            assert outcome.base_offset == n
+    assert isinstance(outcomes[2], Appended)
+    assert isinstance(outcomes[3], BaseException)
+    await process.restart()
+    partition = await process.topics.partition("b", 0)
+    again = [await partition.produce(batch) for batch in batches[3:]]
+    assert [each.base_offset for each in again] == [3, 4, 5]
+    assert again[0].duplicate == behind
+    assert [r.value for r in await read_all(partition)] == [b"%d" % n for n in range(6)]
+
+
+# --- the checks can fail -----------------------------------------------------------------------
+
+
+async def test_a_log_start_that_is_stored_behind_the_bytes_would_be_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Planted: bytes are dropped before the log start is durable."""
+    original = partition_module.Partition.delete_records
+
+    async def dropped_first(self: partition_module.Partition, before: int) -> int:
+        place = await self._place_of(self._require_open(), before)
+        await self._segments.truncate(self._segment_name, place.position)
+        return await original(self, before)
+
+    monkeypatch.setattr(partition_module.Partition, "delete_records", dropped_first)
+    with pytest.raises((AssertionError, PartitionUnavailableError)):
+        await test_a_change_that_dies_at_any_step_is_finished_by_the_next_process(
+            a_topic, delete_records, behind=True
+        )
+
+
+async def test_segments_that_are_made_before_their_record_would_be_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Planted: the record is written when the segments are there."""
+    original = Topics._put
+
+    async def late(self: Topics, name: str, record: TopicRecord, version: int) -> object:
+        if record.state is TopicState.CREATING:
+            made = self._made(name, record, version)
+            await self._for_each(range(record.partitions_target), made, self._create_segment)
+        return await original(self, name, record, version)
+
+    monkeypatch.setattr(Topics, "_put", late)
+    with pytest.raises(AssertionError):
+        await test_a_change_that_dies_at_any_step_is_finished_by_the_next_process(
+            nothing, create, behind=True
+        )
+
+
+async def test_windows_that_are_not_rebuilt_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a recovery forgets what it read of producers."""
+    original = partition_module.Partition._read_state
+
+    async def forgetful(self: partition_module.Partition, segment: Segment) -> None:
+        await original(self, segment)
+        self._windows.load(())
+
+    monkeypatch.setattr(partition_module.Partition, "_read_state", forgetful)
+    with pytest.raises(AssertionError):
+        await test_a_batch_that_dies_on_its_way_is_stored_once_or_not_at_all(behind=True)
