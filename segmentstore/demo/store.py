@@ -110,11 +110,17 @@ class Demo:
                 await self._with_client(self._check_through_service)
 
             for others in (1, 3) if self._processes > 1 else ():
-                self._server.terminate()
-                self._server = self._server_of(others)
-                self._server.start()
-                say("restart", self._server.ready_line)
-                await self._with_client(self._check_through_service)
+                await self._check_with(others)
+
+    async def _check_with(self, processes: int) -> None:
+        """The same directory in another number of processes, which have ended when this returns."""
+        if self._server.is_running:
+            self._server.terminate()
+        with self._server_of(processes) as self._server:
+            say("restart", self._server.ready_line)
+            await self._with_client(self._check_through_service)
+            code = self._server.terminate()
+            expect(code == 0, f"the server ended with {code} after SIGTERM")
 
     def _server_of(self, processes: int) -> ServerProcess:
         options = [*self._places, "--processes", str(processes)]
