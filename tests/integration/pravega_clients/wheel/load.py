@@ -35,6 +35,8 @@ DEFAULTS = {
     "attempt": 0,
 }
 READ_SECONDS_MAX = 100.0
+SILENCE_SECONDS_MAX = 40.0
+"""A reader that gives no event for so long, empty slices or none at all, will not give any more."""
 ATTEMPTS_MAX = 6
 
 
@@ -98,8 +100,8 @@ class Load:
         line(passed=True, failure="", read=order.count)
 
     def read_again(self, error: BaseException) -> None:
-        """The wheel's reader gives up for good when the server is away for some seconds. Another one, in a process that
-        nothing happened to yet, reads everything from the head."""
+        """The wheel's reader gives up for good when the server is away for some seconds: by a panic, or in silence.
+        Another one, in a process that nothing happened to yet, reads everything from the head."""
         line(reader="lost", error=repr(error))
         assert self.options["attempt"] < ATTEMPTS_MAX, "too many readers lost"
         given = [each for each in sys.argv if not each.startswith("attempt=")]
@@ -110,9 +112,17 @@ class Load:
         name = f"g{self.options['attempt']}"
         reader = self.manager.create_reader_group(name, self.scope, "s").create_reader("r")
         deadline = time.monotonic() + READ_SECONDS_MAX
+        heard = time.monotonic()
         while order.count < self.events:
             assert time.monotonic() < deadline, f"read only {order.count} of {self.events} events"
-            order.add_all(await next_events(reader, READ_SECONDS_MAX) or [])
+            events = await next_events(reader, SILENCE_SECONDS_MAX)
+            if events:
+                heard = time.monotonic()
+                order.add_all(events)
+            elif time.monotonic() - heard > SILENCE_SECONDS_MAX:
+                # Where the writer waited for a kill, that the reader is woken is what the test is about.
+                assert not self.options["pause_at"], f"not woken behind {order.count} events"
+                raise TimeoutError(f"the reader is silent behind {order.count} events")
             line(read=order.count)
         reader.reader_offline()
 
