@@ -28,7 +28,7 @@ from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.controller.controller import Controller
 from segmentstore.runtime.backoff import Backoff
-from segmentstore.runtime.waiting import wait_for_event
+from segmentstore.runtime.waiting import first_cause, wait_for_event
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class ControllerSupervisor:
         return {container_of(name, self._container_count) for name in names}
 
     def _note_end(self, group: "ExceptionGroup[Exception]", pause: float, *, worked: bool) -> None:
-        error = _first_cause(group)
+        error = first_cause(group, TablesLostError)
         self._why = f"{error}" or type(error).__name__
         if isinstance(error, TablesLostError):
             if worked:
@@ -184,15 +184,3 @@ class ControllerSupervisor:
     def settle_clocks(self) -> None:
         """A person says that the present time is right."""
         self._controller.components.clock_watch.settle()
-
-
-def _first_cause(error: Exception) -> Exception:
-    """That its tables are gone explains whatever else went wrong in the same moment; else the first of them."""
-    causes = _causes(error)
-    return next((each for each in causes if isinstance(each, TablesLostError)), causes[0])
-
-
-def _causes(error: Exception) -> list[Exception]:
-    if not isinstance(error, ExceptionGroup):
-        return [error]
-    return [cause for each in error.exceptions for cause in _causes(each)]

@@ -24,7 +24,7 @@ from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.kafka.server import KafkaServer
 from segmentstore.runtime.backoff import Backoff
-from segmentstore.runtime.waiting import wait_for_event
+from segmentstore.runtime.waiting import first_cause, wait_for_event
 from segmentstore.topics.errors import TopicError
 from segmentstore.topics.groups.committed_offsets import OFFSETS_TABLE
 from segmentstore.topics.groups.groups import Groups
@@ -154,7 +154,7 @@ class TopicSupervisor:
             self._lost.set()
 
     def _note_end(self, end: "ExceptionGroup[Exception]", silent: float, *, worked: bool) -> None:
-        error = _first_cause(end)
+        error = first_cause(end, TopicTablesLostError)
         self._why = f"{error}" or type(error).__name__
         if isinstance(error, TopicTablesLostError):
             logger.info("topics start anew: %s", error)
@@ -187,15 +187,3 @@ class TopicSupervisor:
     def settle_clocks(self) -> None:
         """A person says that the present time is right."""
         self._topics.settle_clocks()
-
-
-def _first_cause(error: Exception) -> Exception:
-    """That its tables are gone explains whatever else went wrong in the same moment; else the first of them."""
-    causes = _causes(error)
-    return next((each for each in causes if isinstance(each, TopicTablesLostError)), causes[0])
-
-
-def _causes(error: Exception) -> list[Exception]:
-    if not isinstance(error, ExceptionGroup):
-        return [error]
-    return [cause for each in error.exceptions for cause in _causes(each)]

@@ -3,6 +3,7 @@
 - gather_all(): work side by side, all of which ends before a failure of one is raised. asyncio.gather() raises at
   once, and what it leaves behind goes on beside whatever its caller does next.
 - wait_for_event(): an event or a point in time, without a timeout that cancels anything.
+- first_cause(): which of the errors of several is told.
 """
 
 import asyncio
@@ -33,3 +34,18 @@ async def wait_for_event(event: Event, *, until: float = inf) -> None:
     finally:
         if timer is not None:
             timer.cancel()
+
+
+def first_cause(error: Exception, explains: type[Exception]) -> Exception:
+    """What ended a task group, the groups inside of it unpacked.
+
+    An error of the class `explains` makes whatever else went wrong in the same moment plain; else the first of them.
+    """
+    causes = _causes(error)
+    return next((each for each in causes if isinstance(each, explains)), causes[0])
+
+
+def _causes(error: Exception) -> list[Exception]:
+    if not isinstance(error, ExceptionGroup):
+        return [error]
+    return [cause for each in error.exceptions for cause in _causes(each)]

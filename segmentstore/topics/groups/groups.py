@@ -10,8 +10,8 @@ Invariants:
 - Of a group without members and without offsets nothing is kept. A group that is made of the same name begins above
   all generations of groups that were dropped, so within a process a generation of a name comes once.
 - Offsets of a group are removed when it had neither a member nor a commit for the whole retention, as this process saw
-  it. A restart begins to count anew: what is there too long costs little, what is gone too early makes a group read
-  everything again, or lose what lies in between.
+  it. The retention begins again with each start of the process. An offset that stays too long costs a little memory; a
+  group whose offset is removed too early reads everything again, or loses what lies in between.
 """
 
 import asyncio
