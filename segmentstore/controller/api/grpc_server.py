@@ -40,9 +40,10 @@ from typing import Protocol
 
 import grpc
 
-from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.controller.api.call import Call
 from segmentstore.controller.errors import ControllerRestartedError, RetryLaterError
+from segmentstore.runtime.grpc_listening import listening_server
 
 _LOG = logging.getLogger(__name__)
 
@@ -209,27 +210,13 @@ class ControllerServer:
     async def start(self) -> None:
         """Listen. Raises InvalidRequestError if the address cannot be bound."""
         settings = self._settings
-        server = grpc.aio.server(
-            maximum_concurrent_rpcs=settings.calls_at_once_max,
-            options=[
-                # Two controllers on one port would share its connections without a word.
-                ("grpc.so_reuseport", 0),
-                # Clients keep idle connections alive with pings; refusing these would cut the connections.
-                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-                ("grpc.keepalive_permit_without_calls", 1),
-            ],
+        self._server, self._port = await listening_server(
+            "the controller",
+            address=settings.address,
+            port=settings.port,
+            calls_at_once_max=settings.calls_at_once_max,
+            handlers=self._service.handlers(wait_seconds=settings.recovery_wait_seconds),
         )
-        handlers = self._service.handlers(wait_seconds=settings.recovery_wait_seconds)
-        server.add_generic_rpc_handlers(tuple(handlers))
-        host = f"[{settings.address}]" if ":" in settings.address else settings.address
-        try:
-            self._port = server.add_insecure_port(f"{host}:{settings.port}")
-        except RuntimeError as error:
-            raise InvalidRequestError(
-                f"the controller cannot listen address={settings.address} port={settings.port}"
-            ) from error
-        await server.start()
-        self._server = server
 
     async def close(self) -> None:
         """Stop listening and end what is under way; closing twice is fine."""

@@ -39,9 +39,10 @@ from segmentstore.codec.record_batch import (
     parse_header,
 )
 from segmentstore.codec.topics_api import topics_pb2 as api
-from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
+from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.cancellation import retrieve_exception
 from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.grpc_listening import listening_server
 from segmentstore.topics.consume import next_offset_of, records_from, wait_behind
 from segmentstore.topics.errors import (
     InvalidConfigError,
@@ -143,25 +144,14 @@ class TopicServer:
     async def start(self) -> None:
         """Listen. Raises InvalidRequestError if the address cannot be bound."""
         settings = self._settings
-        server = grpc.aio.server(
-            maximum_concurrent_rpcs=settings.calls_at_once_max,
-            options=[
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", settings.message_bytes_max),
-                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-                ("grpc.keepalive_permit_without_calls", 1),
-            ],
+        self._server, self._port = await listening_server(
+            "topics",
+            address=settings.address,
+            port=settings.port,
+            calls_at_once_max=settings.calls_at_once_max,
+            handlers=[self._handlers()],
+            options=[("grpc.max_receive_message_length", settings.message_bytes_max)],
         )
-        server.add_generic_rpc_handlers((self._handlers(),))
-        host = f"[{settings.address}]" if ":" in settings.address else settings.address
-        try:
-            self._port = server.add_insecure_port(f"{host}:{settings.port}")
-        except RuntimeError as error:
-            raise InvalidRequestError(
-                f"topics cannot listen address={settings.address} port={settings.port}"
-            ) from error
-        await server.start()
-        self._server = server
 
     async def close(self) -> None:
         """Stop listening and end what is under way; closing twice is fine."""

@@ -1,0 +1,41 @@
+"""A gRPC server that listens: how every server of the store uses its port, and what is said when the port is taken."""
+
+from collections.abc import Sequence
+
+import grpc
+
+from segmentstore.contracts.errors import InvalidRequestError
+
+
+async def listening_server(
+    who: str,
+    *,
+    address: str,
+    port: int,
+    calls_at_once_max: int,
+    handlers: "Sequence[grpc.GenericRpcHandler[bytes, bytes]]",
+    options: Sequence[tuple[str, int]] = (),
+) -> tuple[grpc.aio.Server, int]:
+    """The started server, and its port, which the system chooses for 0. Plain HTTP/2.
+
+    `who` begins the sentence of the InvalidRequestError that says that the address cannot be bound.
+    """
+    server = grpc.aio.server(
+        maximum_concurrent_rpcs=calls_at_once_max,
+        options=[
+            # Two servers on one port would share its connections without a word.
+            ("grpc.so_reuseport", 0),
+            # Clients keep idle connections alive with pings; refusing these would cut the connections.
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            *options,
+        ],
+    )
+    server.add_generic_rpc_handlers(tuple(handlers))
+    host = f"[{address}]" if ":" in address else address
+    try:
+        bound = server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise InvalidRequestError(f"{who} cannot listen address={address} port={port}") from error
+    await server.start()
+    return server, bound
