@@ -136,9 +136,11 @@ async def write_while(
         stop.set()
 
 
-@pytest.mark.parametrize("name", ["node_0", "node_1", "volumes"])
+@pytest.mark.parametrize(
+    ("name", "with_launcher"), [("node_0", False), ("node_1", True), ("volumes", False)]
+)
 async def test_a_process_killed_under_load_loses_nothing_and_any_number_of_processes_finds_all(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, *, with_launcher: bool
 ) -> None:
     writers = [Writer(each) for each in SEGMENTS]
     running = server(tmp_path, 2)
@@ -149,6 +151,8 @@ async def test_a_process_killed_under_load_loses_nothing_and_any_number_of_proce
             pid = await pid_of(running, name)
 
             async def kill() -> None:
+                if with_launcher:
+                    os.kill(await pid_of(running, "launcher"), signal.SIGKILL)
                 os.kill(pid, signal.SIGKILL)
                 await until_back(running, name, other_than=pid)
 
@@ -205,7 +209,7 @@ async def test_a_parent_that_is_killed_leaves_no_process_and_the_next_one_finds_
         async with client_of(running) as client:
             await client.create("a")
             await client.append("a", b"acknowledged")
-        pids = [await pid_of(running, name) for name in ("volumes", "node_0", "node_1")]
+        pids = [await pid_of(running, name) for name in ("launcher", "volumes", "node_0", "node_1")]
         running.kill()
         for pid in pids:
             await until_ended(pid)

@@ -1,7 +1,7 @@
-"""`python -m segmentstore.host.processes.child DESCRIPTOR`: a process that a parent started. See `supervisor.py`.
+"""A process of a store of several, from its fork to its end. See `launcher.py` and `supervisor.py`.
 
-The descriptor is its end of the pair of sockets to the parent. Orders come first, with descriptors of sockets to listen
-on, and then of the lock of the data directory, which this process keeps as long as it is there.
+It has one descriptor: its end of the pair of sockets to the parent. Orders come first, with descriptors of sockets to
+listen on, and then of the lock of the data directory, which this process keeps as long as it is there.
 
 Invariants:
 
@@ -11,7 +11,6 @@ Invariants:
 
 import os
 import socket
-import sys
 from collections.abc import Sequence
 
 from segmentstore.host.processes.node_process import serve_node
@@ -57,7 +56,3 @@ def _receive_orders(parent: socket.socket) -> tuple[Orders, Sequence[int]] | Non
     for each in descriptors:
         os.set_inheritable(each, False)
     return orders_in(decode(line)), descriptors
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

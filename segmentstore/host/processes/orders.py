@@ -8,6 +8,14 @@
                         ended        a container has ended for the so-many-th time
                         look         asks for the states
 
+The launcher, of which the processes are forks, is asked over a pair of sockets of packets (SOCK_SEQPACKET): one byte
+with two descriptors, the channel of the process that is wanted, and a stream socket on which the parent is told of it:
+
+    u32 process id, big-endian, with a descriptor of the process (pidfd); later, at its end,
+    i32 exit code, less than 0 for a signal; then the end of the stream
+
+The stream ends without an exit code if the launcher does before the process, and at once if it cannot fork.
+
 Invariants:
 
 - Process i of N has the containers whose number leaves the remainder i: what it has follows from N alone, so that
@@ -27,6 +35,8 @@ VOLUMES = "volumes"
 NODE = "node"
 
 MESSAGE_BYTES_MAX = 1 << 20
+FORK_REQUEST = b"\x01"
+PROCESS_ID_BYTES = EXIT_CODE_BYTES = 4
 Message: TypeAlias = Mapping[str, object]
 
 

@@ -4,7 +4,8 @@ Invariants:
 
 - What it is given besides its end of the channel is given by its orders: sockets to listen on, and the lock.
 - It has a session of its own: what a terminal signals comes to the parent, which ends the others in their order.
-- It has ended, for the kernel too, when wait() returns: its locks are free, apart from that of the data directory.
+- It has ended, for the kernel too, when wait() returns, whatever became of the launcher: its locks are free, apart from
+  that of the data directory.
 """
 
 import asyncio
@@ -12,30 +13,54 @@ import os
 import signal
 import socket
 import sys
+from asyncio import Future
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Sequence
 from contextlib import suppress
 
 from segmentstore.host.processes.channel import Channel
-from segmentstore.host.processes.orders import Message, Orders, encode, orders_message
+from segmentstore.host.processes.orders import (
+    EXIT_CODE_BYTES,
+    FORK_REQUEST,
+    PROCESS_ID_BYTES,
+    Message,
+    Orders,
+    encode,
+    orders_message,
+)
+from segmentstore.runtime.cancellation import complete_unless_done
 
-_MODULE = "segmentstore.host.processes.child"
+_MODULE = "segmentstore.host.processes.launcher"
+_UNKNOWN_EXIT_CODE = 255
+"""Of a process whose launcher has ended before it."""
 
 
-class StartedProcess:
-    """start(), order(), then receive() until None, then wait()."""
+class Launcher:
+    """The process that loads the program once, for all that are forks of it; start(), fork(), close()."""
 
-    def __init__(self, process: Process, end: socket.socket) -> None:
-        self._process = process
-        self._end = end
-        self._channel: Channel | None = None
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._requests: socket.socket | None = None
+        self._starting = asyncio.Lock()
 
-    @classmethod
-    async def start(cls) -> "StartedProcess":
-        """It loads the program, and waits for its orders. Raises OSError."""
-        own, other = socket.socketpair()
+    @property
+    def process_id(self) -> int | None:
+        """None while none runs, as far as is known."""
+        if self._process is None or self._process.returncode is not None:
+            return None
+        return self._process.pid
+
+    async def start(self) -> None:
+        """It begins to load. Nothing happens while one runs. Raises OSError."""
+        async with self._starting:
+            if self.process_id is None:
+                await self.close()
+                await self._start()
+
+    async def _start(self) -> None:
+        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            process = await asyncio.create_subprocess_exec(
+            self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 _MODULE,
@@ -50,16 +75,61 @@ class StartedProcess:
             raise
         finally:
             other.close()
-        return cls(process, own)
+        self._requests = own
 
-    @property
-    def runs(self) -> bool:
-        """As far as is known."""
-        return self._process.returncode is None
+    async def fork(self) -> "StartedProcess":
+        """One that waits for its orders. Raises OSError."""
+        await self.start()
+        assert self._requests is not None, "not started"
+        own, channel = socket.socketpair()
+        report, told = socket.socketpair()
+        try:
+            socket.send_fds(self._requests, [FORK_REQUEST], [channel.fileno(), told.fileno()])
+            channel.close()
+            told.close()
+            report.setblocking(False)
+            await _readable(report)
+            content, descriptors, _, _ = socket.recv_fds(report, PROCESS_ID_BYTES, 1)
+            if not content:
+                raise ChildProcessError("the launcher of processes has ended, or cannot fork")
+        except BaseException:
+            for each in (own, channel, report, told):
+                each.close()
+            raise
+        return StartedProcess(
+            process_id=int.from_bytes(content, "big"),
+            process=descriptors[0],
+            report=report,
+            end=own,
+        )
+
+    async def close(self) -> None:
+        """It has ended when this returns; its forks have not. Idempotent."""
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+        if self._process is not None:
+            await self._process.wait()
+            self._process = None
+
+
+class StartedProcess:
+    """order(), then receive() until None, then wait()."""
+
+    def __init__(
+        self, *, process_id: int, process: int, report: socket.socket, end: socket.socket
+    ) -> None:
+        """`process`: a descriptor of it. `report`: where the launcher tells its exit code. wait() closes both."""
+        self._process_id = process_id
+        self._process: int | None = process
+        self._report = report
+        self._end = end
+        self._channel: Channel | None = None
+        self._exit_code = _UNKNOWN_EXIT_CODE
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._process_id
 
     async def order(self, orders: Orders, descriptors: Sequence[int]) -> None:
         """Once. `descriptors`: of sockets to listen on, and of the lock. If it has ended, receive() says so."""
@@ -81,18 +151,30 @@ class StartedProcess:
 
     def signal(self, number: int) -> None:
         """Nothing happens if it has ended."""
-        if self._process.returncode is None:
+        if self._process is not None:
             with suppress(ProcessLookupError):
-                os.kill(self._process.pid, number)
+                signal.pidfd_send_signal(self._process, number)
 
     async def wait(self) -> int:
         """How it ended: an exit code, or less than 0 for a signal. Its end of the channel is closed then."""
-        code = await self._process.wait()
-        self.close()
-        return code
+        if self._process is not None:
+            # The kernel itself is asked: the descriptor of a process is readable when that has ended.
+            await _readable(self._process)
+            await self._take_exit_code()
+            os.close(self._process)
+            self._process = None
+            self._close()
+        return self._exit_code
 
-    def close(self) -> None:
-        """Of a process that has ended: what is left here. Idempotent."""
+    async def _take_exit_code(self) -> None:
+        await _readable(self._report)
+        with suppress(OSError):
+            content = self._report.recv(EXIT_CODE_BYTES)
+            if content:
+                self._exit_code = int.from_bytes(content, "big", signed=True)
+
+    def _close(self) -> None:
+        self._report.close()
         if self._channel is not None:
             self._channel.close()
         else:
@@ -102,7 +184,7 @@ class StartedProcess:
         """As wait(), and by SIGKILL if that takes too long."""
         try:
             async with asyncio.timeout(seconds_max):
-                await self._process.wait()
+                return await self.wait()
         except TimeoutError:
             self.signal(signal.SIGKILL)
         return await self.wait()
@@ -111,3 +193,14 @@ class StartedProcess:
         """By SIGKILL; it has ended when this returns."""
         self.signal(signal.SIGKILL)
         await self.wait()
+
+
+async def _readable(descriptor: int | socket.socket) -> None:
+    """By one task at a time."""
+    loop = asyncio.get_running_loop()
+    readable: Future[None] = loop.create_future()
+    loop.add_reader(descriptor, complete_unless_done, readable, None)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(descriptor)

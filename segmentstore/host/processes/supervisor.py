@@ -50,7 +50,7 @@ from segmentstore.host.processes.orders import (
     process_count,
     states_message,
 )
-from segmentstore.host.processes.started_process import StartedProcess
+from segmentstore.host.processes.started_process import Launcher, StartedProcess
 from segmentstore.host.servers import address_text
 from segmentstore.host.serving import ServingRefusedError, begin_serving, listen, run_process
 from segmentstore.host.setting_sources import ResolvedSettings
@@ -134,8 +134,7 @@ class Supervisor:
         self._volumes = None if volumes_listening is None else _Place("volumes", -1)
         self._changed = asyncio.Event()
         self._is_stopping = False
-        self._spare: StartedProcess | None = None
-        self._spare_is_missing = asyncio.Event()
+        self._launcher = Launcher()
         self._status = StatusServer(
             *split_address(status_address), health=self.health, metrics=self._metrics
         )
@@ -146,7 +145,6 @@ class Supervisor:
         await listen(self._status.start())
         try:
             async with asyncio.TaskGroup() as nodes, asyncio.TaskGroup() as others:
-                sparing = others.create_task(self._keep_spare(), name="spare")
                 announcing = others.create_task(self._announce(announce, began))
                 below = [] if self._volumes is None else [self._volumes]
                 kept_below = [
@@ -159,11 +157,11 @@ class Supervisor:
                 logger.info("stopping")
                 self._is_stopping = True
                 announcing.cancel()
-                sparing.cancel()
                 await _end(self._nodes, kept)
                 await _end(below, kept_below)
         finally:
             await self._kill_all()
+            await self._launcher.close()
             await self._status.close()
 
     def health(self) -> ProcessHealth:
@@ -181,6 +179,7 @@ class Supervisor:
             facts={
                 "processes": len(self._nodes),
                 "container_count": self._orders.container_count,
+                "launcher_process_id": self._launcher.process_id,
                 **{
                     f"{place.name.replace(' ', '_')}_{name}": value
                     for place in self._places()
@@ -234,7 +233,7 @@ class Supervisor:
 
     async def _run_one(self, place: _Place) -> int:
         """One process from its start to its end, which the kernel has reported when this returns."""
-        process = self._take_spare() or await StartedProcess.start()
+        process = await self._launcher.fork()
         self._starts += 1
         start = self._starts
         place.process, place.starts = process, place.starts + 1
@@ -250,24 +249,6 @@ class Supervisor:
             place.process, place.start, place.is_ready = None, 0, False
             place.complaints = ()
             self._tell_states()
-
-    async def _keep_spare(self) -> None:
-        """A process that has loaded the program and waits for orders: to load it takes most of a start."""
-        while True:
-            self._spare_is_missing.clear()
-            if self._spare is None and all(place.is_ready for place in self._places()):
-                try:
-                    self._spare = await StartedProcess.start()
-                except OSError as error:
-                    logger.warning("no process can be started ahead: %s", error)
-            await self._spare_is_missing.wait()
-
-    def _take_spare(self) -> StartedProcess | None:
-        spare, self._spare = self._spare, None
-        if spare is None or spare.runs:
-            return spare
-        spare.close()
-        return None
 
     def _orders_of(self, place: _Place, start: int) -> Orders:
         return replace(
@@ -300,7 +281,6 @@ class Supervisor:
                 place.summary = summary
             case {"ready": _}:
                 place.is_ready = True
-                self._spare_is_missing.set()
                 if all(each.is_ready for each in self._places()):
                     logger.info("all processes are ready")
             case {"ended": [int(container_id), int()]}:
@@ -350,10 +330,9 @@ class Supervisor:
         return " ".join(words)
 
     async def _kill_all(self) -> None:
-        spare = self._take_spare()
-        for process in (spare, *(place.process for place in self._places())):
-            if process is not None:
-                await process.kill()
+        for place in self._places():
+            if place.process is not None:
+                await place.process.kill()
 
 
 async def _end(places: Sequence[_Place], kept: Sequence[Awaitable[None]]) -> None:
