@@ -23,12 +23,13 @@ from segmentstore.host.cluster_access import open_cluster_access
 from segmentstore.host.setting_sources import resolve_settings
 from tests.cli.command_line import CommandLine, Result
 from tests.integration.cluster import faults
+from tests.integration.cluster.fault_run import FaultSettings
 from tests.integration.cluster.processes import Processes
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SECONDS_MAX = 60.0
-SHORT = faults.FaultSettings(before_seconds=2.0, after_seconds=1.0, s3_seconds=5.0)
+SHORT = FaultSettings(before_seconds=2.0, after_seconds=1.0, s3_seconds=5.0)
 PAUSE_SECONDS_MAX = 20.0
 """Between two acknowledged appends to one segment, when one process dies. On a machine of its own it is below 15 s."""
 
