@@ -1,4 +1,4 @@
-"""A cluster whose nodes fail, move their containers and idle: `python -m benchmarks.cluster [RUNS]`, 3 runs by default.
+"""A cluster whose nodes fail, move their containers and idle: `python -m benchmarks.cluster [RUNS]`, 20 by default.
 
 Each cluster is one of processes on this machine (`segmentstore/demo/local_cluster.py`), which they share with the
 writers: BookKeeper, an S3 server, nodes and controllers. Measured are
@@ -39,9 +39,9 @@ from segmentstore.demo.local_cluster import ClusterPlan, LocalCluster
 from segmentstore.host.cluster_access import open_cluster_access
 from segmentstore.host.setting_sources import resolve_settings
 
-RUNS = 3
+RUNS = 20
 LOG_MEGABYTES = (16, 128)
-CONTAINER_COUNTS = (4, 64)
+CONTAINER_COUNTS = (4, 16, 64, 256)
 SESSION_SECONDS = 10.0
 BEHIND_SESSION_SECONDS = 3.0
 MOVE_MILLISECONDS = 500.0

@@ -29,6 +29,8 @@ class FaultSettings:
     """Of nodes and controllers in ZooKeeper: what is stopped for longer has lost it."""
     s3_seconds: float = 120.0
     """How long Tier 2 is away."""
+    cuts: int = 3
+    """Of each partition: one in each direction and one in both, or some of these."""
 
 
 @dataclass(slots=True)
@@ -151,12 +153,15 @@ class FaultRun:
 
     @asynccontextmanager
     async def with_shim(
-        self, name: str, routes: Mapping[int, int] | None = None
+        self,
+        name: str,
+        routes: Mapping[int, int] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> AsyncIterator[ProcessShim]:
         """A node, bookie or controller is started again with a shim, and without it behind the block."""
         shim = ProcessShim(self.processes.path.parent / "shims" / name)
         shim.route(routes or {})
-        await self._restart(name, shim.environment)
+        await self._restart(name, {**shim.environment, **(variables or {})})
         try:
             yield shim
         finally:

@@ -25,7 +25,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -38,6 +38,7 @@ from tests.integration.cluster.partition_faults import (
     cut_bookie_from_zookeeper,
     cut_leader_from_zookeeper,
     cut_node_from_bookies,
+    cut_node_from_bookies_for_long,
     cut_node_from_s3,
     cut_node_from_zookeeper,
     cut_node_off,
@@ -236,6 +237,7 @@ FAULTS: Sequence[Fault] = (
     fill_bookie,
     cut_node_from_zookeeper,
     cut_node_from_bookies,
+    cut_node_from_bookies_for_long,
     cut_node_from_s3,
     cut_node_off,
     cut_bookie_from_zookeeper,
@@ -246,7 +248,10 @@ FAULTS: Sequence[Fault] = (
 
 
 _WITHOUT_UNKNOWN: Collection[Fault] = (nothing, rolling_restart)
-"""Here each request has an answer. Where that says that nothing was done, the next one is at another node."""
+"""Here each request of a client that waits is answered; if that nothing was done, another node is asked next."""
+
+
+_PATIENT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +272,7 @@ class Report:
             failover = f" failover={first:.2f}..{last:.2f} s"
         verdict = "" if not self.violations else f" VIOLATIONS={len(self.violations)}"
         return (
-            f"{self.fault:<26} checked={self.history.checked_count} unknown={self.history.unknown_count}"
+            f"{self.fault:<31} checked={self.history.checked_count} unknown={self.history.unknown_count}"
             f" refused={self.history.refused.total()} longest_pause={self.longest_pause_seconds:.2f} s"
             f"{failover} seconds={self.seconds:.0f}{verdict}"
         )
@@ -284,13 +289,14 @@ async def report_of(
 ) -> Report:
     """One fault under load, checked."""
     settings = settings or FaultSettings()
+    work = work or WorkloadSettings()
+    if fault in _WITHOUT_UNKNOWN:
+        work = replace(work, http_seconds_max=_PATIENT_SECONDS)
     loop = asyncio.get_running_loop()
     began = loop.time()
     async with (
         aiohttp.ClientSession() as session,
-        running(
-            processes, settings=work or WorkloadSettings(), random=random, prefix=prefix
-        ) as workload,
+        running(processes, settings=work, random=random, prefix=prefix) as workload,
     ):
         run = FaultRun(processes, workload, settings, random, session)
         await run.until_whole()
@@ -413,7 +419,7 @@ class _Round:
 
     def fail(self, name: str, error: BaseException) -> None:
         self.failed += 1
-        _say(f"{name:<26} FAILED {''.join(traceback.format_exception(error))}")
+        _say(f"{name:<31} FAILED {''.join(traceback.format_exception(error))}")
 
     def _note(self, report: Report) -> None:
         self.checked += report.history.checked_count

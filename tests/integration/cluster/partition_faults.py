@@ -22,8 +22,20 @@ async def cut_node_from_zookeeper(run: FaultRun) -> None:
 
 
 async def cut_node_from_bookies(run: FaultRun) -> None:
-    """A node and all bookies: its session goes on, and its containers fail and are given to others."""
-    await _cut_node(run, "bookie")
+    """A node and all bookies, for less than appends are tried again: the node goes on with them when it is healed."""
+    node = run.any_node()
+    async with _behind_proxies(run, node, "bookie") as links:
+        for direction in _directions(run):
+            await run.until_it_has_containers(node)
+            links.cut(direction)
+            await asyncio.sleep(run.settings.session_seconds + _BEHIND_SESSION_SECONDS)
+            links.heal()
+            await run.until_whole()
+
+
+async def cut_node_from_bookies_for_long(run: FaultRun) -> None:
+    """A node and all bookies, for longer than appends are tried again: its containers are given to others meanwhile."""
+    await _cut_node(run, "bookie", variables={"SEGMENTSTORE_BOOKKEEPER_RETRY_SECONDS": "8s"})
 
 
 async def cut_node_from_s3(run: FaultRun) -> None:
@@ -62,9 +74,10 @@ async def cut_leader_from_zookeeper(run: FaultRun) -> None:
             await run.until_whole()
 
 
-async def _cut_node(run: FaultRun, *roles: str) -> None:
+async def _cut_node(run: FaultRun, *roles: str, variables: Mapping[str, str] | None = None) -> None:
+    """Others have its containers before it is healed."""
     node = run.any_node()
-    async with _behind_proxies(run, node, *roles) as links:
+    async with _behind_proxies(run, node, *roles, variables=variables) as links:
         for direction in _directions(run):
             await run.until_it_has_containers(node)
             await run.lose(node)
@@ -76,8 +89,9 @@ async def _cut_node(run: FaultRun, *roles: str) -> None:
 
 
 def _directions(run: FaultRun) -> Sequence[Direction]:
-    """All, in an order of chance: what one left behind is there when the next begins."""
-    return run.random.sample([Direction.FORTH, Direction.BACK, Direction.BOTH], 3)
+    """In an order of chance: what one left behind is there when the next begins."""
+    every = [Direction.FORTH, Direction.BACK, Direction.BOTH]
+    return run.random.sample(every, run.settings.cuts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +112,10 @@ class _Links:
 
 
 @asynccontextmanager
-async def _behind_proxies(run: FaultRun, name: str, *roles: str) -> AsyncIterator[_Links]:
+async def _behind_proxies(
+    run: FaultRun, name: str, *roles: str, variables: Mapping[str, str] | None = None
+) -> AsyncIterator[_Links]:
+    """`variables`: what the process is started with besides."""
     async with AsyncExitStack() as stack:
         routes: dict[int, int] = {}
         proxies: list[CutProxy] = []
@@ -106,7 +123,7 @@ async def _behind_proxies(run: FaultRun, name: str, *roles: str) -> AsyncIterato
             proxy = await stack.enter_async_context(cut_proxy(server.port))
             routes[server.port] = proxy.port
             proxies.append(proxy)
-        shim = await stack.enter_async_context(run.with_shim(name, routes))
+        shim = await stack.enter_async_context(run.with_shim(name, routes, variables))
         used = sum(proxy.bytes_passed[Direction.BACK] for proxy in proxies)
         assert used > 0, f"{name} goes another way than by the proxies"
-        yield _Links(proxies, shim.environment)
+        yield _Links(proxies, {**shim.environment, **(variables or {})})
