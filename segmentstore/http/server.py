@@ -21,9 +21,11 @@ build_server() puts the parts together over a SegmentApi; HttpServer listens, an
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -95,18 +97,42 @@ class _Runner(web.ServerRunner):
 
     async def linger(self, seconds: float) -> None:
         """Accept nothing more; return when clients have left, or after so long."""
-        for site in self.sites:
-            await site.stop()
+        await self._stop_accepting()
         end = asyncio.get_running_loop().time() + seconds
         while self.server is not None and self.server.connections:
             if asyncio.get_running_loop().time() >= end:
                 return
             await asyncio.sleep(_LOOK_SECONDS)
 
+    async def _stop_accepting(self) -> None:
+        """Accept what the kernel has accepted: it would reset connections whose clients have sent something already."""
+        listening = [
+            socket.socket(fileno=os.dup(each.fileno()))
+            for site in self.sites
+            for each in _sockets_of(site)
+        ]
+        for site in self.sites:
+            await site.stop()
+        accepted: list[socket.socket] = []
+        for each in listening:
+            each.setblocking(False)
+            with each, suppress(OSError):
+                while True:
+                    accepted.append(each.accept()[0])
+        assert self.server is not None, "it was set up"
+        for each in accepted:
+            each.setblocking(False)
+            await asyncio.get_running_loop().connect_accepted_socket(self.server, each)
+
     async def shutdown(self) -> None:
         self._waiters.stop()
         if self._others is not None:
             self._others.stop_reads()
+
+
+def _sockets_of(site: web.BaseSite) -> Sequence[socket.socket]:
+    # aiohttp shows no more of them than their addresses.
+    return getattr(site._server, "sockets", None) or ()
 
 
 class HttpServer:

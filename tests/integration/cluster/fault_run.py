@@ -161,8 +161,8 @@ class FaultRun:
         """A node, bookie or controller is started again with a shim, and without it behind the block."""
         shim = ProcessShim(self.processes.path.parent / "shims" / name)
         shim.route(routes or {})
-        await self._restart(name, {**shim.environment, **(variables or {})})
         try:
+            await self._restart(name, {**shim.environment, **(variables or {})})
             yield shim
         finally:
             await self._restart(name, {})

@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from segmentstore.runtime.local_processes import start_time
+
 _START_SECONDS_MAX = 120.0
 _LOOK_SECONDS = 0.02
 
@@ -101,10 +103,5 @@ class Processes:
 
 
 def is_running(pid: int) -> bool:
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)  # one of ours is not to stay as a zombie
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
+    """Also while its first thread is gone, and others still hold what it had."""
+    return start_time(pid) > 0
