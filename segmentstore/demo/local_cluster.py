@@ -223,7 +223,7 @@ class LocalCluster:
 
     async def start_when_ended(self, name: str) -> None:
         """The same of one that was killed a moment ago, and whose threads are not all gone yet."""
-        while self.of(name).process.is_ending:
+        while self.of(name).process.is_ending:  # noqa: ASYNC110  # the kernel sets no event
             await asyncio.sleep(_LOOK_SECONDS)
         self.start(name)
 

@@ -75,7 +75,8 @@ class Processes:
     async def end(self, name: str) -> None:
         """By SIGTERM; it has ended when this returns. Killed if that takes more than a minute."""
         pid = self.row(name).pid
-        os.kill(pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
         try:
             async with asyncio.timeout(60):
                 await self._until_ended(pid)
