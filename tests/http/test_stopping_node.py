@@ -1,6 +1,7 @@
 """A node that stops, under clients that keep their connections: each request has an answer, or was never sent."""
 
 import asyncio
+import socket
 from dataclasses import replace
 
 from aiohttp import ClientConnectorError, ClientSession
@@ -65,3 +66,15 @@ async def test_a_stopping_node_says_that_it_closes_a_connection_and_soon_closes_
             await closing
         for _, writer in (used, idle):
             writer.close()
+
+
+async def test_a_connection_that_the_kernel_has_accepted_is_answered() -> None:
+    async with running_member("node") as member:
+        with socket.create_connection(member.node.server.address) as client:
+            # The loop has not run since, so that the server knows nothing of it.
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            await member.node.server.close()
+            client.settimeout(5)
+            answer = client.recv(1 << 16)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in answer.lower()
