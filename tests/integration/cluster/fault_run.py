@@ -169,9 +169,9 @@ class FaultRun:
 
     async def have_lead(self, controller: str) -> None:
         """Those that lead before it are started again."""
-        while (leader := await self.leader()) != controller:
-            await self._restart(leader, {})
-            await self.until_one_leads()
+        async with asyncio.timeout(_RECOVER_SECONDS_MAX):
+            while (leader := await self.until_one_leads()) != controller:
+                await self._restart(leader, {})
 
     async def leader(self) -> str:
         """The controller that leads; the first one if none says so."""
