@@ -221,6 +221,12 @@ class LocalCluster:
             )
             self._note(name, process)
 
+    async def start_when_ended(self, name: str) -> None:
+        """The same of one that was killed a moment ago, and whose threads are not all gone yet."""
+        while self.of(name).process.is_ending:  # noqa: ASYNC110  # the kernel sets no event
+            await asyncio.sleep(_LOOK_SECONDS)
+        self.start(name)
+
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """A signal to one of them, if it runs."""
         self.of(name).process.send(number)
@@ -468,7 +474,7 @@ def main(arguments: Sequence[str]) -> int:
             case [("status" | "down") as verb, directory]:
                 return asyncio.run(_command(verb, _found(directory)))
             case ["start", name, directory]:
-                _found(directory).start(name)
+                asyncio.run(_found(directory).start_when_ended(name))
             case _:
                 sys.stderr.write(f"{_USAGE}\n")
                 return 2

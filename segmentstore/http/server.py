@@ -15,15 +15,23 @@ build_server() puts the parts together over a SegmentApi; HttpServer listens, an
   which would find the one handler anew for each request.
 - close() stops accepting, ends long polls and event streams, lets requests under way finish within `shutdown_seconds`,
   and then drops what is left. Commits that were submitted go on in the containers.
+- A node of a cluster has others that go on: behind the last accepted connection it answers for `linger_seconds` what
+  clients send on the ones that they keep, and says each time that it closes the connection. Closed at once, it would
+  meet requests on their way, and their clients would not know whether they were carried out.
 """
 
+import asyncio
+import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from random import Random
 
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_parser import RawRequestMessage
 
 from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.cluster import NodeInCluster
@@ -67,6 +75,7 @@ from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.topics.topics import Topics
 
 _BACKLOG = 1024
+_LOOK_SECONDS = 0.02
 
 
 class _Runner(web.ServerRunner):
@@ -86,10 +95,44 @@ class _Runner(web.ServerRunner):
         self._waiters = waiters
         self._others = others
 
+    async def linger(self, seconds: float) -> None:
+        """Accept nothing more; return when clients have left, or after so long."""
+        await self._stop_accepting()
+        end = asyncio.get_running_loop().time() + seconds
+        while self.server is not None and self.server.connections:
+            if asyncio.get_running_loop().time() >= end:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _stop_accepting(self) -> None:
+        """Accept what the kernel has accepted: it would reset connections whose clients have sent something already."""
+        listening = [
+            socket.socket(fileno=os.dup(each.fileno()))
+            for site in self.sites
+            for each in _sockets_of(site)
+        ]
+        for site in self.sites:
+            await site.stop()
+        accepted: list[socket.socket] = []
+        for each in listening:
+            each.setblocking(False)
+            with each, suppress(OSError):
+                while True:
+                    accepted.append(each.accept()[0])
+        assert self.server is not None, "it was set up"
+        for each in accepted:
+            each.setblocking(False)
+            await asyncio.get_running_loop().connect_accepted_socket(self.server, each)
+
     async def shutdown(self) -> None:
         self._waiters.stop()
         if self._others is not None:
             self._others.stop_reads()
+
+
+def _sockets_of(site: web.BaseSite) -> Sequence[socket.socket]:
+    # aiohttp shows no more of them than their addresses.
+    return getattr(site._server, "sockets", None) or ()
 
 
 class HttpServer:
@@ -112,6 +155,7 @@ class HttpServer:
         self._waiters = waiters
         self._settings = settings
         self._runner: _Runner | None = None
+        self._is_closing = False
 
     @property
     def address(self) -> tuple[str, int]:
@@ -131,6 +175,7 @@ class HttpServer:
             # Encoded bodies are refused, so that no small body can become a large one.
             auto_decompress=False,
             keepalive_timeout=75.0,
+            request_factory=self._request,
         )
         runner = _Runner(
             server,
@@ -153,6 +198,19 @@ class HttpServer:
             await self.close()
             raise
 
+    def _request(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: web.RequestHandler,
+        writer: AbstractStreamWriter,
+        task: asyncio.Task[None],
+    ) -> web.BaseRequest:
+        """As aiohttp makes it; while this server closes, the last one of its connection."""
+        if self._is_closing:
+            message = message._replace(should_close=True)
+        return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
+
     def forget_container(self, container_id: ContainerId, *, container_count: int) -> None:
         """It runs here no more: what is open of it is let go of, and what is remembered of it."""
         self._directory.forget_container(
@@ -163,6 +221,9 @@ class HttpServer:
         """Idempotent."""
         runner, self._runner = self._runner, None
         if runner is not None:
+            self._is_closing = True
+            if self._others is not None:
+                await runner.linger(self._settings.linger_seconds)
             await runner.cleanup()
             # After the last request.
             await self._maintenance.close()

@@ -77,6 +77,8 @@ class HttpSettings:
     retry_after_seconds: int = 1
     shutdown_seconds: float = 10.0
     """How long close() waits for requests under way."""
+    linger_seconds: float = 1.0
+    """In a cluster: how long close() still answers on connections that clients keep, each time for the last time."""
     hosts: tuple[str, ...] = ()
     """Names by which clients may address the server besides what it listens on (cross_origin.py); "*": any."""
     cors_origins: tuple[str, ...] = ()

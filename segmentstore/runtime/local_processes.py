@@ -36,6 +36,12 @@ class LocalProcess:
         """Also while it is stopped by a signal."""
         return self.pid > 0 and start_time(self.pid) == self.started
 
+    @property
+    def is_ending(self) -> bool:
+        """It does nothing any more, but some of its threads still hold what it had."""
+        status = _status(self.pid) if self.pid > 0 else None
+        return status is not None and status.started == self.started and status.is_first_thread_gone
+
     def send(self, number: int) -> None:
         """A signal, if it runs."""
         if self.runs:
@@ -79,15 +85,28 @@ def start_process(
 
 def start_time(pid: int) -> int:
     """When the kernel started it; 0 if it has ended."""
+    status = _status(pid)
+    return 0 if status is None else status.started
+
+
+@dataclass(frozen=True, slots=True)
+class _Status:
+    started: int
+    is_first_thread_gone: bool
+    """That of a JVM may be a zombie while others still hold its port."""
+
+
+def _status(pid: int) -> _Status | None:
+    """None if it has ended."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)  # one of ours is not to stay as a zombie
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return 0
+        return None
     state, thread_count, started = fields[0], int(fields[17]), int(fields[19])
-    # The first thread of a JVM may be a zombie while others still hold its port.
-    return 0 if state in "ZX" and thread_count <= 1 else started
+    is_gone = state in "ZX"
+    return None if is_gone and thread_count <= 1 else _Status(started, is_gone)
 
 
 def is_listening(port: int) -> bool:

@@ -4,6 +4,8 @@ import os
 import signal
 import socket
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,15 @@ def started(tmp_path: Path, program: str) -> LocalProcess:
     return process
 
 
+DYING = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(1,)).start()
+print("up", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+"""Its first thread ends, and leaves another behind: so a JVM is for a moment that SIGKILL has met."""
+
+
 async def test_a_process_runs_until_it_is_ended(tmp_path: Path) -> None:
     process = started(tmp_path, SLEEP)
     await process.end(seconds_max=30)
@@ -47,6 +58,19 @@ async def test_a_process_that_does_not_end_in_time_is_killed(tmp_path: Path) -> 
     process = started(tmp_path, DEAF)
     await process.end(seconds_max=0.1)
     assert not process.runs
+
+
+def test_a_process_is_ending_while_threads_of_it_are_left(tmp_path: Path) -> None:
+    process = started(tmp_path, DYING)
+    wait_for(lambda: process.is_ending)
+    assert process.runs, "what it holds is not free yet"
+    wait_for(lambda: not process.is_ending)
+    assert not process.runs
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    while not holds():
+        time.sleep(0.01)
 
 
 def test_a_pid_that_another_process_has_now_is_no_process_of_ours() -> None:

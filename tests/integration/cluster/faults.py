@@ -9,6 +9,9 @@ again: nodes are ready, and each segment takes an append. Last of all everything
 there is one order of all operations that explains every answer (tests/linearizability). A line says how many
 operations were checked, the longest time between two acknowledged appends to one segment, and, where a node was lost,
 when the first and the last of its segments took an append again.
+
+Over all faults of a round Pravega's Java client writes and reads events and transactions (pravega_load.py). Behind each
+fault it has to go on; behind the last one each event was there once, in the order of its key.
 """
 
 import argparse
@@ -18,132 +21,32 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import time
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 import aiohttp
 
+from tests.integration.cluster.clock_faults import step_clock_of_leader, step_clock_of_node
+from tests.integration.cluster.fault_run import FaultRun, FaultSettings
 from tests.integration.cluster.history import History
-from tests.integration.cluster.http_calls import url_of
+from tests.integration.cluster.partition_faults import (
+    cut_bookie_from_zookeeper,
+    cut_leader_from_zookeeper,
+    cut_node_from_bookies,
+    cut_node_from_bookies_for_long,
+    cut_node_from_s3,
+    cut_node_from_zookeeper,
+    cut_node_off,
+)
+from tests.integration.cluster.pravega_load import PravegaLoad, pravega_loads
 from tests.integration.cluster.processes import Processes
-from tests.integration.cluster.workload import Workload, WorkloadSettings, running
+from tests.integration.cluster.workload import WorkloadSettings, running
 from tests.linearizability.checker import Violation, violations
-
-_LOOK_SECONDS = 0.1
-_RECOVER_SECONDS_MAX = 150.0
-
-
-@dataclass(frozen=True, slots=True)
-class FaultSettings:
-    """Times in seconds."""
-
-    before_seconds: float = 4.0
-    after_seconds: float = 3.0
-    session_seconds: float = 10.0
-    """Of nodes and controllers in ZooKeeper: what is stopped for longer has lost it."""
-    s3_seconds: float = 60.0
-    """How long Tier 2 is away."""
-
-
-@dataclass(slots=True)
-class FaultRun:
-    """What a fault has in its hands, and what it leaves for the report."""
-
-    processes: Processes
-    workload: Workload
-    settings: FaultSettings
-    random: Random
-    session: aiohttp.ClientSession
-    lost_at: float = 0.0
-    lost_segments: Sequence[str] = ()
-
-    async def segments_on(self, node: str) -> list[str]:
-        """The long-lived segments whose containers the node has."""
-        health = await self.health(node)
-        here = {
-            each["container"] for each in health.get("containers", []) if each["state"] == "running"
-        }
-        return [name for name in self.workload.segments if await self._container_of(name) in here]
-
-    async def health(self, name: str) -> dict[str, list[dict[str, object]]]:
-        """What a process says of itself; empty if it does not answer."""
-        try:
-            async with (
-                asyncio.timeout(5),
-                self.session.get(f"http://{self.processes.row(name).http}/health") as response,
-            ):
-                values = json.loads(await response.read())
-        except (aiohttp.ClientError, TimeoutError, ValueError):
-            return {}
-        assert isinstance(values, dict), values
-        return values
-
-    async def _container_of(self, name: str) -> object:
-        node = self.random.choice(self.processes.rows("node"))
-        url = url_of(node.http, name, "info")
-        async with asyncio.timeout(20), self.session.get(url) as response:
-            values = json.loads(await response.read())
-        return values.get("container")
-
-    async def lose(self, node: str) -> None:
-        """The node's segments are those of which the failover is measured, from now on."""
-        self.lost_segments = await self.segments_on(node)
-        self.lost_at = asyncio.get_running_loop().time()
-
-    async def until_taken_over(self) -> None:
-        """Until the segments of the node that was lost take appends again."""
-        async with asyncio.timeout(_RECOVER_SECONDS_MAX):
-            while max(self.failover_seconds(), default=0.0) == float("inf"):
-                await asyncio.sleep(_LOOK_SECONDS)
-
-    def failover_seconds(self) -> list[float]:
-        """Of each segment of the node that was lost."""
-        history = self.workload.history
-        return [history.seconds_until_append(each, self.lost_at) for each in self.lost_segments]
-
-    async def until_ready(self, node: str) -> None:
-        """Until a node that was started says that it is.
-
-        One of several nodes is, for this, when no container of it starts or ends: it may have none, and is not told
-        apart there from one that lacks those of others.
-        """
-        is_alone = len(self.processes.rows("node")) == 1
-        async with asyncio.timeout(_RECOVER_SECONDS_MAX):
-            while True:
-                health = await self.health(node)
-                states = {each["state"] for each in health.get("containers", [])}
-                if health.get("ready") or (
-                    health and not is_alone and states <= {"running", "stopped"}
-                ):
-                    return
-                await asyncio.sleep(_LOOK_SECONDS)
-
-    async def until_whole(self) -> None:
-        """Until every node is ready, and each segment has taken an append that was sent after this call."""
-        for node in self.processes.rows("node"):
-            await self.until_ready(node.name)
-        began = asyncio.get_running_loop().time()
-        history = self.workload.history
-        async with asyncio.timeout(_RECOVER_SECONDS_MAX):
-            while any(
-                history.seconds_until_append(each, began) == float("inf")
-                for each in self.workload.segments
-            ):
-                await asyncio.sleep(_LOOK_SECONDS)
-
-    async def leader(self) -> str:
-        """The controller that leads; the first one if none says so."""
-        controllers = self.processes.rows("controller")
-        for each in controllers:
-            if (await self.health(each.name)).get("leads"):
-                return each.name
-        return controllers[0].name
-
-    def any_node(self) -> str:
-        return self.random.choice(self.processes.rows("node")).name
 
 
 async def nothing(run: FaultRun) -> None:
@@ -203,14 +106,31 @@ async def kill_leader(run: FaultRun) -> None:
 
 
 async def two_leaders(run: FaultRun) -> None:
-    """The controller that leads stands still until another one leads, and goes on."""
-    leader = await run.leader()
+    """The controller that leads stands still until another one leads and has decided; then it goes on.
+
+    A node dies just before it is stopped, so that it may have that decision before it, which another one makes
+    meanwhile. Behind it one leads.
+    """
+    leader, node = await run.until_one_leads(), run.any_node()
+    await run.lose(node)
+    await run.processes.kill(node)
+    await asyncio.sleep(run.settings.session_seconds * run.random.random())
     run.processes.send(leader, signal.SIGSTOP)
     try:
-        await asyncio.sleep(run.settings.session_seconds + 5)
+        await run.until_one_leads(other_than=leader)
+        await run.until_taken_over()
+        await run.processes.start(node)
+        await run.until_it_has_containers(node)
     finally:
         run.processes.send(leader, signal.SIGCONT)
     await asyncio.sleep(3)
+    leading = [
+        each.name
+        for each in run.processes.rows("controller")
+        if (await run.health(each.name)).get("leads")
+    ]
+    assert len(leading) == 1, f"{leading=}"
+    assert leading != [leader], "the one that was stopped leads, and was not elected again"
 
 
 async def kill_leader_and_node(run: FaultRun) -> None:
@@ -253,7 +173,7 @@ async def lose_s3(run: FaultRun) -> None:
 
 
 async def rolling_restart(run: FaultRun) -> None:
-    """Each node is ended by SIGTERM and started again, one after the other."""
+    """Each node is ended by SIGTERM, which drains it first, and started again, one after the other."""
     for node in run.processes.rows("node"):
         await run.processes.end(node.name)
         await run.processes.start(node.name)
@@ -315,7 +235,21 @@ FAULTS: Sequence[Fault] = (
     lose_s3,
     rolling_restart,
     fill_bookie,
+    cut_node_from_zookeeper,
+    cut_node_from_bookies,
+    cut_node_from_bookies_for_long,
+    cut_node_from_s3,
+    cut_node_off,
+    cut_bookie_from_zookeeper,
+    cut_leader_from_zookeeper,
+    step_clock_of_node,
+    step_clock_of_leader,
 )
+
+
+_WITHOUT_UNKNOWN = frozenset((nothing.__name__, rolling_restart.__name__))
+"""Here each request of a client that waits is answered; if that nothing was done, another node is asked next."""
+_PATIENT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +262,11 @@ class Report:
     failover_seconds: Sequence[float]
     violations: Sequence[Violation]
     seconds: float
-    unknown: int = field(default=0)
+
+    @property
+    def failed_requests(self) -> Mapping[str, int]:
+        """Of a fault that must not have any: what was said of requests whose outcome is unknown."""
+        return self.history.lost if self.fault in _WITHOUT_UNKNOWN else {}
 
     def __str__(self) -> str:
         failover = ""
@@ -337,8 +275,8 @@ class Report:
             failover = f" failover={first:.2f}..{last:.2f} s"
         verdict = "" if not self.violations else f" VIOLATIONS={len(self.violations)}"
         return (
-            f"{self.fault:<22} checked={self.history.checked_count} unknown={self.unknown}"
-            f" refused={self.history.left_out} longest_pause={self.longest_pause_seconds:.2f} s"
+            f"{self.fault:<31} checked={self.history.checked_count} unknown={self.history.unknown_count}"
+            f" refused={self.history.refused.total()} longest_pause={self.longest_pause_seconds:.2f} s"
             f"{failover} seconds={self.seconds:.0f}{verdict}"
         )
 
@@ -354,13 +292,14 @@ async def report_of(
 ) -> Report:
     """One fault under load, checked."""
     settings = settings or FaultSettings()
+    work = work or WorkloadSettings()
+    if fault.__name__ in _WITHOUT_UNKNOWN:
+        work = replace(work, http_seconds_max=_PATIENT_SECONDS)
     loop = asyncio.get_running_loop()
     began = loop.time()
     async with (
         aiohttp.ClientSession() as session,
-        running(
-            processes, settings=work or WorkloadSettings(), random=random, prefix=prefix
-        ) as workload,
+        running(processes, settings=work, random=random, prefix=prefix) as workload,
     ):
         run = FaultRun(processes, workload, settings, random, session)
         await run.until_whole()
@@ -379,7 +318,6 @@ async def report_of(
         run.failover_seconds(),
         found,
         loop.time() - began,
-        len(history.operations) - history.checked_count,
     )
 
 
@@ -397,39 +335,111 @@ def kept(report: Report, directory: Path) -> Path:
     return path
 
 
+@dataclass(slots=True)
+class _Round:
+    """Each of some faults once; what they came to is printed."""
+
+    name: str
+    processes: Processes
+    random: Random
+    settings: FaultSettings
+    work: WorkloadSettings
+    keep: Path
+    checked: int = 0
+    failed: int = 0
+    longest_pause_seconds: float = 0.0
+
+    async def run(self, faults: Sequence[Fault], *, with_pravega: bool) -> None:
+        if not with_pravega:
+            await self._run(faults, [])
+            return
+        seconds_max = 600.0 + 400.0 * len(faults)
+        async with pravega_loads(
+            self.processes.controllers,
+            scope=f"round-{self.name}",
+            directory=self.processes.path.parent / "pravega",
+            seconds_max=seconds_max,
+        ) as loads:
+            await self._run(faults, loads)
+            for each in loads:
+                await each.finish()
+                self.checked += each.read
+                _say(str(each))
+
+    async def _run(self, faults: Sequence[Fault], loads: Sequence[PravegaLoad]) -> None:
+        for fault in faults:
+            try:
+                report = await report_of(
+                    fault,
+                    self.processes,
+                    random=self.random,
+                    prefix=f"faults/{self.name}/{fault.__name__}",
+                    settings=self.settings,
+                    work=self.work,
+                )
+            except _FAILURES as error:
+                self.fail(fault.__name__, error)
+            else:
+                self._note(report)
+            for each in loads:
+                await each.until_it_goes_on()
+
+    def fail(self, name: str, error: BaseException) -> None:
+        self.failed += 1
+        _say(f"{name:<31} FAILED {''.join(traceback.format_exception(error))}")
+
+    def _note(self, report: Report) -> None:
+        self.checked += report.history.checked_count
+        self.longest_pause_seconds = max(self.longest_pause_seconds, report.longest_pause_seconds)
+        _say(str(report))
+        if report.failed_requests:
+            self.failed += 1
+            _say(f"failed requests: {report.failed_requests}")
+        for each in report.violations:
+            self.failed += 1
+            _say(f"{each}\nkept in {kept(report, self.keep)}")
+
+
+_FAILURES = (AssertionError, TimeoutError, BaseExceptionGroup)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 async def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.integration.cluster.faults")
     parser.add_argument("processes", type=Path)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--session-seconds", type=float, default=10.0)
+    parser.add_argument("--s3-seconds", type=float, default=120.0, help="that Tier 2 is away")
     parser.add_argument("--only", nargs="*", choices=[each.__name__ for each in FAULTS], default=())
     parser.add_argument("--http-only", action="store_true", help="neither streams nor tables")
+    parser.add_argument("--without-pravega", action="store_true", help="without its Java client")
     parser.add_argument("--keep", type=Path, default=Path("histories"))
     given = parser.parse_args(arguments)
     processes = Processes(given.processes)
     work = WorkloadSettings(table_clients=0) if given.http_only else WorkloadSettings()
     random = Random(given.seed)
-    failed = 0
+    chosen = [each for each in FAULTS if not given.only or each.__name__ in given.only]
+    settings = FaultSettings(session_seconds=given.session_seconds, s3_seconds=given.s3_seconds)
+    passed_in_a_row = 0
     for number in range(given.rounds):
-        for fault in FAULTS:
-            if given.only and fault.__name__ not in given.only:
-                continue
-            prefix = f"faults/{given.seed}-{number}/{fault.__name__}"
-            settings = FaultSettings(session_seconds=given.session_seconds)
-            try:
-                report = await report_of(
-                    fault, processes, random=random, prefix=prefix, settings=settings, work=work
-                )
-            except (AssertionError, TimeoutError, BaseExceptionGroup) as error:
-                failed += 1
-                print(f"{fault.__name__:<22} FAILED {error!r}", flush=True)  # noqa: T201
-                continue
-            print(report, flush=True)  # noqa: T201
-            for each in report.violations:
-                failed += 1
-                print(each, f"kept in {kept(report, given.keep)}", sep="\n", flush=True)  # noqa: T201
-    return 1 if failed else 0
+        name = f"{int(time.time())}-{number}"
+        one_round = _Round(name, processes, random, settings, work, given.keep)
+        try:
+            await one_round.run(chosen, with_pravega=not given.without_pravega)
+        except _FAILURES as error:
+            one_round.fail("round", error)
+        passed_in_a_row = 0 if one_round.failed else passed_in_a_row + 1
+        _say(
+            f"round {number + 1} of {given.rounds}: faults={len(chosen)} checked={one_round.checked}"
+            f" failed={one_round.failed} longest_pause={one_round.longest_pause_seconds:.2f} s"
+            f" rounds_passed_in_a_row={passed_in_a_row}"
+        )
+    return 0 if passed_in_a_row == given.rounds else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What clients of a cluster asked for and were told, as the checker of histories takes it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -21,8 +22,10 @@ class History:
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
-        self.left_out = 0
-        """Operations of which the answer said that nothing was done."""
+        self.refused: Counter[str] = Counter()
+        """What was said of operations of which nothing was done. They are left out."""
+        self.lost: Counter[str] = Counter()
+        """What was said of operations whose outcome is unknown."""
 
     async def record(
         self, asked: Operation, request: Callable[[], Awaitable[Operation]]
@@ -35,10 +38,11 @@ class History:
         invoked = loop.time()
         try:
             told = await request()
-        except NothingDoneError:
-            self.left_out += 1
+        except NothingDoneError as error:
+            self.refused[str(error)] += 1
             return None
-        except BaseException:
+        except BaseException as error:
+            self.lost[f"{asked.verb.value} {error!r}"] += 1
             self.operations.append(replace(asked, invoked=invoked, outcome=Outcome.UNKNOWN))
             raise
         operation = replace(told, invoked=invoked, answered=loop.time())
@@ -53,6 +57,11 @@ class History:
     def checked_count(self) -> int:
         """Answered operations."""
         return sum(each.outcome is not Outcome.UNKNOWN for each in self.operations)
+
+    @property
+    def unknown_count(self) -> int:
+        """Operations that may have been carried out, and may be still."""
+        return len(self.operations) - self.checked_count
 
     def appends_acknowledged(self, target: str) -> Iterator[Operation]:
         for each in self.operations:

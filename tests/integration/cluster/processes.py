@@ -5,6 +5,7 @@ The file is a list of objects with at least these keys; empty where a process ha
     name, role        role: node, controller, bookie, zookeeper, s3
     pid               of the process that runs, or ran last
     http, wire, grpc  HOST:PORT
+    port              of the others; 0, or not there, where it is not known
     start             a command for a shell that starts it again with its state and writes its new pid into the file
 """
 
@@ -12,10 +13,12 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from segmentstore.runtime.local_processes import start_time
 
 _START_SECONDS_MAX = 120.0
 _LOOK_SECONDS = 0.02
@@ -32,6 +35,10 @@ class ProcessRow:
     wire: str
     grpc: str
     start: str
+    port: int
+
+
+_NOTHING = {name: 0 if name in ("pid", "port") else "" for name in ProcessRow.__slots__}
 
 
 class Processes:
@@ -41,9 +48,8 @@ class Processes:
         self.path = path
 
     def rows(self, role: str = "") -> Sequence[ProcessRow]:
-        names = ProcessRow.__slots__
         rows = [
-            ProcessRow(**{name: row.get(name, "") for name in names})
+            ProcessRow(**{name: row.get(name, none) for name, none in _NOTHING.items()})
             for row in json.loads(self.path.read_text())
         ]
         return [each for each in rows if role in ("", each.role)]
@@ -69,7 +75,8 @@ class Processes:
     async def end(self, name: str) -> None:
         """By SIGTERM; it has ended when this returns. Killed if that takes more than a minute."""
         pid = self.row(name).pid
-        os.kill(pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
         try:
             async with asyncio.timeout(60):
                 await self._until_ended(pid)
@@ -77,11 +84,12 @@ class Processes:
             os.kill(pid, signal.SIGKILL)
             await self._until_ended(pid)
 
-    async def start(self, name: str) -> None:
-        """By its own command. It may not be ready yet when this returns."""
+    async def start(self, name: str, environment: Mapping[str, str] | None = None) -> None:
+        """By its own command, with these variables besides ours. It may not be ready yet when this returns."""
         async with asyncio.timeout(_START_SECONDS_MAX):
             process = await asyncio.create_subprocess_shell(
                 self.row(name).start,
+                env={**os.environ, **(environment or {})},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
@@ -96,10 +104,5 @@ class Processes:
 
 
 def is_running(pid: int) -> bool:
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)  # one of ours is not to stay as a zombie
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
+    """Also while its first thread is gone, and others still hold what it had."""
+    return start_time(pid) > 0

@@ -23,12 +23,24 @@ from segmentstore.host.cluster_access import open_cluster_access
 from segmentstore.host.setting_sources import resolve_settings
 from tests.cli.command_line import CommandLine, Result
 from tests.integration.cluster import faults
+from tests.integration.cluster.clock_faults import step_clock_of_node
+from tests.integration.cluster.fault_run import FaultSettings
+from tests.integration.cluster.partition_faults import (
+    cut_node_from_bookies,
+    cut_node_from_zookeeper,
+)
+from tests.integration.cluster.pravega_load import pravega_loads
+from tests.integration.cluster.process_shim import can_be_built
 from tests.integration.cluster.processes import Processes
+from tests.integration.java_libraries import missing
+from tests.integration.pravega_clients.toolchain import require_java
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SECONDS_MAX = 60.0
-SHORT = faults.FaultSettings(before_seconds=2.0, after_seconds=1.0, s3_seconds=5.0)
+LOADS_SECONDS_MAX = 400.0
+"""Of Pravega's client; its pauses between attempts grow up to 30 s."""
+SHORT = FaultSettings(before_seconds=2.0, after_seconds=1.0, s3_seconds=5.0, cuts=1)
 PAUSE_SECONDS_MAX = 20.0
 """Between two acknowledged appends to one segment, when one process dies. On a machine of its own it is below 15 s."""
 
@@ -195,21 +207,33 @@ async def content_or_status(server: str, name: str) -> bytes | int:
         return error.status
 
 
+SHIMMED = (
+    cut_node_from_zookeeper,
+    cut_node_from_bookies,
+    step_clock_of_node,
+)
+"""They start a process with a library that is compiled for it."""
+
+
 @pytest.mark.parametrize(
     "fault",
     [
         faults.kill_node,
         faults.stop_node,
         faults.kill_leader,
+        faults.two_leaders,
         faults.kill_bookie,
         faults.lose_zookeeper,
         faults.lose_s3,
         faults.rolling_restart,
+        *SHIMMED,
     ],
 )
 async def test_a_fault_costs_no_acknowledged_operation(
     cluster: LocalCluster, fault: faults.Fault
 ) -> None:
+    if fault in SHIMMED and not can_be_built():
+        missing("cc is missing: no clock was set and nothing was cut; install a C compiler")
     report = await faults.report_of(
         fault,
         Processes(cluster.processes_path),
@@ -218,5 +242,30 @@ async def test_a_fault_costs_no_acknowledged_operation(
         settings=SHORT,
     )
     assert not report.violations, report.violations[0]
-    assert report.longest_pause_seconds < PAUSE_SECONDS_MAX, report
+    assert not report.failed_requests
+    if fault not in SHIMMED:
+        assert report.longest_pause_seconds < PAUSE_SECONDS_MAX, report
     assert report.history.checked_count > 200, report
+
+
+async def test_events_and_transactions_of_pravegas_client_outlive_a_node_and_the_leader(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    require_java()
+    processes = Processes(cluster.processes_path)
+    async with pravega_loads(
+        processes.controllers, scope="outlived", directory=tmp_path, seconds_max=LOADS_SECONDS_MAX
+    ) as loads:
+        for fault in (faults.kill_node, faults.kill_leader):
+            report = await faults.report_of(
+                fault,
+                processes,
+                random=Random(2),
+                prefix=f"outlived/{fault.__name__}",
+                settings=SHORT,
+            )
+            assert not report.violations, report.violations[0]
+            for each in loads:
+                await each.until_it_goes_on()
+        for each in loads:
+            await each.finish()

@@ -13,13 +13,14 @@ from random import Random
 import pytest
 
 from tests.integration.cluster import faults, standalone_store
+from tests.integration.cluster.fault_run import FaultSettings
 from tests.integration.cluster.lying_proxy import LIES, proxy_of
 from tests.integration.cluster.processes import Processes, is_running
 from tests.integration.cluster.workload import WorkloadSettings
 
 pytestmark = pytest.mark.integration
 
-SHORT = faults.FaultSettings(before_seconds=1.0, after_seconds=0.5)
+SHORT = FaultSettings(before_seconds=1.0, after_seconds=0.5)
 HTTP_ONLY = WorkloadSettings(table_clients=0, segments=3, mixed_clients=6, pause_seconds=0.02)
 
 

@@ -26,20 +26,24 @@ import java.util.concurrent.atomic.AtomicReference;
  * A writer and a reader at work while the test does harm to their server:
  *
  * <pre>Load CONTROLLER_URI SCOPE [keys=10] [events=4000] [segments=2] [inflight=300] [per_second=1000]
- *      [transactions=0] [pause_at=0]</pre>
+ *      [transactions=0] [pause_at=0] [until_told=0] [seconds=190]</pre>
  *
  * Events carry a number per key, so that the reader sees what is lost, repeated or out of order. Lines tell how many
  * were acknowledged and read; the last line has the verdict. With `transactions` every so many numbers of all keys are
- * one transaction. At `pause_at` written events the writer waits for a line on stdin.
+ * one transaction. At `pause_at` written events the writer waits for a line on stdin. With `until_told` it writes until
+ * there is such a line, however many events that are. It has failed if it is not done after `seconds`.
  */
 public final class Load {
-    private static final int SECONDS_MAX = 190;
+    private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(120);
 
     private final Session session;
     private final Map<String, Integer> options;
     private final KeyOrder order = new KeyOrder();
     private final AtomicInteger acknowledged = new AtomicInteger();
     private final AtomicReference<Throwable> failure = new AtomicReference<>();
+    /** So many events are written in all, once that is known. */
+    private volatile int total = Integer.MAX_VALUE;
+    private volatile boolean told;
     private int readersLost;
 
     private Load(Session session, Map<String, Integer> options) {
@@ -49,7 +53,7 @@ public final class Load {
 
     public static void main(String[] arguments) throws Exception {
         Map<String, Integer> options = new HashMap<>(Map.of("keys", 10, "events", 4000, "segments", 2, "inflight", 300,
-                "per_second", 1000, "transactions", 0, "pause_at", 0));
+                "per_second", 1000, "transactions", 0, "pause_at", 0, "until_told", 0, "seconds", 190));
         for (int index = 2; index < arguments.length; index++) {
             String[] option = arguments[index].split("=", 2);
             options.put(option[0], Integer.valueOf(option[1]));
@@ -62,10 +66,16 @@ public final class Load {
     private void run() throws Exception {
         session.stream("s", options.get("segments"));
         session.group("g", "s");
-        ExecutorService threads = Executors.newFixedThreadPool(2);
+        ExecutorService threads = Executors.newFixedThreadPool(3);
+        if (isUntilTold()) {
+            threads.submit(guarded(() -> {
+                waitForALine();
+                told = true;
+            }));
+        }
         Future<?> writing = threads.submit(guarded(options.get("transactions") > 0 ? this::commit : this::write));
         Future<?> reading = threads.submit(guarded(this::read));
-        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(SECONDS_MAX);
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(options.get("seconds"));
         while (!(writing.isDone() && reading.isDone()) && failure.get() == null && System.nanoTime() < deadline) {
             Report.line("acknowledged", acknowledged.get(), "read", order.count());
             Thread.sleep(100);
@@ -75,7 +85,7 @@ public final class Load {
             if (failure.get() != null) {
                 throw failure.get();
             }
-            order.check(events());
+            order.check(total);
         } catch (Throwable error) {
             error.printStackTrace();
             verdict = error.toString();
@@ -94,8 +104,17 @@ public final class Load {
         };
     }
 
+    private boolean isUntilTold() {
+        return options.get("until_told") > 0;
+    }
+
     private int events() {
-        return options.get("events") / options.get("keys") * options.get("keys");
+        int wanted = isUntilTold() ? Integer.MAX_VALUE : options.get("events");
+        return wanted / options.get("keys") * options.get("keys");
+    }
+
+    private static void waitForALine() throws Exception {
+        new BufferedReader(new InputStreamReader(System.in)).readLine();
     }
 
     /** The n-th event in all is the next one of key n modulo keys. */
@@ -114,7 +133,7 @@ public final class Load {
                 Thread.sleep(20);
             }
             Report.line("paused", index);
-            new BufferedReader(new InputStreamReader(System.in)).readLine();
+            waitForALine();
         }
         long due = started + TimeUnit.SECONDS.toNanos(index) / options.get("per_second");
         long wait = due - System.nanoTime();
@@ -129,7 +148,8 @@ public final class Load {
         Semaphore free = new Semaphore(options.get("inflight"));
         try (EventStreamWriter<String> writer = session.events.createEventWriter("s", Session.TEXT, patient)) {
             long started = System.nanoTime();
-            for (int index = 0; index < events(); index++) {
+            int index = 0;
+            for (; index < events() && !told; index++) {
                 pace(index, started);
                 free.acquire();
                 writer.writeEvent(key(index), event(index)).whenComplete((nothing, error) -> {
@@ -142,6 +162,7 @@ public final class Load {
                 });
             }
             writer.flush();
+            total = index;
         }
     }
 
@@ -151,13 +172,17 @@ public final class Load {
         try (TransactionalEventStreamWriter<String> writer =
                 session.events.createTransactionalEventWriter("w", "s", Session.TEXT, config)) {
             long started = System.nanoTime();
-            for (int first = 0; first < events(); first += size) {
+            int first = 0;
+            while (first < events() && !told) {
                 pace(first, started);
-                while (!committed(writer, first, Math.min(first + size, events()))) {
+                int end = Math.min(first + size, events());
+                while (!committed(writer, first, end)) {
                     Thread.sleep(100);
                 }
-                acknowledged.set(Math.min(first + size, events()));
+                first = end;
+                acknowledged.set(end);
             }
+            total = first;
         }
     }
 
@@ -202,11 +227,12 @@ public final class Load {
 
     /** The answer of a call that may meet a dead server several times. */
     private static <T> T patiently(Call<T> call) throws Exception {
-        for (int attempt = 0; ; attempt++) {
+        long deadline = System.nanoTime() + PATIENCE_NANOS;
+        while (true) {
             try {
                 return call.run();
             } catch (Exception error) {
-                if (attempt == 40) {
+                if (System.nanoTime() > deadline) {
                     throw error;
                 }
                 Thread.sleep(250);
@@ -217,10 +243,10 @@ public final class Load {
     private void read() throws Exception {
         ReaderGroup group = session.groups.getReaderGroup("g");
         Position last = null;
-        while (order.count() < events()) {
+        while (order.count() < total) {
             String name = "r" + readersLost;
             try (EventStreamReader<String> reader = session.reader(name, "g")) {
-                while (order.count() < events()) {
+                while (order.count() < total) {
                     EventRead<String> read = reader.readNextEvent(200);
                     if (read.getEvent() != null) {
                         order.add(read.getEvent());
