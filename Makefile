@@ -37,27 +37,34 @@ help:
 
 setup: $(TESTABLE)
 
-# Two steps: what serving needs, and what the tests need as well. Each is taken again only when the dependencies or the
-# native pieces change. What pip says is shown only if it fails. Spark finds its data source by walking over sys.path,
-# so that the checkout itself has to be on it (`compat`), not a finder that answers for single names.
+# What serving needs, and that with what the tests need, each in one step, which is taken again only when the dependencies
+# or the native pieces change. What pip says is shown only if it fails. Spark finds its data source by walking over
+# sys.path, so that the checkout itself has to be on it (`compat`), not a finder that answers for single names.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --config-settings editable_mode=compat --editable
 SETUP_LOG := $(VENV)/setup.log
 INPUTS := pyproject.toml $(wildcard segmentstore/runtime/native/*.[ch] tier2/volumes/native/*.[ch])
 
-$(SERVABLE): $(INPUTS)
+define ENVIRONMENT
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python >= 3.11 is needed: make PYTHON=python3.11"; exit 1; }
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 \
-		|| { echo "setting up $(VENV), about half a minute"; $(PYTHON) -m venv --clear $(VENV); }
+		|| { echo "setting up $(VENV), about $(1)"; $(PYTHON) -m venv --clear $(VENV); }
+endef
+
+$(SERVABLE): $(INPUTS)
+	$(call ENVIRONMENT,half a minute)
 	@$(PIP) '.[fast]' > $(SETUP_LOG) 2>&1 \
 		|| { $(PIP) . > $(SETUP_LOG) 2>&1 && echo "isal or uvloop cannot be installed here; the store runs without them"; } \
 		|| { cat $(SETUP_LOG); exit 1; }
 	@touch $@
 
-$(TESTABLE): $(SERVABLE)
-	@echo "installing what the tests need, about a minute"
-	@$(PIP) '.[test]' >> $(SETUP_LOG) 2>&1 || { cat $(SETUP_LOG); exit 1; }
-	@touch $@
+$(TESTABLE): $(INPUTS)
+	$(call ENVIRONMENT,a minute and a half)
+	@echo "installing what serving and the tests need"
+	@$(PIP) '.[fast,test]' > $(SETUP_LOG) 2>&1 \
+		|| { $(PIP) '.[test]' > $(SETUP_LOG) 2>&1 && echo "isal or uvloop cannot be installed here; the store runs without them"; } \
+		|| { cat $(SETUP_LOG); exit 1; }
+	@touch $(SERVABLE) $@
 
 run: $(SERVABLE)
 	@$(BIN)/segmentstore standalone --data $(DATA) --http $(HTTP) --wire $(WIRE) --controller $(CONTROLLER)

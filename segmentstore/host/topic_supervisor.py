@@ -17,12 +17,12 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_registry import ContainerRegistry
-from segmentstore.kafka.server import KafkaServer
 from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.waiting import first_cause, wait_for_event
 from segmentstore.topics.errors import TopicError
@@ -31,6 +31,9 @@ from segmentstore.topics.groups.groups import Groups
 from segmentstore.topics.producer_ids import PRODUCER_IDS_TABLE, ProducerIds
 from segmentstore.topics.topic_records import CATALOGUE_TABLE
 from segmentstore.topics.topics import Topics
+
+if TYPE_CHECKING:
+    from segmentstore.kafka.server import KafkaServer
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +59,7 @@ class TopicSupervisor:
         topics: Topics,
         groups: Groups,
         producer_ids: ProducerIds,
-        server: KafkaServer,
+        server: "KafkaServer",
         containers: ContainerRegistry,
     ) -> None:
         self._topics = topics

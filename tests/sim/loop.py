@@ -17,9 +17,12 @@ Invariants:
 - A run fails on everything asyncio only logs: exceptions never retrieved, callbacks that raise, generators left
   half consumed.
 
-Leans on internals of CPython 3.11 to 3.13 (`_ready`, `_scheduled`, `_run_once`, `Handle._context`,
-`Task._log_destroy_pending`, `tasks._unregister_task`); tests/sim/test_loop.py and test_determinism.py tell when that
-ends.
+A run is made of ten thousand to a million steps, most of which do next to nothing, so what the loop does for a step is
+kept short: handles of its own (`SimHandle`, `SimTimer`) instead of asyncio's, one comparison for all that is to be
+looked at now and then (`_look_at`).
+
+Leans on internals of CPython 3.11 to 3.13 (`_ready`, `_scheduled`, `_run_once`, `Task._log_destroy_pending`,
+`tasks._unregister_task`); tests/sim/test_loop.py and test_determinism.py tell when that ends.
 """
 
 import asyncio
@@ -27,8 +30,9 @@ import ctypes
 import hashlib
 import heapq
 import itertools
+import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextvars import Context, copy_context
 from random import Random
 from typing import Any, TypeVar
@@ -69,15 +73,18 @@ class SimTask(asyncio.Task[Any]):
 
 
 class SimFuture(asyncio.Future[Any]):
-    """A future that remembers its node, and when it was over."""
+    """A future that remembers its node."""
+
+    __slots__ = ("node",)
+    node: Node | None
+
+
+class OrderedFuture(SimFuture):
+    """A future of a shuffled loop, whose callbacks do not tell the order: it remembers when it was over."""
 
     _ends = itertools.count(1)
-
-    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
-        self.node = current_node()
-        self.end = 0
-        """Grows from one future that is over to the next: callbacks of a shuffled loop do not tell the order."""
-        super().__init__(loop=loop)
+    end = 0
+    """Grows from one future that is over to the next."""
 
     def set_result(self, result: Any) -> None:
         super().set_result(result)
@@ -94,6 +101,48 @@ class SimFuture(asyncio.Future[Any]):
         return cancelled
 
 
+class SimHandle:
+    """A callback that is to run: asyncio.Handle without its debug mode."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled")
+
+    def __init__(self, callback: Callable[..., Any], args: Sequence[Any], context: Context) -> None:
+        self.callback: Callable[..., Any] | None = callback
+        self.args: Sequence[Any] = args
+        self.context = context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.callback = None
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+
+class SimTimer(float):
+    """A callback that is to run at a time, which it is itself: so a heap of timers compares numbers."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled")
+
+    callback: Callable[..., Any] | None
+    args: Sequence[Any]
+    context: Context
+    is_cancelled: bool
+
+    def when(self) -> float:
+        return float(self)
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.callback = None
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """The loop of one simulated world. `random` is the only source of randomness of its edges."""
 
@@ -103,13 +152,15 @@ class SimLoop(asyncio.BaseEventLoop):
         self.random = Random(seed)
         self.verbose = verbose
         self.steps = 0
+        """Callbacks that have run."""
         self.executor_delay: Callable[[Random], float] = _executor_delay
-        self.steps_max = _STEPS_MAX
+        self._steps_max = self._steps_max_now = _STEPS_MAX
+        self._steps_before_now = 0
+        self._look_at = sys.maxsize
         self._generator_nodes: dict[int, Node | None] = {}
         self._watchers: list[tuple[int, Callable[[], None]]] = []
         self._shuffled = shuffled
         self._now = 0.0
-        self._steps_now = 0
         self._births = itertools.count(1)
         self._failures: list[BaseException] = []
         self._trace_tail: deque[str] = deque(maxlen=_TRACE_TAIL_LINES)
@@ -119,25 +170,68 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # --- time and order ---------------------------------------------------------------------------
 
+    @property
+    def steps_max(self) -> int:
+        """A run that needs more callbacks has failed."""
+        return self._steps_max
+
+    @steps_max.setter
+    def steps_max(self, steps: int) -> None:
+        self._steps_max = steps
+        self._limit_steps()
+
+    def _limit_steps(self) -> None:
+        self._steps_max_now = min(self._steps_max, self._steps_before_now + _STEPS_PER_INSTANT_MAX)
+
     def time(self) -> float:
         return self._now
 
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        handle = SimHandle(callback, args, copy_context() if context is None else context)
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Any:
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        timer = SimTimer(when)
+        timer.callback = callback
+        timer.args = args
+        timer.context = copy_context() if context is None else context
+        timer.is_cancelled = False
+        heapq.heappush(self._scheduled, timer)
+        return timer
+
     def _run_once(self) -> None:
         """One turn, as asyncio's own: due timers become ready, then what was ready at the start runs."""
-        if not self._ready:
+        ready, scheduled = self._ready, self._scheduled
+        if not ready:
             self._advance()
-        while self._scheduled and self._scheduled[0]._when <= self._now:
-            timer = heapq.heappop(self._scheduled)
-            timer._scheduled = False
-            self._ready.append(timer)
-        ready = self._ready
+        while scheduled and scheduled[0] <= self._now:
+            ready.append(heapq.heappop(scheduled))
         for _ in range(len(ready)):
             if self._shuffled:
                 ready.rotate(-self.random.randrange(len(ready)))
             handle = ready.popleft()
-            if handle._cancelled:
+            if handle.is_cancelled:
                 continue
-            node = handle._context.get(CURRENT_NODE)
+            node = handle.context.get(CURRENT_NODE)
             if node is not None:
                 if not node.alive:
                     GRAVEYARD.append(handle)
@@ -145,35 +239,49 @@ class SimLoop(asyncio.BaseEventLoop):
                 if node.paused:
                     node.held.append(handle)
                     continue
-            self.steps += 1
-            self._steps_now += 1
-            if self.steps > self.steps_max or self._steps_now > _STEPS_PER_INSTANT_MAX:
-                raise LivelockError(f"steps={self.steps} in this instant={self._steps_now}")
-            handle._run()
-            for every, callback in self._watchers:
-                if self.steps % every == 0:
-                    callback()
+            self.steps = steps = self.steps + 1
+            if steps > self._steps_max_now:
+                raise LivelockError(
+                    f"steps={steps} in this instant={steps - self._steps_before_now}"
+                )
+            try:
+                handle.context.run(handle.callback, *handle.args)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the run has failed
+                self.call_exception_handler(
+                    {"message": f"Exception in callback {handle.callback}", "exception": error}
+                )
+            if steps >= self._look_at:
+                self._look()
             if self._failures:
                 self.raise_failure()
 
     def _advance(self) -> None:
-        while self._scheduled and self._scheduled[0]._cancelled:
-            heapq.heappop(self._scheduled)._scheduled = False
-        if self._scheduled:
-            if self._scheduled[0]._when > self._now:
-                self._steps_now = 0
-                self._now = self._scheduled[0]._when
+        scheduled = self._scheduled
+        while scheduled and scheduled[0].is_cancelled:
+            heapq.heappop(scheduled)
+        if scheduled:
+            if scheduled[0] > self._now:
+                self._now = float(scheduled[0])
+                self._steps_before_now = self.steps
+                self._limit_steps()
         elif not self._stopping:
             raise DeadlockError(f"nothing can happen any more\n{self.describe_tasks()}")
 
     def watch(self, every_steps: int, callback: Callable[[], None]) -> None:
         """Call back between two steps, in the world, every so many steps. What it raises ends the run."""
         self._watchers.append((every_steps, callback))
+        self._look_at = 0
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None: ...
-
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
-        return self.call_soon(callback, *args, context=context)
+    def _look(self) -> None:
+        for every, callback in self._watchers:
+            if self.steps % every == 0:
+                callback()
+        self._look_at = min(
+            (self.steps + every - self.steps % every for every, _ in self._watchers),
+            default=sys.maxsize,
+        )
 
     # --- executors --------------------------------------------------------------------------------
 
@@ -200,7 +308,7 @@ class SimLoop(asyncio.BaseEventLoop):
         args: tuple[Any, ...],
     ) -> None:
         if node is not None and node.paused and self.random.random() < _LATE_JOB_PROBABILITY:
-            late = asyncio.Handle(self._run_job, [future, node, func, args], self, Context())
+            late = SimHandle(self._run_job, (future, node, func, args), Context())
             node.held.append(late)
             return
         if node is not None and not node.alive:
@@ -299,10 +407,10 @@ class SimLoop(asyncio.BaseEventLoop):
         node.paused = False
         tasks = [task for task in asyncio.all_tasks(self) if getattr(task, "node", None) is node]
         _lay_down(tasks)
-        timers = [timer for timer in self._scheduled if timer._context.get(CURRENT_NODE) is node]
-        self._scheduled = [t for t in self._scheduled if t._context.get(CURRENT_NODE) is not node]
+        timers = [timer for timer in self._scheduled if timer.context.get(CURRENT_NODE) is node]
+        self._scheduled = [t for t in self._scheduled if t.context.get(CURRENT_NODE) is not node]
         heapq.heapify(self._scheduled)
-        jobs = [handle for handle in node.held if handle._context.get(CURRENT_NODE) is None]
+        jobs = [handle for handle in node.held if handle.context.get(CURRENT_NODE) is None]
         self._ready.extend(jobs)
         GRAVEYARD.append((node, tasks, timers, node.held, node.main))
         node.held = []
@@ -338,7 +446,9 @@ class SimLoop(asyncio.BaseEventLoop):
         return SimTask(coroutine, loop=loop, birth=next(self._births), **rest)
 
     def create_future(self) -> Any:
-        return SimFuture(loop=self)
+        future = OrderedFuture(loop=self) if self._shuffled else SimFuture(loop=self)
+        future.node = CURRENT_NODE.get()
+        return future
 
     def _on_main_done(self, main: "asyncio.Task[Any]") -> None:
         if not main.cancelled() and (error := main.exception()) is not None:

@@ -37,7 +37,7 @@ class Node:
         self.pause_count = 0
         self.main: asyncio.Task[Any] | None = None
         self.context: Context = copy_context()
-        self.held: list[asyncio.Handle] = []
+        self.held: list[Any] = []
         """What should have run while it was paused."""
         self.callers: dict[asyncio.Future[Any], None] = {}
         """Who waits outside for its answers, in the order of the calls."""

@@ -23,7 +23,7 @@ import pytest
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.segment_metadata import SegmentMetadata
 from tests.sim.attempts import ModelBreachError
-from tests.sim.loop import SimFuture
+from tests.sim.loop import OrderedFuture
 
 _IN_ORDER = ("append", "seal", "merge", "merge_first", "update_attributes", "map", "barrier")
 _MAY_CHANGE_NOTHING = ("barrier", "seal", "truncate")
@@ -91,8 +91,8 @@ class SubmissionOrder:
 
 def _was_over_before(earlier: "Future[int]", later: "Future[int]") -> bool:
     return (
-        isinstance(earlier, SimFuture)
-        and isinstance(later, SimFuture)
+        isinstance(earlier, OrderedFuture)
+        and isinstance(later, OrderedFuture)
         and 0 < earlier.end < later.end
     )
 
