@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.codec.topic_files import RecordFileName
 from tests.cli.command_line import CommandLine
-from tier2.format.record_file import RecordFileName, encode_record_file, open_record_file
+from tier2.format.record_file import encode_record_file, open_record_file
 from tier2.format.records import Record
 
 RECORDS = [
