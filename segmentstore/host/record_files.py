@@ -19,15 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from segmentstore.codec.record_batch import (
-    BatchError,
-    Record,
-    decode_batch,
-    encode_batch,
-    parse_header,
-    place_batch,
-    stamp_append_time,
-)
+from segmentstore.codec.record_batch import BatchError
 from segmentstore.codec.topic_files import RegisteredFile
 from segmentstore.contracts.errors import (
     CorruptedDataError,
@@ -47,7 +39,6 @@ from segmentstore.topics.record_files.record_files import (
     UnfitBatchError,
 )
 from tier2.byte_cache import ByteCache
-from tier2.format import records as block_records
 from tier2.format.block import decode_block
 from tier2.format.chunk_format import (
     FOOTER_BYTES,
@@ -58,12 +49,11 @@ from tier2.format.chunk_format import (
     ChunkIndex,
     Compression,
     parse_footer,
+    parse_header,
     parse_index,
 )
-from tier2.format.chunk_format import (
-    parse_header as parse_file_header,
-)
-from tier2.format.record_file import encode_record_file
+from tier2.format.record_file import make_record_file
+from tier2.format.record_transcoding import batches_of_block
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +194,7 @@ class Tier2RecordFiles:
             if known is not None:
                 return known
             header = await self._checked(
-                place, 0, HEADER_BYTES, lambda stored: parse_file_header(stored, source=key)
+                place, 0, HEADER_BYTES, lambda stored: parse_header(stored, source=key)
             )
             index = await self._index(place, file.size)
             if (index.start_offset, index.end_offset) != (file.first_offset, file.end_offset):
@@ -286,42 +276,25 @@ class Tier2RecordFiles:
 
 
 def _made(batches: BufferView, form: FileForm) -> MadeFile:
-    several: list[list[Record]] = []
-    at = 0
-    with memoryview(batches) as view:
-        while at < len(view):
-            header = parse_header(view, at)
-            try:
-                several.append(decode_batch(view[at : at + header.size]))
-            except BatchError as error:
-                raise UnfitBatchError(header.base_offset, str(error)) from error
-            at += header.size
-    encoded = encode_record_file(
-        [
-            [
-                block_records.Record(
-                    r.offset,
-                    r.timestamp_ms,
-                    r.key,
-                    r.value,
-                    tuple((name.encode(), value) for name, value in r.headers),
-                )
-                for r in each
-            ]
-            for each in several
-        ],
-        compression=_COMPRESSIONS[form.compression],
-        created_ms=form.created_ms,
-        log_append_time=form.log_append_time,
-    )
-    times = [record.timestamp_ms for each in several for record in each]
+    try:
+        made = make_record_file(
+            batches,
+            compression=_COMPRESSIONS[form.compression],
+            level=form.level,
+            created_ms=form.created_ms,
+            log_append_time=form.log_append_time,
+        )
+    except (BatchError, ValueError) as error:
+        raise CorruptedDataError(f"batches of a partition are damaged: {error}") from error
+    if made.unreadable:
+        raise UnfitBatchError(made.unreadable[0].base_offset, made.unreadable[0].cause)
     return MadeFile(
-        memoryview(b"".join(encoded.buffers)),
-        several[0][0].offset,
-        several[-1][-1].offset + 1,
-        len(times),
-        min(times),
-        max(times),
+        b"".join(made.buffers),
+        made.first_offset,
+        made.end_offset,
+        made.record_count,
+        made.lowest_time_ms,
+        made.highest_time_ms,
     )
 
 
@@ -329,41 +302,7 @@ def _batches_of_block(
     stored: bytes, entry: BlockEntry, flags: ChunkFlag, bytes_max: int, source: str
 ) -> bytes:
     content = decode_block(entry, stored, source=source)
-    batches = bytearray()
-    waiting: list[Record] = []
-    size = 0
-
-    def finish() -> None:
-        batch = bytearray(encode_batch(waiting))
-        place_batch(batch, waiting[0].offset)
-        if flags & ChunkFlag.LOG_APPEND_TIME:
-            stamp_append_time(batch, waiting[0].timestamp_ms)
-        batches.extend(batch)
-
-    for each in block_records.decode_records(
-        content, block_records.RecordForm.NULLABLE, source=source
-    ):
-        record = Record(
-            each.offset,
-            each.timestamp_ms,
-            each.key,
-            each.value,
-            tuple((name.decode(), value) for name, value in each.headers),
-        )
-        length = 30 + len(record.key or b"") + len(record.value or b"")
-        if waiting and (
-            size + length > bytes_max
-            or record.offset != waiting[-1].offset + 1
-            or (
-                flags & ChunkFlag.LOG_APPEND_TIME and record.timestamp_ms != waiting[0].timestamp_ms
-            )
-        ):
-            finish()
-            waiting, size = [], 0
-        waiting.append(record)
-        size += length
-    finish()
-    return bytes(batches)
+    return batches_of_block(content, entry, flags, batch_bytes_max=bytes_max, source=source)
 
 
 def _too_many(place: tuple[str, int], waiting: int) -> TooManyWaitersError:

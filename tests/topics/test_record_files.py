@@ -17,10 +17,10 @@ from crc32c import crc32c
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
     Compression,
-    Record,
     check_batch,
     encode_batch,
 )
+from segmentstore.codec.record_fields import Record
 from segmentstore.codec.topic_files import (
     COLD_END,
     FIRST_FILE,
@@ -40,6 +40,7 @@ from segmentstore.topics.partition import NAMES_USED, Partition
 from segmentstore.topics.record_files.record_files import MadeFile
 from segmentstore.topics.topic_config import make_config
 from tests.http.memory_segments import MemorySegments
+from tests.tier2.format.record_images import image_of
 from tests.topics.batches import (
     NOW,
     SEGMENT,
@@ -53,8 +54,7 @@ from tests.topics.batches import (
 )
 from tier2.format.chunk_format import ChunkFlag, parse_header
 from tier2.format.chunk_format import Compression as FileCodec
-from tier2.format.record_file import damages_of_record_file, encode_record_file, open_record_file
-from tier2.format.records import Record as FileRecord
+from tier2.format.record_file import damages_of_record_file, open_record_file
 from tier2.object_stores.memory import MemoryObjectStore
 
 PREFIX = files_prefix("t", 0)
@@ -640,7 +640,7 @@ async def test_a_file_may_be_replaced_by_another_one_of_its_range() -> None:
     partition, records = await with_files(store)
     old = (await store.registered())[1]
     keep = [r for r in records[15:30] if r.offset in (16, 20, 29)]
-    image = b"".join(encode_file_of(keep, start=15, end=30))
+    image = image_of([[r] for r in keep], start_offset=15, end_offset=30)
     made = MadeFile(image, 15, 30, 3, keep[0].timestamp_ms, keep[-1].timestamp_ms)
     key = await partition.replace_file(2, old, made)
     assert key == old.name("t", 0).key
@@ -656,12 +656,3 @@ async def test_a_file_may_be_replaced_by_another_one_of_its_range() -> None:
     await partition.drop_kept(key)
     assert key not in await store.keys()
     assert await partition.sweep_files() == 0
-
-
-def encode_file_of(records: Sequence[Record], *, start: int, end: int) -> Sequence[BufferView]:
-    return encode_record_file(
-        [[FileRecord(r.offset, r.timestamp_ms, r.key, r.value) for r in records]],
-        created_ms=1,
-        start_offset=start,
-        end_offset=end,
-    ).buffers

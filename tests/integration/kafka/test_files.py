@@ -96,9 +96,8 @@ async def test_what_was_compressed_by_a_client_is_read_from_a_file(
     for path in paths:
         image = path.read_bytes()
         assert not damages_of_record_file(image)
-        for record in open_record_file(image).records_from(0):
-            headers = tuple((name.decode(), value) for name, value in record.headers)
-            found.append(Sent(record.key, record.value, headers))
+        records = open_record_file(image).records_from(0)
+        found += [Sent(each.key, each.value, each.headers) for each in records]
     assert found == expected
 
 
