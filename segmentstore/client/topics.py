@@ -67,9 +67,8 @@ from segmentstore.codec.record_batch import (
     BatchError,
     Compression,
     Record,
-    decode_batch,
+    decode_batches,
     encode_batch,
-    parse_header,
 )
 from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, InvalidRequestError
 from segmentstore.runtime.clock import SystemWallClock, WallClock
@@ -311,17 +310,8 @@ class Topics:
         answer = await self._connection.ask(request, FetchResponse)
         (fetched,) = (each for topic in answer.topics for each in topic.partitions)
         _require(fetched.error_code, f"topic={name!r} partition={partition} offset={offset}")
-        content = bytes(fetched.records or b"")
-        records: list[Record] = []
-        at, following = 0, offset
         try:
-            while at < len(content):
-                header = parse_header(content, at)
-                if not header.is_control:
-                    found = decode_batch(content[at : at + header.size])
-                    records += [each for each in found if each.offset >= offset]
-                at += header.size
-                following = max(following, header.next_offset)
+            records, following = decode_batches(fetched.records or b"", offset)
         except BatchError as error:
             raise CorruptedDataError(
                 f"records do not read topic={name!r} partition={partition}: {error}"
