@@ -197,9 +197,7 @@ class TopicRequests:
             for word, value in found.config.items()
         ]
 
-    def _id_of(
-        self, resource: messages.DescribeConfigsResource
-    ) -> list[messages.DescribedConfig]:
+    def _id_of(self, resource: messages.DescribeConfigsResource) -> list[messages.DescribedConfig]:
         """For readers of Tier 2, to whom a topic is its id. Tools that ask for everything do not see it."""
         found = self._topics.describe(resource.resource_name)
         if resource.resource_type != messages.TOPIC_RESOURCE or found is None:

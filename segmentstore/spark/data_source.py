@@ -27,6 +27,7 @@ from segmentstore.spark.topics.topic_options import (
     TopicReadOptions,
     names_topics,
     parse_topic_options,
+    writes_topics,
 )
 
 
@@ -74,6 +75,10 @@ class SegmentStoreDataSource(DataSource):
         return SegmentStoreStreamReader(_of_schema(self._read_options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if writes_topics(self.options):
+            from segmentstore.spark.topics.topic_writer import make_topic_batch_writer
+
+            return make_topic_batch_writer(self.options, schema, overwrite)
         from segmentstore.spark.sink.writer import make_batch_writer
 
         return make_batch_writer(self.options, schema, overwrite)
@@ -81,6 +86,10 @@ class SegmentStoreDataSource(DataSource):
     def streamWriter(  # noqa: N802  # Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
+        if writes_topics(self.options):
+            from segmentstore.spark.topics.topic_writer import make_topic_stream_writer
+
+            return make_topic_stream_writer(self.options, schema, overwrite)
         from segmentstore.spark.sink.writer import make_stream_writer
 
         return make_stream_writer(self.options, schema, overwrite)

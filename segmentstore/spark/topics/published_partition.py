@@ -2,8 +2,8 @@
 
     attributes of the partition's segment -> PartitionFacts -> the file, or the position in the segment, of an offset
 
-The attributes are those of segmentstore/codec/topic_files.py, and of partition.py and batch_positions.py in
-segmentstore/topics.
+The attributes are those of segmentstore/codec/topic_files.py, segmentstore/topics/partition.py and
+segmentstore/topics/batch_positions.py.
 
 Invariants:
 

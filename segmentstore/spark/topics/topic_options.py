@@ -82,8 +82,14 @@ class TopicReadOptions:
 
 
 def names_topics(given: Mapping[str, str]) -> bool:
-    """Whether the options of a read or a write are about topics."""
-    return any(name.lower() in ("topic", "subscribe") for name in given)
+    """Whether the options of a read are about topics."""
+    return any(_OTHER_NAMES.get(name.lower(), name.lower()) == "topic" for name in given)
+
+
+def writes_topics(given: Mapping[str, str]) -> bool:
+    """Whether the options of a write are about topics: their names may be in a column."""
+    names = {_OTHER_NAMES.get(name.lower(), name.lower()) for name in given}
+    return not names.isdisjoint(("topic", "kafka"))
 
 
 def topic_words(given: Mapping[str, str], known: tuple[str, ...], what: str) -> dict[str, str]:

@@ -36,6 +36,8 @@ class TopicRange(InputPartition):
     lowest_time_ms: int | None = None
     highest_time_ms: int | None = None
     """Records outside of these bounds (inclusive) need not be read."""
+    size_bytes: int = 0
+    """About so much lies there, as far as Tier 2 says."""
 
     @property
     def name(self) -> str:
@@ -108,19 +110,18 @@ async def split_stretches(
     """
     ranges: list[TopicRange] = []
     for each in _within(stretches, bounds):
-        cuts = await _cuts(source, each, bytes_max)
-        edges = [each.start, *cuts, each.end]
         ranges += [
             TopicRange(
                 each.partition.topic,
                 each.partition.index,
                 each.partition.segment_name,
-                start,
-                end,
+                piece.start,
+                piece.end,
                 bounds.lowest_time_ms,
                 bounds.highest_time_ms,
+                piece.size_bytes,
             )
-            for start, end in pairwise(edges)
+            for piece in await _pieces(source, each, bytes_max)
         ]
     return _at_least(ranges, count_min)
 
@@ -140,37 +141,50 @@ def _within(stretches: Sequence[Stretch], bounds: PushedBounds) -> list[Stretch]
     return found
 
 
-async def _cuts(source: TopicSource, stretch: Stretch, bytes_max: int) -> list[int]:
-    """Offsets between which about so many bytes lie, as far as Tier 2 says."""
+@dataclass(slots=True)
+class _Piece:
+    """A part of a stretch."""
+
+    start: int
+    end: int
+    size_bytes: int = 0
+
+
+async def _pieces(source: TopicSource, stretch: Stretch, bytes_max: int) -> list[_Piece]:
+    """The parts of a stretch, about so many bytes in each, as far as Tier 2 says."""
+    pieces = [_Piece(stretch.start, stretch.end)]
+    for offset, size in await _places(source, stretch):
+        last = pieces[-1]
+        if offset > last.start and last.size_bytes and last.size_bytes + size > bytes_max:
+            last.end = offset
+            last = _Piece(offset, stretch.end)
+            pieces.append(last)
+        last.size_bytes += size
+    return pieces
+
+
+async def _places(source: TopicSource, stretch: Stretch) -> list[tuple[int, int]]:
+    """Offsets at which reading may begin at once, and the bytes from each to the next, in order."""
     published = source.published(stretch.partition)
     facts = None if published is None else await published.look()
     if published is None or facts is None:
         return []
     places: list[tuple[int, int]] = []
-    size = 0
     if stretch.start < facts.cold_end:
         files = published.files(facts, lambda file: file.end_offset > stretch.start)
         async with aclosing(files) as found:
             async for file in found:
                 if file.first_offset >= stretch.end:
                     break
-                places.append((file.first_offset, size))
-                size += file.size
+                places.append((file.first_offset, file.size))
     if stretch.end > facts.cold_end:
-        places += [
-            (mark.place.offset, size + mark.place.position - facts.start_position)
-            for mark in await published.marks(facts)
-            if mark.place.offset >= facts.cold_end
-        ]
-    cuts: list[int] = []
-    last = 0
-    for offset, position in places:
-        if stretch.start < offset < stretch.end and position - last >= bytes_max:
-            cuts.append(offset)
-            last = position
-        elif offset <= stretch.start:
-            last = position
-    return cuts
+        hot = [(max(facts.cold_end, facts.log_start), facts.start_position)]
+        hot += [(each.place.offset, each.place.position) for each in await published.marks(facts)]
+        hot.append((facts.end, facts.end_position))
+        for (offset, position), (behind, end) in pairwise(hot):
+            if offset < stretch.end and behind > stretch.start and end > position:
+                places.append((offset, end - position))
+    return places
 
 
 def _at_least(ranges: Sequence[TopicRange], count: int) -> list[TopicRange]:

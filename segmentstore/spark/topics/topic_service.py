@@ -76,14 +76,14 @@ class TopicService:
 
     async def described(self, topic: str) -> "ServedTopic":
         """A topic as it is now. Raises TopicMissingError, and as ask()."""
-        try:
-            topic_id = await self.ask(lambda topics: topics.topic_id(topic))
-            offsets = await self.ask(lambda topics: topics.offsets(topic))
-        except TopicRequestError as error:
-            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-            raise TopicMissingError(f"topic does not exist topic={topic!r}") from error
+        topic_id = await self._of_topic(topic, lambda topics: topics.topic_id(topic))
+        offsets = await self._of_topic(topic, lambda topics: topics.offsets(topic))
         return ServedTopic(UUID(hex=topic_id), offsets)
+
+    async def partitions_and_config(self, topic: str) -> tuple[int, Mapping[str, str]]:
+        """How many partitions there are, and what is set. Raises as described()."""
+        count = await self._of_topic(topic, lambda topics: topics.partition_count(topic))
+        return count, await self._of_topic(topic, lambda topics: topics.config(topic))
 
     async def offsets_at_time(self, topic: str, time_ms: int) -> Mapping[int, int]:
         """By partition the first offset whose record is not older; partitions without one are left out."""
@@ -108,6 +108,14 @@ class TopicService:
             if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise TopicMissingError(f"topic is gone topic={topic!r}") from error
             raise
+
+    async def _of_topic(self, topic: str, work: Callable[[Topics], Awaitable[T]]) -> T:
+        try:
+            return await self.ask(work)
+        except TopicRequestError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            raise TopicMissingError(f"topic does not exist topic={topic!r}") from error
 
     async def _connected(self) -> Topics:
         if self._topics is None:

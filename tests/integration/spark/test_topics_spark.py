@@ -229,3 +229,89 @@ def test_a_stream_of_topics_goes_on_from_its_checkpoint_in_bounded_batches(
         for (topic, partition), count in expected.items()
         for offset in range(count)
     )
+
+
+def test_a_topic_is_copied_once_although_an_epoch_is_run_twice(
+    spark: SparkSession, store: TopicProcess, tmp_path: Path
+) -> None:
+    random = Random(6)
+    store.create("from", 2)
+    store.create("to", 3)
+    for partition in range(2):
+        store.produce("from", partition, records(random, 60))
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> None:
+        frame = (
+            spark.readStream.format("segmentstore")
+            .options(tier2=store.tier2, kafka=store.kafka, topic="from", includeHeaders="true")
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "50")
+            .load()
+        )
+        query = (
+            frame.drop("partition")
+            .writeStream.format("segmentstore")
+            .options(kafka=store.kafka, controller=store.controller, topic="to")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run()
+    commits = checkpoint / "commits"
+    last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
+    for name in (str(last), f".{last}.crc"):
+        # As if the driver had died between the sink's commit and Spark's.
+        (commits / name).unlink(missing_ok=True)
+    store.produce("from", 0, records(random, 10))
+    run()
+
+    def contents(topic: str) -> list[tuple[object, ...]]:
+        found = [
+            (
+                each.timestamp_ms,
+                each.key or b"-",
+                each.key is None,
+                each.value or b"-",
+                each.headers,
+            )
+            for some in store.consume(topic).values()
+            for each in some
+        ]
+        return sorted(found, key=repr)
+
+    assert contents("to") == contents("from")
+    assert len(contents("to")) == 130
+
+
+def test_rows_are_written_with_their_headers_and_a_topic_of_their_own(
+    spark: SparkSession, store: TopicProcess
+) -> None:
+    store.create("evens", 2)
+    store.create("odds", 1)
+    rows = spark.range(0, 100, 1, 3).selectExpr(
+        "if(id % 2 = 0, 'evens', 'odds') AS topic",
+        "concat('key ', id) AS key",
+        "concat('value ', id) AS value",
+        "array(named_struct('key', 'id', 'value', cast(string(id) AS binary))) AS headers",
+    )
+    rows.write.format("segmentstore").mode("append").options(
+        kafka=store.kafka, controller=store.controller
+    ).save()
+    found = {
+        topic: sorted(
+            (each.value or b"", each.headers)
+            for some in store.consume(topic).values()
+            for each in some
+        )
+        for topic in ("evens", "odds")
+    }
+    for remainder, topic in enumerate(("evens", "odds")):
+        numbers = [b"%d" % number for number in range(100) if number % 2 == remainder]
+        assert found[topic] == sorted((b"value " + n, (("id", n),)) for n in numbers)
+    with pytest.raises(PySparkException, match="only appended to"):
+        rows.write.format("segmentstore").mode("overwrite").options(
+            kafka=store.kafka, controller=store.controller, topic="evens"
+        ).save()

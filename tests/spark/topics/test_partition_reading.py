@@ -62,12 +62,12 @@ async def test_bounds_of_time_leave_out_no_row_that_lies_within(seed: int) -> No
         for _ in range(6):
             low, high = sorted(NOW + random.randrange(-6_000, 6_000) for _ in range(2))
             part = store.part(0, end, lowest_time_ms=low, highest_time_ms=high)
+            found = _within(await store.read(part), low, high)
+            assert found == _within(store.expected(0, end), low, high)
 
-            def within(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-                return [row for row in rows if low * 1000 <= _time(row) <= high * 1000]
 
-            found = await store.read(part)
-            assert within(found) == within(store.expected(0, end))
+def _within(rows: list[dict[str, object]], low: int, high: int) -> list[dict[str, object]]:
+    return [row for row in rows if low * 1000 <= _time(row) <= high * 1000]
 
 
 def _time(row: Mapping[str, object]) -> int:

@@ -109,7 +109,7 @@ class TopicStore:
         return found
 
     async def make_file(self, end: int) -> None:
-        """What lies behind the files up to `end`, where a batch ends, becomes a file as the partition's owner makes it."""
+        """What lies behind the files up to `end`, where a batch ends, becomes a file, as the owner makes it."""
         start = self.cold_end
         file = await self._put_file(start, end, 0)
         position = sum(map(len, await self.batches(start, end)))
