@@ -77,6 +77,7 @@ _LENGTH: Final = struct.Struct(">i")
 _CHECKSUM: Final = struct.Struct(">I")
 _ATTRIBUTES: Final = struct.Struct(">h")
 _TIMESTAMP: Final = struct.Struct(">q")
+_PRODUCER: Final = struct.Struct(">qhi")
 
 NO_LEADER_EPOCH: Final = -1
 """Consumers take it for "there are no epochs here", and do not try to compare them."""
@@ -87,6 +88,7 @@ _MAGIC_AT: Final = 16
 _CHECKSUM_AT: Final = 17
 _CHECKED_FROM: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
+_PRODUCER_AT: Final = 43
 
 _MAGIC: Final = 2
 _CODEC_BITS: Final = 0b111
@@ -295,6 +297,14 @@ def stamp_append_time(batch: bytearray, now_ms: int) -> None:
     (attributes,) = _ATTRIBUTES.unpack_from(batch, _CHECKED_FROM)
     _ATTRIBUTES.pack_into(batch, _CHECKED_FROM, attributes | _APPEND_TIME_BIT)
     _TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, now_ms)
+    _write_checksum(batch)
+
+
+def stamp_producer(
+    batch: bytearray, *, producer_id: int, producer_epoch: int, base_sequence: int
+) -> None:
+    """Says whose batch it is and which of theirs, and makes its checksum right again. Records stay as they are."""
+    _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
     _write_checksum(batch)
 
 
