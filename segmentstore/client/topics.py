@@ -68,9 +68,8 @@ from segmentstore.codec.record_batch import (
     BatchError,
     Compression,
     Record,
-    decode_batch,
+    decode_batches,
     encode_batch,
-    parse_header,
 )
 from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, InvalidRequestError
 from segmentstore.runtime.clock import SystemWallClock, WallClock
@@ -338,17 +337,8 @@ class Topics:
         fetched = await self.fetch_batches(
             name, partition, offset=offset, wait_ms=wait_ms, bytes_max=bytes_max
         )
-        content = fetched.content
-        records: list[Record] = []
-        at, following = 0, offset
         try:
-            while at < len(content):
-                header = parse_header(content, at)
-                if not header.is_control:
-                    found = decode_batch(content[at : at + header.size])
-                    records += [each for each in found if each.offset >= offset]
-                at += header.size
-                following = max(following, header.next_offset)
+            records, following = decode_batches(fetched.content, offset)
         except BatchError as error:
             raise CorruptedDataError(
                 f"records do not read topic={name!r} partition={partition}: {error}"

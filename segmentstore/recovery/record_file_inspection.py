@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from segmentstore.codec.record_fields import Record
 from segmentstore.codec.topic_files import RecordFileName
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 from tier2.format.record_file import (
@@ -16,7 +17,6 @@ from tier2.format.record_file import (
     damages_of_record_file,
     open_record_file,
 )
-from tier2.format.records import Record
 
 Row: TypeAlias = Mapping[str, str | int | None]
 
@@ -115,7 +115,7 @@ def _record_row(record: Record) -> Row:
         "key": _text(record.key),
         "value": _text(record.value),
         "headers": json.dumps(
-            [[_text(name), _text(value)] for name, value in record.headers], ensure_ascii=False
+            [[name, _text(value)] for name, value in record.headers], ensure_ascii=False
         ),
     }
 
