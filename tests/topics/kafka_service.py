@@ -9,6 +9,7 @@ from uuid import UUID
 
 from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
+from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.kafka.server import KafkaServer
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.runtime.clock import SystemWallClock
@@ -51,6 +52,9 @@ async def kafka_service(
             wall_clock=clock,
             random=Random(11),
             settings=topic_settings or TopicSettings(),
+            record_files=Tier2RecordFiles(
+                object_store=tiers.object_store, writers=None, readers=None, cache_bytes=1 << 20
+            ),
         )
 
         def topic_id_of(name: str) -> UUID | None:

@@ -9,12 +9,13 @@ Invariants:
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 
 from segmentstore.codec.record_batch import (
     BatchError,
+    Record,
     TimestampType,
     decode_batch,
     parse_header,
@@ -27,26 +28,11 @@ from tier2.format.records import RecordForm, decode_records
 _MS_MAX: Final = ((1 << 63) - 1) // 1000
 
 
-class TopicRecord(Protocol):
-    """A record, of a batch or of a file."""
-
-    @property
-    def offset(self) -> int: ...
-    @property
-    def timestamp_ms(self) -> int: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def headers(self) -> Sequence[tuple[str | bytes, bytes | None]]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RecordRun:
     """Records that follow one another, and whose clock their times are of."""
 
-    records: Sequence[TopicRecord]
+    records: Sequence[Record]
     timestamp_type: TimestampType
 
 
@@ -106,9 +92,7 @@ class RowBuilder:
         arrays = [self._column(name, runs, records) for name in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _column(
-        self, name: str, runs: Sequence[RecordRun], records: Sequence[TopicRecord]
-    ) -> pa.Array:
+    def _column(self, name: str, runs: Sequence[RecordRun], records: Sequence[Record]) -> pa.Array:
         kind = self._schema.field(name).type
         match name:
             case "key":
@@ -131,11 +115,8 @@ class RowBuilder:
                 return pa.array([_headers_of(each) for each in records], kind)
 
 
-def _headers_of(record: TopicRecord) -> list[dict[str, object]] | None:
+def _headers_of(record: Record) -> list[dict[str, object]] | None:
     """None without headers, as Spark's Kafka source has it."""
     if not record.headers:
         return None
-    return [
-        {"key": name if isinstance(name, str) else name.decode(errors="replace"), "value": value}
-        for name, value in record.headers
-    ]
+    return [{"key": name, "value": value} for name, value in record.headers]

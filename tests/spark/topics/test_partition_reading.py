@@ -27,28 +27,27 @@ async def fill(store: TopicStore, random: Random, batches: int) -> None:
         await store.produce(records, compression=random.choice(CODECS))
 
 
-async def mixed(store: TopicStore, random: Random) -> tuple[int, int, int]:
-    """Two files, chunks, a tail: where each begins."""
+async def mixed(store: TopicStore, random: Random) -> tuple[int, int]:
+    """Two files, chunks, a tail: where that begins and ends."""
     await fill(store, random, 20)
-    await store.make_file(len(store.produced))
+    await store.make_file()
     await fill(store, random, 20)
-    await store.make_file(len(store.produced))
-    cold = len(store.produced)
+    await store.make_file()
     await fill(store, random, 30)
     await store.flush()
     hot = len(store.produced)
     await fill(store, random, 10)
-    return cold, hot, len(store.produced)
+    return hot, len(store.produced)
 
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_rows_are_what_was_produced_by_any_start_and_from_every_place(seed: int) -> None:
     random = Random(seed)
     async with topic_store() as store:
-        cold, hot, end = await mixed(store, random)
+        hot, end = await mixed(store, random)
         assert await store.read(store.part(0, end)) == store.expected(0, end)
         assert await store.read(store.part(0, hot), served=False) == store.expected(0, hot)
-        assert await store.read(store.part(cold, end), tier2=False) == store.expected(cold, end)
+        assert await store.read(store.part(0, end), tier2=False) == store.expected(0, end)
         for _ in range(12):
             start, stop = sorted(random.sample(range(end + 1), 2))
             assert await store.read(store.part(start, stop)) == store.expected(start, stop)
@@ -58,7 +57,7 @@ async def test_rows_are_what_was_produced_by_any_start_and_from_every_place(seed
 async def test_bounds_of_time_leave_out_no_row_that_lies_within(seed: int) -> None:
     random = Random(seed)
     async with topic_store() as store:
-        _, _, end = await mixed(store, random)
+        _, end = await mixed(store, random)
         for _ in range(6):
             low, high = sorted(NOW + random.randrange(-6_000, 6_000) for _ in range(2))
             part = store.part(0, end, lowest_time_ms=low, highest_time_ms=high)
@@ -78,14 +77,14 @@ def _time(row: Mapping[str, object]) -> int:
 
 async def test_bounds_of_time_leave_blocks_and_batches_unread() -> None:
     async with topic_store() as store:
-        _, _, end = await mixed(store, Random(1))
+        _, end = await mixed(store, Random(1))
         part = store.part(0, end, lowest_time_ms=NOW + 100_000)
         assert await store.read(part) == []
 
 
 async def test_a_row_is_the_same_whichever_columns_are_asked_for() -> None:
     async with topic_store() as store:
-        _, _, end = await mixed(store, Random(2))
+        _, end = await mixed(store, Random(2))
         whole = store.expected(0, end)
         for columns in (["offset"], ["timestampType", "value"], list(reversed(TOPIC_COLUMNS))):
             rows = await store.read(store.part(0, end), columns=columns)
@@ -101,7 +100,7 @@ async def test_batches_that_became_a_file_while_a_task_ran_are_read_from_it() ->
         assert facts is not None
         assert facts.end == len(store.produced)
         # The task has looked; now the owner makes a file, and the chunks go.
-        await store.make_file(len(store.produced))
+        await store.make_file()
         await store.flush()
         rows = await store.read_with(store.part(0, len(store.produced)), published, served=False)
         assert rows == store.expected(0, len(store.produced))
@@ -110,12 +109,12 @@ async def test_batches_that_became_a_file_while_a_task_ran_are_read_from_it() ->
 async def test_a_file_that_compaction_replaced_is_looked_up_anew() -> None:
     async with topic_store() as store:
         await fill(store, Random(4), 20)
-        await store.make_file(len(store.produced))
+        await store.make_file()
         await store.flush()
         published = await store.published()
         await published.look()
-        old = store.files[0].name("logs", 0).key
-        await store.replace_file(0, name_number=77)
+        old = (await store.file(1)).name("logs", 0).key
+        await store.replace_file(1, name_number=77)
         await store.flush()
         await store.tiers.object_store.delete(old)
         rows = await store.read_with(store.part(0, len(store.produced)), published, served=False)
@@ -125,9 +124,9 @@ async def test_a_file_that_compaction_replaced_is_looked_up_anew() -> None:
 async def test_a_file_that_is_missing_ends_after_a_bounded_number_of_rounds() -> None:
     async with topic_store() as store:
         await fill(store, Random(5), 20)
-        await store.make_file(len(store.produced))
+        await store.make_file()
         await store.flush()
-        await store.tiers.object_store.delete(store.files[0].name("logs", 0).key)
+        await store.tiers.object_store.delete((await store.file(1)).name("logs", 0).key)
         with pytest.raises(StorageError, match="looked up anew"):
             await store.read(store.part(0, len(store.produced)), served=False)
 
@@ -136,9 +135,9 @@ async def test_a_damaged_block_is_refused_and_its_neighbours_are_read() -> None:
     async with topic_store() as store:
         await fill(store, Random(6), 30)
         end = len(store.produced)
-        await store.make_file(end)
+        await store.make_file()
         await store.flush()
-        key = store.files[0].name("logs", 0).key
+        key = (await store.file(1)).name("logs", 0).key
         content = bytearray((await store.tiers.object_store.get(key)).content)
         content[len(content) // 2] ^= 1
         await store.tiers.object_store.delete(key)

@@ -12,13 +12,10 @@ from segmentstore.codec.record_batch import (
     Record,
     TimestampType,
     encode_batch,
-    parse_header,
 )
 from segmentstore.codec.topic_files import (
-    COLD_END,
-    FIRST_FILE,
-    LAST_FILE,
     RegisteredFile,
+    decode_file,
     encode_file,
     file_key,
 )
@@ -33,8 +30,7 @@ from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_records import partition_segment_name
 from tests.containers.node import MemoryTiers
 from tests.topics.kafka_service import KafkaService, kafka_service
-from tier2.format.record_file import encode_record_file
-from tier2.format.records import Record as FileRecord
+from tier2.format.record_file import make_record_file
 
 TOPIC = "logs"
 NOW = 1_700_000_000_000
@@ -78,8 +74,7 @@ class TopicStore:
     service: KafkaService
     segment_name: str
     produced: list[Produced] = field(default_factory=list)
-    cold_end: int = 0
-    files: list[RegisteredFile] = field(default_factory=list)
+    file_count: int = 0
 
     async def produce(
         self, records: Sequence[Record], *, compression: Compression = Compression.NONE
@@ -98,61 +93,39 @@ class TopicStore:
         """Everything goes to Tier 2."""
         await self.service.container.flush()
 
-    async def batches(self, start: int, end: int) -> list[bytes]:
+    async def make_file(self, *, small_blocks: bool = True) -> None:
+        """What lies in batches becomes a file."""
         partition = await self.service.topics.partition(TOPIC, 0)
-        found: list[bytes] = []
-        offset = start
-        while offset < end:
-            content = await partition.fetch(offset, 1)
-            found.append(content)
-            offset = parse_header(content).next_offset
-        return found
+        assert await partition.make_file() > 0, "there were no batches"
+        self.file_count += 1
+        if small_blocks:
+            await self.replace_file(self.file_count, name_number=1000 + self.file_count)
 
-    async def make_file(self, end: int) -> None:
-        """What lies behind the files up to `end`, where a batch ends, becomes a file, as the owner makes it."""
-        start = self.cold_end
-        file = await self._put_file(start, end, 0)
-        position = sum(map(len, await self.batches(start, end)))
-        self.files.append(file)
-        number = len(self.files)
+    async def file(self, number: int) -> RegisteredFile:
         async with self.service.container.open_segment(self.segment_name) as segment:
-            position += segment.info().start_offset
-            await segment.append(
-                b"",
-                attribute_updates=[
-                    AttributeUpdate(file_key(number), encode_file(file)),
-                    AttributeUpdate(FIRST_FILE, 1),
-                    AttributeUpdate(LAST_FILE, number),
-                    AttributeUpdate(COLD_END, end),
-                ],
-            )
-        await self.service.container.truncate(self.segment_name, position)
-        self.cold_end = end
+            key = file_key(number)
+            return decode_file((await segment.load_attributes([key]))[key])
 
-    async def replace_file(self, index: int, *, name_number: int) -> None:
-        """As compaction does; the old object stays."""
-        old = self.files[index]
+    async def replace_file(self, number: int, *, name_number: int) -> None:
+        """By one of small blocks, as compaction does; the old object stays."""
+        old = await self.file(number)
         file = await self._put_file(old.first_offset, old.end_offset, name_number)
-        self.files[index] = file
+        assert replace(file, size=old.size, name_number=old.name_number) == old
         async with self.service.container.open_segment(self.segment_name) as segment:
-            update = AttributeUpdate(file_key(index + 1), encode_file(file))
+            update = AttributeUpdate(file_key(number), encode_file(file))
             await segment.append(b"", attribute_updates=[update])
 
     async def _put_file(self, start: int, end: int, name_number: int) -> RegisteredFile:
         some = self.produced[start:end]
-        rows = [
-            FileRecord(
-                each.record.offset,
-                each.record.timestamp_ms,
-                each.record.key,
-                each.record.value,
-                tuple((name.encode(), value) for name, value in each.record.headers),
-            )
-            for each in some
-        ]
+        rows = [each.record for each in some]
         groups = [list(group) for _, group in groupby(rows, lambda row: row.offset // 7)]
-        image = encode_record_file(
-            groups, created_ms=NOW, start_offset=start, end_offset=end, block_bytes_target=600
+        batches = [encode_batch(each, base_offset=each[0].offset) for each in groups]
+        image = make_record_file(
+            b"".join(batches),
+            created_ms=NOW,
+            start_offset=start,
+            end_offset=end,
+            block_bytes_target=600,
         )
         content = b"".join(bytes(each) for each in image.buffers)
         times = [each.record.timestamp_ms for each in some]
@@ -177,8 +150,15 @@ class TopicStore:
             executor=None,
         )
 
-    def part(self, start: int, end: int, **bounds: int | None) -> TopicRange:
-        return TopicRange(TOPIC, 0, self.segment_name, start, end, **bounds)
+    def part(
+        self,
+        start: int,
+        end: int,
+        *,
+        lowest_time_ms: int | None = None,
+        highest_time_ms: int | None = None,
+    ) -> TopicRange:
+        return TopicRange(TOPIC, 0, self.segment_name, start, end, lowest_time_ms, highest_time_ms)
 
     async def read(
         self,
@@ -253,7 +233,7 @@ async def topic_store(*, mark_bytes: int = 3_000) -> AsyncIterator[TopicStore]:
     tiers = MemoryTiers()
     async with kafka_service(
         tiers,
-        topic_settings=TopicSettings(mark_bytes=mark_bytes),
+        topic_settings=TopicSettings(mark_bytes=mark_bytes, file_seconds=3600.0),
         container_settings=_FLUSHED_BY_THE_TEST,
     ) as service:
         await service.topics.create(TOPIC, 1, {})
