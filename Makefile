@@ -42,7 +42,7 @@ setup: $(TESTABLE)
 # sys.path, so that the checkout itself has to be on it (`compat`), not a finder that answers for single names.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --config-settings editable_mode=compat --editable
 SETUP_LOG := $(VENV)/setup.log
-INPUTS := pyproject.toml $(wildcard segmentstore/runtime/native/*.[ch] tier2/volumes/native/*.[ch])
+INPUTS := pyproject.toml $(wildcard segmentstore/*/native/*.[ch] tier2/*/native/*.[ch])
 
 define ENVIRONMENT
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -326,9 +326,16 @@ def stats(
 
 @submit.command()
 @click.argument("destination", metavar="OUT")
-@click.option("--stream", required=True, metavar="SCOPE/STREAM")
+@click.option("--stream", default="", metavar="SCOPE/STREAM")
+@click.option("--topic", default="", metavar="NAME", help="A topic of records instead of a stream.")
 @click.option(
     "--controller", default="", metavar="tcp://HOST:PORT", help="For what is not in Tier 2 yet."
+)
+@click.option(
+    "--kafka",
+    default="",
+    metavar="HOST:PORT",
+    help="The same of a topic: where the service has --kafka.",
 )
 @click.option("--text", is_flag=True, help="Keys and values as text instead of bytes.")
 @click.option("--batch-bytes", type=BYTES, default=1 << 30, help="Of the stream, in one batch.")
@@ -339,27 +346,36 @@ def export(
     *,
     destination: str,
     stream: str,
+    topic: str,
     controller: str,
+    kafka: str,
     text: bool,
     batch_bytes: int,
     allow_data_loss: bool,
 ) -> int:
-    """Write the events of a stream to OUT as Parquet files by day; a later run adds what is new.
+    """Write the events of a stream, or the records of a topic, to OUT as Parquet files by day; a later run adds what
+    is new.
 
     OUT/_batches tells which ranges of which segments each batch holds: every event is there once.
     """
+    if bool(stream) == bool(topic):
+        raise InvalidRequestError("an export is of a stream or of a topic: --stream or --topic")
     given = {
         "stream": stream,
+        "topic": topic,
         "tier2": options.place,
         "controller": controller,
+        "kafka": kafka,
         "endpoint": options.endpoint,
     }
     with options.open_spark("export") as session:
         from segmentstore.spark.jobs.export import ExportJob, ExportSettings
         from segmentstore.spark.jobs.output_directory import open_output
+        from segmentstore.spark.jobs.topic_export import TopicExportJob
 
-        with options.progress_bar("export", "B") as progress:
-            summary = ExportJob(
+        job = TopicExportJob if topic else ExportJob
+        with options.progress_bar("export", "offsets" if topic else "B") as progress:
+            summary = job(
                 spark=session,
                 source_options={**{k: v for k, v in given.items() if v}, "region": options.region},
                 directory=open_output(session, destination),

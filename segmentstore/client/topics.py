@@ -17,6 +17,7 @@ from typing import Final
 from segmentstore.client.errors import ClientError, OutcomeUnknownError
 from segmentstore.client.kafka_connection import KafkaConnection, open_kafka_connection
 from segmentstore.codec.kafka_protocol.administration import (
+    TOPIC_ID_CONFIG,
     TOPIC_RESOURCE,
     CreatableConfig,
     CreatableTopic,
@@ -67,9 +68,8 @@ from segmentstore.codec.record_batch import (
     BatchError,
     Compression,
     Record,
-    decode_batch,
+    decode_batches,
     encode_batch,
-    parse_header,
 )
 from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, InvalidRequestError
 from segmentstore.runtime.clock import SystemWallClock, WallClock
@@ -86,6 +86,9 @@ _KINDS: Final[Mapping[int, ErrorKind]] = {
     ErrorCode.GROUP_ID_NOT_FOUND: ErrorKind.NOT_FOUND,
     ErrorCode.TOPIC_ALREADY_EXISTS: ErrorKind.CONFLICT,
     ErrorCode.NON_EMPTY_GROUP: ErrorKind.CONFLICT,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorKind.CONFLICT,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ErrorKind.CONFLICT,
+    ErrorCode.UNSUPPORTED_VERSION: ErrorKind.INVALID,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorKind.TOO_LARGE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorKind.FULL,
     ErrorCode.INVALID_TOPIC_EXCEPTION: ErrorKind.INVALID,
@@ -141,6 +144,15 @@ class FetchedRecords:
 
     records: Sequence[Record]
     next_offset: int
+    end: int
+    """Behind the last record that can be read now."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatches:
+    """Whole batches as they are stored, one behind the other; the first contains the offset that was asked for."""
+
+    content: bytes
     end: int
     """Behind the last record that can be read now."""
 
@@ -224,8 +236,18 @@ class Topics:
 
     async def config(self, name: str) -> Mapping[str, str]:
         """What is set of a topic, the defaults among it, in order of name."""
+        return await self._config(name, None)
+
+    async def topic_id(self, name: str) -> str:
+        """32 hex digits; a topic that is deleted and made again has another one."""
+        found = await self._config(name, (TOPIC_ID_CONFIG,))
+        if TOPIC_ID_CONFIG not in found:
+            raise TopicRequestError(f"topic={name!r}", ErrorCode.UNSUPPORTED_VERSION)
+        return found[TOPIC_ID_CONFIG]
+
+    async def _config(self, name: str, keys: tuple[str, ...] | None) -> Mapping[str, str]:
         resource = DescribeConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+            resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=keys
         )
         answer = await self._connection.ask(
             DescribeConfigsRequest(resources=(resource,)), DescribeConfigsResponse
@@ -242,6 +264,12 @@ class Topics:
         first = await self._offsets_at(name, count, EARLIEST)
         end = await self._offsets_at(name, count, LATEST)
         return [PartitionOffsets(each, first[each], end[each]) for each in range(count)]
+
+    async def offsets_at_time(self, name: str, time_ms: int) -> Mapping[int, int]:
+        """By partition the first offset whose record is not older; partitions without one are left out."""
+        count = await self.partition_count(name)
+        found = await self._offsets_at(name, count, time_ms)
+        return {each: offset for each, offset in found.items() if offset >= 0}
 
     # --- records ----------------------------------------------------------------------------------
 
@@ -268,6 +296,13 @@ class Topics:
             ],
             compression=compression,
         )
+        return await self.produce_batch(name, partition, batch)
+
+    async def produce_batch(self, name: str, partition: int, batch: bytes) -> int:
+        """Write one batch of version 2 as it is; the offset of its first record, when all are durable.
+
+        A batch that its producer's id and sequence show to be stored already has the offset that it has there.
+        """
         request = ProduceRequest(
             acks=_ALL_ACKNOWLEDGE,
             timeout_ms=_TIMEOUT_MS,
@@ -299,6 +334,27 @@ class Topics:
         Also raises CorruptedDataError. Batches that the server cuts at the end of its answer are not expected: ours are
         whole.
         """
+        fetched = await self.fetch_batches(
+            name, partition, offset=offset, wait_ms=wait_ms, bytes_max=bytes_max
+        )
+        try:
+            records, following = decode_batches(fetched.content, offset)
+        except BatchError as error:
+            raise CorruptedDataError(
+                f"records do not read topic={name!r} partition={partition}: {error}"
+            ) from error
+        return FetchedRecords(records, following, fetched.end)
+
+    async def fetch_batches(
+        self,
+        name: str,
+        partition: int,
+        *,
+        offset: int,
+        wait_ms: int = 0,
+        bytes_max: int = _FETCH_BYTES,
+    ) -> FetchedBatches:
+        """As fetch(), without a look at what is in the batches."""
         wanted = FetchPartition(
             partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max
         )
@@ -311,22 +367,7 @@ class Topics:
         answer = await self._connection.ask(request, FetchResponse)
         (fetched,) = (each for topic in answer.topics for each in topic.partitions)
         _require(fetched.error_code, f"topic={name!r} partition={partition} offset={offset}")
-        content = bytes(fetched.records or b"")
-        records: list[Record] = []
-        at, following = 0, offset
-        try:
-            while at < len(content):
-                header = parse_header(content, at)
-                if not header.is_control:
-                    found = decode_batch(content[at : at + header.size])
-                    records += [each for each in found if each.offset >= offset]
-                at += header.size
-                following = max(following, header.next_offset)
-        except BatchError as error:
-            raise CorruptedDataError(
-                f"records do not read topic={name!r} partition={partition}: {error}"
-            ) from error
-        return FetchedRecords(records, following, fetched.high_watermark)
+        return FetchedBatches(bytes(fetched.records or b""), fetched.high_watermark)
 
     # --- groups -----------------------------------------------------------------------------------
 

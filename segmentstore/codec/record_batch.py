@@ -21,11 +21,9 @@ A batch is a header of 61 bytes and records behind it. All numbers are big-endia
 
     record     length            number            of what follows
                attributes        i8, 0
-               timestamp delta   number            from the base timestamp
+               timestamp delta   number            from the base timestamp, modulo 2**64
                offset delta      number            from the base offset
-               key length        number, -1: null  then the key
-               value length      number, -1: null  then the value
-               header count      number            for each: name length, name, value length (-1: null), value
+               tail              key, value and headers: record_fields.py
 
     number     zigzag varint: 0, -1, 1, -2 ... become 0, 1, 2, 3 ..., 7 bits in each byte, the lowest first
 
@@ -57,6 +55,14 @@ import lz4.frame
 import zstandard
 from crc32c import crc32c
 
+from segmentstore.codec.record_fields import (
+    FieldCursor,
+    append_tail,
+    append_zigzag,
+    wrapped,
+)
+from segmentstore.codec.record_fields import Record as Record  # callers know it from here
+
 BatchBytes: TypeAlias = bytes | bytearray | memoryview
 
 BATCH_HEADER_BYTES: Final = 61
@@ -71,6 +77,7 @@ _LENGTH: Final = struct.Struct(">i")
 _CHECKSUM: Final = struct.Struct(">I")
 _ATTRIBUTES: Final = struct.Struct(">h")
 _TIMESTAMP: Final = struct.Struct(">q")
+_PRODUCER: Final = struct.Struct(">qhi")
 
 NO_LEADER_EPOCH: Final = -1
 """Consumers take it for "there are no epochs here", and do not try to compare them."""
@@ -81,18 +88,19 @@ _MAGIC_AT: Final = 16
 _CHECKSUM_AT: Final = 17
 _CHECKED_FROM: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
+_PRODUCER_AT: Final = 43
 
 _MAGIC: Final = 2
-_CODEC_BITS: Final = 0b111
+CODEC_BITS: Final = 0b111
 _APPEND_TIME_BIT: Final = 1 << 3
 _TRANSACTIONAL_BIT: Final = 1 << 4
 _CONTROL_BIT: Final = 1 << 5
 
-_VARINT_BYTES_MAX: Final = 10
 _SEQUENCE_END: Final = 1 << 31
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
+_LZ4_STEP_BYTES_MIN: Final = 64 * 1024
 _CODEC_ERRORS: Final = (
     zlib.error,
     RuntimeError,  # lz4
@@ -168,6 +176,12 @@ class BatchHeader:
         return TimestampType(bool(self.attributes & _APPEND_TIME_BIT))
 
     @property
+    def append_time(self) -> int | None:
+        """The time of every record, if it is that of the append."""
+        is_append_time = self.timestamp_type is TimestampType.LOG_APPEND_TIME
+        return self.max_timestamp if is_append_time else None
+
+    @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & _TRANSACTIONAL_BIT)
 
@@ -189,18 +203,6 @@ class BatchHeader:
     def last_sequence(self) -> int:
         """Of the last record."""
         return add_to_sequence(self.base_sequence, self.last_offset_delta)
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One record of a topic. A null value under a key is a tombstone: the key has no value any more."""
-
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-    """Names and values, in the order they were given; names may repeat."""
 
 
 def add_to_sequence(sequence: int, count: int) -> int:
@@ -268,7 +270,7 @@ def check_batch(data: BatchBytes) -> BatchHeader:
 
     The records themselves are not looked at: the checksum says that they are what the producer sent. Raises BatchError.
     """
-    header = _proved_header(data)
+    header = proved_header(data)
     if header.last_offset_delta != header.record_count - 1:
         raise BatchError(
             BatchProblem.INVALID,
@@ -298,6 +300,14 @@ def stamp_append_time(batch: bytearray, now_ms: int) -> None:
     _write_checksum(batch)
 
 
+def stamp_producer(
+    batch: bytearray, *, producer_id: int, producer_epoch: int, base_sequence: int
+) -> None:
+    """Says whose batch it is and which of theirs, and makes its checksum right again. Records stay as they are."""
+    _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    _write_checksum(batch)
+
+
 def encode_batch(
     records: Sequence[Record],
     *,
@@ -309,17 +319,26 @@ def encode_batch(
     base_sequence: int = -1,
     is_transactional: bool = False,
     is_control: bool = False,
+    keeps_offsets: bool = False,
 ) -> bytes:
     """One batch of the records, which get the offsets from `base_offset` on, whatever their own say.
 
-    Raises ValueError without records, or if a number does not fit its field.
+    With `keeps_offsets` they keep their own, which grow; there may be gaps. Raises ValueError without records, or if a
+    number does not fit its field.
     """
     if not records:
         raise ValueError("a batch has at least one record")
     base_timestamp = records[0].timestamp_ms
+    if keeps_offsets:
+        base_offset = records[0].offset
     content = bytearray()
-    for delta, record in enumerate(records):
+    delta = last_delta = -1
+    for record in records:
+        delta = record.offset - base_offset if keeps_offsets else last_delta + 1
+        if delta <= last_delta:
+            raise ValueError(f"offsets do not grow offset={record.offset}")
         _append_record(content, record, delta, record.timestamp_ms - base_timestamp)
+        last_delta = delta
     body = _compress(content, compression)
     attributes = compression | is_transactional * _TRANSACTIONAL_BIT | is_control * _CONTROL_BIT
     try:
@@ -330,7 +349,7 @@ def encode_batch(
             _MAGIC,
             0,
             attributes,
-            len(records) - 1,
+            last_delta,
             base_timestamp,
             max(record.timestamp_ms for record in records),
             producer_id,
@@ -352,28 +371,68 @@ def decode_batch(data: BatchBytes, *, bytes_max: int = DECODED_BYTES_MAX) -> lis
     Records between may have been removed: offsets grow, up to the last one that the header names. `bytes_max` bounds
     what the records take behind decompression. Raises BatchError.
     """
-    header = _proved_header(data)
-    with memoryview(data) as view, view[BATCH_HEADER_BYTES:] as body:
-        content = _decompress(body, header.compression, bytes_max)
-    cursor = _Cursor(content)
-    append_time = (
-        header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
-    )
+    header = proved_header(data)
+    append_time = header.append_time
+    cursor = FieldCursor(decompressed_records(data, header, bytes_max=bytes_max), _damaged)
     records: list[Record] = []
     last_delta = -1
     for _ in range(header.record_count):
-        delta, record = cursor.record(header, append_time)
+        end = record_end(cursor)
+        timestamp = wrapped(header.base_timestamp + cursor.zigzag())
+        delta = cursor.zigzag()
         if not last_delta < delta <= header.last_offset_delta:
             raise cursor.damaged(f"offsets do not grow delta={delta} last_delta={last_delta}")
+        key, value, headers = cursor.tail()
+        if cursor.position != end:
+            raise cursor.damaged(f"a record's length does not match its fields end={end}")
+        if append_time is not None:
+            timestamp = append_time
+        records.append(Record(header.base_offset + delta, timestamp, key, value, headers))
         last_delta = delta
-        records.append(record)
     if not cursor.at_end():
         raise cursor.damaged("bytes follow the last record")
     return records
 
 
-def _proved_header(data: BatchBytes) -> BatchHeader:
-    """Of exactly one batch whose checksum matches. Raises BatchError."""
+def decode_batches(content: BatchBytes, offset: int = 0) -> tuple[list[Record], int]:
+    """The records of whole batches from `offset` on, and the offset behind the last batch, or `offset` without one.
+
+    A batch begins below `offset` if that lies inside of it. The markers of control batches are no records. Raises
+    BatchError for damage.
+    """
+    records: list[Record] = []
+    at, next_offset = 0, offset
+    with memoryview(content) as view:
+        while at < len(view):
+            header = parse_header(view, at)
+            if not header.is_control:
+                with view[at : at + header.size] as batch:
+                    records += [each for each in decode_batch(batch) if each.offset >= offset]
+            next_offset = max(next_offset, header.next_offset)
+            at += header.size
+    return records, next_offset
+
+
+def decompressed_records(
+    batch: BatchBytes, header: BatchHeader, *, bytes_max: int = DECODED_BYTES_MAX
+) -> bytes:
+    """The bytes of a batch's records. Raises BatchError."""
+    with memoryview(batch) as view, view[BATCH_HEADER_BYTES : header.size] as body:
+        return decompress(body, header.compression, bytes_max)
+
+
+def record_end(cursor: FieldCursor) -> int:
+    """Where the record that begins at the cursor ends; the cursor is behind its length and its attributes."""
+    length = cursor.zigzag()
+    end = cursor.position + length
+    if length < 1 or end > cursor.end:
+        raise cursor.damaged(f"a record ends outside of its batch length={length}")
+    cursor.position += 1  # no bit of the attributes has a meaning
+    return end
+
+
+def proved_header(data: BatchBytes) -> BatchHeader:
+    """Of exactly one batch whose checksum matches; records between may have been removed. Raises BatchError."""
     header = parse_header(data)
     if header.size != len(data):
         raise BatchError(
@@ -408,114 +467,25 @@ def _write_checksum(batch: bytearray) -> None:
 
 
 def _compression_of(attributes: int) -> Compression:
-    codec = attributes & _CODEC_BITS
+    codec = attributes & CODEC_BITS
     if codec > Compression.ZSTD:
         raise BatchError(BatchProblem.UNKNOWN_COMPRESSION, f"a codec does not exist codec={codec}")
     return Compression(codec)
 
 
 def _append_record(content: bytearray, record: Record, delta: int, time_delta: int) -> None:
+    if record.timestamp_ms != wrapped(record.timestamp_ms):
+        raise ValueError(f"a number has more than 64 bits timestamp_ms={record.timestamp_ms}")
     body = bytearray(1)
-    _append_number(body, time_delta)
-    _append_number(body, delta)
-    _append_counted(body, record.key)
-    _append_counted(body, record.value)
-    _append_number(body, len(record.headers))
-    for name, value in record.headers:
-        _append_counted(body, name.encode())
-        _append_counted(body, value)
-    _append_number(content, len(body))
+    append_zigzag(body, wrapped(time_delta))
+    append_zigzag(body, delta)
+    append_tail(body, record.key, record.value, record.headers)
+    append_zigzag(content, len(body))
     content += body
 
 
-def _append_counted(content: bytearray, data: bytes | None) -> None:
-    if data is None:
-        content.append(1)
-        return
-    _append_number(content, len(data))
-    content += data
-
-
-def _append_number(content: bytearray, value: int) -> None:
-    rest = value << 1 if value >= 0 else (-value << 1) - 1
-    if rest >> 64:
-        raise ValueError(f"a number has more than 64 bits value={value}")
-    while rest >= 0x80:
-        content.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    content.append(rest)
-
-
-class _Cursor:
-    """A place in the records of one batch, as they are behind decompression."""
-
-    __slots__ = ("_content", "_position")
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._position = 0
-
-    def at_end(self) -> bool:
-        return self._position == len(self._content)
-
-    def record(self, header: BatchHeader, append_time: int | None) -> tuple[int, Record]:
-        """The next record, and its offset's distance from the base offset."""
-        length = self._number()
-        end = self._position + length
-        if length < 0 or end > len(self._content):
-            raise self.damaged(f"a record ends outside of its batch length={length}")
-        self._position += 1  # attributes: no bit of them has a meaning
-        timestamp = header.base_timestamp + self._number()
-        delta = self._number()
-        key = self._counted()
-        value = self._counted()
-        count = self._number()
-        if not 0 <= count <= length:
-            raise self.damaged(f"no count of headers count={count}")
-        headers = tuple([self._header() for _ in range(count)])
-        if self._position != end:
-            raise self.damaged(f"a record's length does not match its fields end={end}")
-        if append_time is not None:
-            timestamp = append_time
-        return delta, Record(header.base_offset + delta, timestamp, key, value, headers)
-
-    def _header(self) -> tuple[str, bytes | None]:
-        name = self._counted()
-        if name is None:
-            raise self.damaged("a header has no name")
-        try:
-            return name.decode(), self._counted()
-        except UnicodeDecodeError as error:
-            raise self.damaged(f"a header's name is not UTF-8 name={name!r}") from error
-
-    def _counted(self) -> bytes | None:
-        length = self._number()
-        if length < 0:
-            if length == -1:
-                return None
-            raise self.damaged(f"a length is negative length={length}")
-        start = self._position
-        end = start + length
-        if end > len(self._content):
-            raise self.damaged(f"a field ends outside of its batch length={length}")
-        self._position = end
-        return self._content[start:end]
-
-    def _number(self) -> int:
-        content, start = self._content, self._position
-        rest = 0
-        for place in range(start, min(start + _VARINT_BYTES_MAX, len(content))):
-            byte = content[place]
-            rest |= (byte & 0x7F) << 7 * (place - start)
-            if byte < 0x80:
-                if rest >> 64:
-                    break
-                self._position = place + 1
-                return (rest >> 1) ^ -(rest & 1)
-        raise self.damaged("no number")
-
-    def damaged(self, why: str) -> BatchError:
-        return BatchError(BatchProblem.INVALID, f"{why} position={self._position}")
+def _damaged(why: str, position: int) -> BatchError:
+    return BatchError(BatchProblem.INVALID, f"{why} position={position}")
 
 
 def _compress(content: bytearray, compression: Compression) -> bytes:
@@ -543,8 +513,13 @@ def _compress_xerial(content: bytearray) -> bytes:
     return b"".join(pieces)
 
 
-def _decompress(body: memoryview, compression: Compression, bytes_max: int) -> bytes:
-    """Raises BatchError for what the codec does not read, and for more than `bytes_max` bytes."""
+def decompress(
+    body: memoryview, compression: Compression, bytes_max: int = DECODED_BYTES_MAX
+) -> bytes:
+    """What is behind the header of a batch.
+
+    Raises BatchError for what the codec does not read, and for more than `bytes_max` bytes.
+    """
     try:
         content = _decompress_by(compression, body, bytes_max)
     except _CODEC_ERRORS as error:
@@ -598,10 +573,17 @@ def _decompress_lz4(body: memoryview, bytes_max: int) -> bytes:
     rest = bytes(body)
     while rest and room > 0:
         frame = lz4.frame.LZ4FrameDecompressor()
-        pieces.append(frame.decompress(rest, max_length=room))
-        room -= len(pieces[-1])
-        if not frame.eof and room > 0:
-            raise EOFError("the end is missing")
+        # The library allocates as much as it is allowed to give.
+        step = max(_LZ4_STEP_BYTES_MIN, 4 * len(rest))
+        while not frame.eof and room > 0:
+            step = min(step, room)
+            piece = frame.decompress(rest, max_length=step)
+            pieces.append(piece)
+            room -= len(piece)
+            rest = b""
+            if len(piece) < step and not frame.eof:
+                raise EOFError("the end is missing")
+            step *= 2
         rest = frame.unused_data or b""
     return b"".join(pieces)
 

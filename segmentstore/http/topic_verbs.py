@@ -38,7 +38,12 @@ from typing import Final, TypeVar
 
 from aiohttp import web
 
-from segmentstore.codec.record_batch import BatchError, Compression, parse_header
+from segmentstore.codec.record_batch import (
+    BatchError,
+    Compression,
+    decode_batches,
+    parse_header,
+)
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.http.cross_origin import CrossOrigin
 from segmentstore.http.requests import BodyReader, json_number, name_of_path, parse_count
@@ -55,7 +60,7 @@ from segmentstore.http.responses import (
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_read import Waiters
 from segmentstore.http.topic_records import parse_records, record_as_json
-from segmentstore.topics.consume import records_from, wait_behind
+from segmentstore.topics.consume import wait_behind
 from segmentstore.topics.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -472,7 +477,7 @@ async def _offset_of(partition: Partition, given: str | None) -> int:
 
 
 def _shown_from(content: bytes, offset: int) -> tuple[Sequence[Mapping[str, object]], int]:
-    records, next_offset = records_from(content, offset)
+    records, next_offset = decode_batches(content, offset)
     return [record_as_json(record) for record in records], next_offset
 
 

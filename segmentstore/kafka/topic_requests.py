@@ -161,6 +161,8 @@ class TopicRequests:
         code, message = ErrorCode.NONE, None
         try:
             configs = self._configs_of(resource)
+            if messages.TOPIC_ID_CONFIG in (resource.configuration_keys or ()):
+                configs += self._id_of(resource)
         except TopicError as error:
             code, message = code_of(error), str(error)
         except _RefusedError as error:
@@ -193,6 +195,20 @@ class TopicRequests:
                 ),
             )
             for word, value in found.config.items()
+        ]
+
+    def _id_of(self, resource: messages.DescribeConfigsResource) -> list[messages.DescribedConfig]:
+        """For readers of Tier 2, to whom a topic is its id. Tools that ask for everything do not see it."""
+        found = self._topics.describe(resource.resource_name)
+        if resource.resource_type != messages.TOPIC_RESOURCE or found is None:
+            return []
+        return [
+            messages.DescribedConfig(
+                name=messages.TOPIC_ID_CONFIG,
+                value=found.topic_id.hex,
+                read_only=True,
+                config_source=messages.DEFAULT_SOURCE,
+            )
         ]
 
     def _configs_of_server(self, node: str) -> list[messages.DescribedConfig]:

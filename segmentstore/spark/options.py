@@ -175,8 +175,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         else tuple(known_columns),
         starting_offsets=words.get("startingoffsets", ""),
         ending_offsets=words.get("endingoffsets", ""),
-        starting_timestamp_ms=_timestamp_ms(words, "startingTimestamp"),
-        ending_timestamp_ms=_timestamp_ms(words, "endingTimestamp"),
+        starting_timestamp_ms=time_value(words, "startingTimestamp"),
+        ending_timestamp_ms=time_value(words, "endingTimestamp"),
         max_bytes_per_partition=bytes_value(words, "maxBytesPerPartition") or _PARTITION_BYTES,
         min_partitions=count_value(words, "minPartitions") or 1,
         fail_on_data_loss=flag_value(words, "failOnDataLoss", default=True),
@@ -229,7 +229,7 @@ def _trigger_delay(words: Mapping[str, str]) -> float:
     return _TRIGGER_DELAY_SECONDS if seconds is None else seconds
 
 
-def _timestamp_ms(words: Mapping[str, str], name: str) -> int | None:
+def time_value(words: Mapping[str, str], name: str) -> int | None:
     """Unix milliseconds from such a number or from ISO 8601; without a zone it is UTC."""
     text = words.get(name.lower(), "")
     if not text:

@@ -1,27 +1,9 @@
-"""From what a partition gives to records, and waiting for more; Kafka's clients take the batches as they are."""
+"""How far what a partition gives reaches, and waiting for more; its records: decode_batches() of record_batch.py."""
 
 import asyncio
-from collections.abc import Sequence
 
-from segmentstore.codec.record_batch import Record, decode_batch, parse_header
+from segmentstore.codec.record_batch import parse_header
 from segmentstore.topics.partition import Partition
-
-
-def records_from(content: bytes, offset: int) -> tuple[Sequence[Record], int]:
-    """The records of whole batches from `offset` on, and the offset behind the last batch.
-
-    A batch begins below `offset` if that lies inside of it. Raises BatchError for damage.
-    """
-    records: list[Record] = []
-    at, next_offset = 0, offset
-    with memoryview(content) as view:
-        while at < len(view):
-            header = parse_header(view, at)
-            with view[at : at + header.size] as batch:
-                records += [each for each in decode_batch(batch) if each.offset >= offset]
-            next_offset = header.next_offset
-            at += header.size
-    return records, next_offset
 
 
 def next_offset_of(content: bytes, offset: int) -> int:

@@ -51,12 +51,17 @@ class PartlyStoredError(Exception):
 
 def compression_of(description: TopicDescription) -> Compression:
     """What the topic asks for. `producer` leaves it to whatever makes a batch: here that is LZ4."""
+    return compression_of_config(description.config)
+
+
+def compression_of_config(config: Mapping[str, str]) -> Compression:
+    """As compression_of, of what is set of a topic."""
     return {
         "uncompressed": Compression.NONE,
         "gzip": Compression.GZIP,
         "snappy": Compression.SNAPPY,
         "zstd": Compression.ZSTD,
-    }.get(description.config.get("compression.type", "producer"), Compression.LZ4)
+    }.get(config.get("compression.type", "producer"), Compression.LZ4)
 
 
 def batches_of(

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.codec.record_fields import Record
+from segmentstore.codec.topic_files import RecordFileName
 from tests.cli.command_line import CommandLine
-from tier2.format.record_file import RecordFileName, encode_record_file, open_record_file
-from tier2.format.records import Record
+from tests.tier2.format.record_images import image_of
+from tier2.format.record_file import open_record_file
 
 RECORDS = [
-    [Record(10, 5, b"k", b"value", ((b"h", None),))],
+    [Record(10, 5, b"k", b"value", (("h", None),))],
     [Record(11, 4, None, None), Record(14, 9, b"\xff", b"last")],
 ]
 
@@ -20,8 +22,7 @@ RECORDS = [
 def file(tmp_path: Path) -> Path:
     path = tmp_path / RecordFileName("t", 3, 10, 14).key
     path.parent.mkdir(parents=True)
-    chunk = encode_record_file(RECORDS, created_ms=7, block_bytes_target=10)
-    path.write_bytes(b"".join(chunk.buffers))
+    path.write_bytes(image_of(RECORDS, block_bytes_target=10))
     return path
 
 

@@ -32,8 +32,16 @@ class LiveStore:
     @property
     def controller(self) -> str:
         """`tcp://HOST:PORT`."""
+        return f"tcp://{self._address('controller')}"
+
+    @property
+    def kafka(self) -> str:
+        """`HOST:PORT`, of a store with `--kafka`."""
+        return self._address("kafka")
+
+    def _address(self, server: str) -> str:
         words = dict(word.split("=", 1) for word in self.server.ready_line.split() if "=" in word)
-        return f"tcp://{words['controller']}"
+        return words[server]
 
     def do(self, work: Callable[[Store], Coroutine[object, object, T]]) -> T:
         """Run work with a client of its own."""

@@ -20,12 +20,13 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from segmentstore.codec.record_fields import Record
 from segmentstore.spark.jvm import block_locations
 from segmentstore.spark.scan import block_reader, range_reader, scan_planner
 from segmentstore.spark.scan.data_loss import DataLossError
 from tests.spark.event_segment import frame
 from tests.spark.stream_history import START_MS, History, Reads, Row, begin_history
-from tier2.format.records import Record, encode_records
+from tier2.format.records import encode_records
 
 READERS = ("python", "java")
 

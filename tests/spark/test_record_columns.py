@@ -3,12 +3,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from segmentstore.codec.record_fields import Record
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.spark.scan.arrow_batches import EventBatchBuilder
 from segmentstore.spark.scan.event_parser import find_records
 from segmentstore.spark.schema import EVENT_COLUMNS
 from tests.spark.segment_blocks import cut_segment, part_of
-from tier2.format.records import Record, encode_records
+from tier2.format.records import encode_records
 
 RECORDS = st.builds(
     Record,
@@ -16,9 +17,7 @@ RECORDS = st.builds(
     timestamp_ms=st.integers(-(1 << 40), 1 << 42),
     key=st.binary(max_size=200),
     value=st.binary(max_size=400),
-    headers=st.lists(
-        st.tuples(st.text(max_size=5).map(str.encode), st.binary(max_size=5)), max_size=3
-    ).map(tuple),
+    headers=st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), max_size=3).map(tuple),
 )
 
 
@@ -35,7 +34,7 @@ def test_records_come_back_as_the_codec_wrote_them(records: list[Record]) -> Non
         record.timestamp_ms * 1000 for record in records
     ]
     expected = [
-        [{"name": name.decode(), "value": value} for name, value in record.headers] or None
+        [{"name": name, "value": value} for name, value in record.headers] or None
         for record in records
     ]
     assert [row["headers"] for row in rows] == expected

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from random import Random
 from uuid import UUID
 
+from containers.container_settings import ContainerSettings
+from containers.segment_container import StreamSegmentContainer
+from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.kafka.server import KafkaServer
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.runtime.clock import SystemWallClock
@@ -22,6 +25,7 @@ from tests.containers.node import MemoryTiers, running
 class KafkaService:
     """What runs."""
 
+    container: StreamSegmentContainer
     topics: Topics
     groups: Groups
     server: KafkaServer
@@ -33,16 +37,24 @@ class KafkaService:
 
 
 @asynccontextmanager
-async def kafka_service(tiers: MemoryTiers) -> AsyncIterator[KafkaService]:
+async def kafka_service(
+    tiers: MemoryTiers,
+    *,
+    topic_settings: TopicSettings | None = None,
+    container_settings: ContainerSettings | None = None,
+) -> AsyncIterator[KafkaService]:
     """Started, on a port of the system's choice."""
-    async with running(tiers) as container:
+    async with running(tiers, settings=container_settings) as container:
         clock = SystemWallClock()
         topics = Topics(
             segments=container,
             tables=container,
             wall_clock=clock,
             random=Random(11),
-            settings=TopicSettings(),
+            settings=topic_settings or TopicSettings(),
+            record_files=Tier2RecordFiles(
+                object_store=tiers.object_store, writers=None, readers=None, cache_bytes=1 << 20
+            ),
         )
 
         def topic_id_of(name: str) -> UUID | None:
@@ -71,7 +83,7 @@ async def kafka_service(tiers: MemoryTiers) -> AsyncIterator[KafkaService]:
         server.set_ready(True)
         working = [asyncio.ensure_future(each.run()) for each in (topics, groups)]
         try:
-            yield KafkaService(topics, groups, server)
+            yield KafkaService(container, topics, groups, server)
         finally:
             await server.close()
             for each in working:

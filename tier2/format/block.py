@@ -56,14 +56,19 @@ class StoredBlock(NamedTuple):
 
 
 def encode_block(
-    runs: Sequence[BufferView], *, length: int, compression: Compression
+    runs: Sequence[BufferView],
+    *,
+    length: int,
+    compression: Compression,
+    zstd_level: int = ZSTD_LEVEL,
 ) -> StoredBlock:
     """Compress runs of `length` bytes together; when that does not make them smaller they are stored as they are.
 
     Incompressible runs are not copied. Complexity: O(length).
     """
     if _is_worth_compressing(runs, length, compression):
-        compressed = _compress(runs[0] if len(runs) == 1 else b"".join(runs), compression)
+        content = runs[0] if len(runs) == 1 else b"".join(runs)
+        compressed = _compress(content, compression, zstd_level)
         if len(compressed) < length:
             checksum = CHECKSUM_LAYOUT.pack(crc32_of(compressed))
             return StoredBlock((compressed, checksum), len(compressed), compression)
@@ -110,12 +115,12 @@ def _stretch(runs: Sequence[BufferView], place: int, length: int) -> bytes:
     return b"".join(pieces)
 
 
-def _compress(content: BufferView, compression: Compression) -> bytes:
+def _compress(content: BufferView, compression: Compression, zstd_level: int = ZSTD_LEVEL) -> bytes:
     if compression is Compression.LZ4:
         packed: bytes = lz4.block.compress(content, store_size=False)
         return packed
     # A compressor of its own for each call: they must not be shared between the executor's threads.
-    return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True).compress(content)
+    return zstandard.ZstdCompressor(level=zstd_level, write_content_size=True).compress(content)
 
 
 def decode_block(entry: BlockEntry, stored: BufferView, *, source: str = "chunk") -> BufferView:

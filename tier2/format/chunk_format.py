@@ -26,7 +26,7 @@ a dump.
        0  u64  first offset of the block
        8  u64  position of the block's first byte in the image
       16  u32  stored length, without the CRC32
-      20  u32  uncompressed length, 1 .. BLOCK_BYTES_MAX
+      20  u32  uncompressed length, 1 .. BLOCK_BYTES_MAX (of a record topic 1 .. RECORD_BLOCK_BYTES_MAX)
       24  u8   compression of this block: the header's, or NONE because it did not shrink
       25  u8   flags, see BlockFlag
       26  u16  reserved, zero
@@ -98,6 +98,9 @@ BLOCK_BYTES_TARGET = 1 << 20
 
 BLOCK_BYTES_MAX = 16 << 20
 """Uncompressed bytes of the largest block a reader accepts: it bounds what one damaged length can allocate."""
+
+RECORD_BLOCK_BYTES_MAX = 257 << 20
+"""The same of a record topic, where one record is never cut: more than any batch may become (record_batch.py)."""
 
 BLOCK_COUNT_MAX = 1 << 20
 """Blocks of the largest chunk a reader accepts, for the same reason."""
@@ -377,7 +380,11 @@ def parse_index(
             f" stored={stored_crc32:#010x} computed={crc32:#010x}"
         )
     entries = [
-        _parse_block_entry(fields, f"{source} block={block}")
+        _parse_block_entry(
+            fields,
+            RECORD_BLOCK_BYTES_MAX if record_topic else BLOCK_BYTES_MAX,
+            f"{source} block={block}",
+        )
         for block, fields in enumerate(
             BLOCK_ENTRY_LAYOUT.iter_unpack(memoryview(content)[:entry_bytes])
         )
@@ -388,7 +395,7 @@ def parse_index(
     return index
 
 
-def _parse_block_entry(fields: tuple[int, ...], source: str) -> BlockEntry:
+def _parse_block_entry(fields: tuple[int, ...], uncompressed_max: int, source: str) -> BlockEntry:
     first_offset, position, stored, uncompressed, compression, flags, reserved = fields[:7]
     if compression not in _COMPRESSIONS or flags & ~BLOCK_FLAGS_KNOWN or reserved:
         raise CorruptedDataError(
@@ -397,10 +404,10 @@ def _parse_block_entry(fields: tuple[int, ...], source: str) -> BlockEntry:
         )
     kind = Compression(compression)
     shrinks = stored == uncompressed if kind is Compression.NONE else stored < uncompressed
-    if not shrinks or stored == 0 or uncompressed > BLOCK_BYTES_MAX:
+    if not shrinks or stored == 0 or uncompressed > uncompressed_max:
         raise CorruptedDataError(
             f"bad block lengths source={source} compression={kind.name} stored={stored}"
-            f" uncompressed={uncompressed} uncompressed_max={BLOCK_BYTES_MAX}"
+            f" uncompressed={uncompressed} {uncompressed_max=}"
         )
     return BlockEntry(
         first_offset=first_offset,

@@ -1,10 +1,7 @@
-"""Files of a topic's records: one image of the chunk format that needs nothing beside it, and its name.
+"""Files of a topic's records: one image of the chunk format that needs nothing beside it.
 
-    topics/<topic>/partitions/<number>/segments/<first>-<last>.seg
-
-`first` and `last` are the offsets of the first and the last record that the file answers for, with as many zeros in
-front as make eight digits; `last` is inclusive. A file that was compacted keeps its name's range though records are
-gone from it: header and index say the same range with an end that is exclusive.
+How they are named: segmentstore/codec/topic_files.py. A file that was compacted keeps its name's range though records
+are gone from it: header and index say the same range with an end that is exclusive.
 
     batches of records -> blocks of about 1 MiB, each ending where a batch ends -> compressed, with checksums -> image
 
@@ -21,20 +18,18 @@ Invariants:
 Pure and without state; callers run it in an executor.
 """
 
-import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from segmentstore.codec.record_fields import Record
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
-from tier2.format.block import decode_block, encode_block
+from tier2.format.block import ZSTD_LEVEL, decode_block, encode_block
 from tier2.format.chunk_decoder import verify_chunk
-from tier2.format.chunk_encoder import EncodedChunk, finish_chunk
+from tier2.format.chunk_encoder import finish_chunk
 from tier2.format.chunk_format import (
-    BLOCK_BYTES_MAX,
     BLOCK_BYTES_TARGET,
-    BLOCK_CHECKSUM_BYTES,
     FOOTER_BYTES,
     HEADER_BYTES,
     SMALLEST_CHUNK_BYTES,
@@ -49,89 +44,102 @@ from tier2.format.chunk_format import (
     parse_header,
     parse_index,
 )
-from tier2.format.records import Record, RecordForm, decode_records, encode_records
-
-_NAME = re.compile(r"topics/([^/]+)/partitions/(\d+)/segments/(\d{8,})-(\d{8,})\.seg")
-_DIGITS_MIN = 8
+from tier2.format.record_transcoding import (
+    BlockFacts,
+    RecordLoops,
+    UnreadableBatch,
+    blocks_of_batches,
+    facts_of_block,
+    require_agreement,
+)
+from tier2.format.records import RecordForm, decode_records
 
 
 @dataclass(frozen=True, slots=True)
-class RecordFileName:
-    """Where a file is, and what its name says."""
+class RecordFileImage:
+    """One new file, not yet written anywhere."""
 
-    topic: str
-    partition: int
+    buffers: Sequence[BufferView]
+    """The image in pieces; none if no record could be read."""
+    size: int
+    """Of the image in bytes."""
     first_offset: int
-    last_offset: int
-    """Inclusive."""
-
-    @property
-    def key(self) -> str:
-        """Of the object, below the place of Tier 2."""
-        first, last = (f"{each:0{_DIGITS_MIN}}" for each in (self.first_offset, self.last_offset))
-        return f"topics/{self.topic}/partitions/{self.partition}/segments/{first}-{last}.seg"
-
-    @classmethod
-    def parsed(cls, key: str) -> "RecordFileName | None":
-        """None if the key is not the one that such a file would have."""
-        found = _NAME.fullmatch(key)
-        if found is None:
-            return None
-        name = cls(found[1], int(found[2]), int(found[3]), int(found[4]))
-        return name if name.key == key and name.first_offset <= name.last_offset else None
+    """The file answers for offsets from this one on,"""
+    end_offset: int
+    """up to before this one."""
+    record_count: int
+    lowest_time_ms: int
+    highest_time_ms: int
+    unreadable: Sequence[UnreadableBatch]
+    """What producers wrote so that no reader can read it; the file answers for its offsets and has no record there."""
 
 
-def encode_record_file(
-    batches: Iterable[Sequence[Record]],
+def make_record_file(
+    batches: BufferView,
     *,
     compression: Compression = Compression.LZ4,
+    level: int = ZSTD_LEVEL,
     created_ms: int,
+    log_append_time: bool = False,
     start_offset: int | None = None,
     end_offset: int | None = None,
-    log_append_time: bool = False,
     block_bytes_target: int = BLOCK_BYTES_TARGET,
-) -> EncodedChunk:
-    """The image of one file. `created_ms` is Unix time in milliseconds.
+    loops: RecordLoops | None = None,
+) -> RecordFileImage:
+    """The image of one file of whole batches (version 2, placed, of any client's codec), one behind the other.
 
-    `start_offset` and `end_offset` (exclusive) are what the file answers for; left out, they are those of its records.
-    Compaction may leave gaps between records and at both ends. Raises ValueError if there is no record, offsets do not
-    grow, a record is larger than BLOCK_BYTES_MAX or lies outside. Complexity: O(bytes).
+    `level` is that of Zstandard, `created_ms` Unix time in milliseconds. With `log_append_time` the header says that
+    times are those of the append; a record's time is what its batch says in any case. `start_offset` and `end_offset`
+    (exclusive) are what the file answers for; left out, they are those of its records and of unreadable batches.
+    Compaction may leave gaps between records and at both ends.
+
+    Raises BatchError if the bytes are not batches as they were written; ValueError if there are none, offsets do not
+    grow, or a record lies outside. Complexity: O(bytes).
     """
+    unreadable: list[UnreadableBatch] = []
     entries: list[BlockEntry] = []
     buffers: list[BufferView] = [b""]
     position = HEADER_BYTES
     count = 0
-    last_offset = -1
-    for records, content in _blocks(batches, block_bytes_target):
-        first_offset = records[0].offset
-        if first_offset <= last_offset:
-            raise ValueError(f"offsets do not grow last={last_offset} offset={first_offset}")
-        last_offset = records[-1].offset
-        if not entries and start_offset is not None:
-            if start_offset > first_offset:
-                raise ValueError(f"a record lies before the file {start_offset=} {first_offset=}")
-            first_offset = start_offset
-        times = [record.timestamp_ms for record in records]
-        stored = encode_block([content], length=len(content), compression=compression)
+    ends: list[int] = []
+    for block in blocks_of_batches(
+        batches, target=block_bytes_target, unreadable=unreadable, loops=loops
+    ):
+        sums = block.sums
+        stored = encode_block(
+            [block.content], length=sums.used, compression=compression, zstd_level=level
+        )
+        # What is stored as it is lies in a buffer that the next block reuses.
+        buffers += [bytes(piece) for piece in stored.pieces]
         entries.append(
             BlockEntry(
-                first_offset=first_offset,
+                first_offset=sums.first_offset,
                 position=position,
                 stored_length=stored.stored_length,
-                uncompressed_length=len(content),
+                uncompressed_length=sums.used,
                 compression=stored.compression,
-                events=EventInformation(0, records[0].offset, min(times), max(times)),
+                events=EventInformation(0, sums.first_offset, sums.lowest_time, sums.highest_time),
             )
         )
-        buffers += stored.pieces
-        position += stored.stored_length + BLOCK_CHECKSUM_BYTES
-        count += len(records)
+        position = entries[-1].end_position
+        count += sums.records
+        ends.append(sums.last_offset + 1)
+    offsets = [each.base_offset for each in unreadable] + [
+        each.first_offset for each in entries[:1]
+    ]
+    ends += [each.next_offset for each in unreadable]
+    if not offsets:
+        raise ValueError("a file is made of one record at least")
+    start = min(offsets) if start_offset is None else start_offset
+    end = max(ends) if end_offset is None else end_offset
+    if start > min(offsets) or end < max(ends):
+        raise ValueError(
+            f"a record lies outside of its file start_offset={start} end_offset={end}"
+            f" records=[{min(offsets)},{max(ends)})"
+        )
     if not entries:
-        raise ValueError("a file holds at least one record")
-    end = last_offset + 1 if end_offset is None else end_offset
-    if end <= last_offset:
-        raise ValueError(f"a record lies behind the file end_offset={end} offset={last_offset}")
-    index = ChunkIndex(entries=entries, end_offset=end)
+        return RecordFileImage((), 0, start, end, 0, 0, 0, unreadable)
+    entries[0] = replace(entries[0], first_offset=start)
     buffers[0] = encode_header(
         ChunkHeader(
             flags=ChunkFlag.RECORD_TOPIC
@@ -139,58 +147,24 @@ def encode_record_file(
             compression=compression,
             created_ms=created_ms,
             record_count=count,
-            start_offset=index.start_offset,
+            start_offset=start,
             end_offset=end,
         )
     )
-    return finish_chunk(buffers, index, index_position=position)
-
-
-def _blocks(
-    batches: Iterable[Sequence[Record]], target: int
-) -> Iterator[tuple[Sequence[Record], bytes]]:
-    """Records of one block each, with their bytes. A batch joins a block if that brings it nearer to the target."""
-    waiting: list[Record] = []
-    content = bytearray()
-    size = 0
-    for batch in batches:
-        if not batch:
-            continue
-        encoded = encode_records(batch, RecordForm.NULLABLE)
-        length = len(encoded)
-        if waiting and size + length - target > target - size:
-            yield waiting, bytes(content)
-            waiting, content, size = [], bytearray(), 0
-        if length > BLOCK_BYTES_MAX:
-            yield from _cut(batch, target)
-            continue
-        content += _behind(waiting[-1], batch, encoded) if waiting else encoded
-        waiting.extend(batch)
-        size += length
-    if waiting:
-        yield waiting, bytes(content)
-
-
-def _behind(last: Record, batch: Sequence[Record], encoded: bytes) -> bytes:
-    """The batch as it follows a record: only its first one is written otherwise than at the begin of a block."""
-    first = batch[:1]
-    rest = encoded[len(encode_records(first, RecordForm.NULLABLE)) :]
-    return encode_records(first, RecordForm.NULLABLE, after=last) + rest
-
-
-def _cut(batch: Sequence[Record], target: int) -> Iterator[tuple[Sequence[Record], bytes]]:
-    start = size = 0
-    for number, record in enumerate(batch):
-        length = len(encode_records([record], RecordForm.NULLABLE))
-        if length > BLOCK_BYTES_MAX:
-            raise ValueError(
-                f"a record is too large offset={record.offset} bytes={length} bytes_max={BLOCK_BYTES_MAX}"
-            )
-        if number > start and size + length > target:
-            yield batch[start:number], encode_records(batch[start:number], RecordForm.NULLABLE)
-            start, size = number, 0
-        size += length
-    yield batch[start:], encode_records(batch[start:], RecordForm.NULLABLE)
+    chunk = finish_chunk(
+        buffers, ChunkIndex(entries=entries, end_offset=end), index_position=position
+    )
+    times = [each.events for each in entries if each.events is not None]
+    return RecordFileImage(
+        buffers=chunk.buffers,
+        size=chunk.size,
+        first_offset=start,
+        end_offset=end,
+        record_count=count,
+        lowest_time_ms=min(each.lowest_time_ms for each in times),
+        highest_time_ms=max(each.highest_time_ms for each in times),
+        unreadable=unreadable,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,20 +182,9 @@ class RecordFile:
         source = f"{self.source} block={number}"
         stored = self.image[entry.position : entry.end_position]
         content = decode_block(entry, stored, source=source)
-        records = list(decode_records(content, RecordForm.NULLABLE, source=source))
-        end = self.index.block_end_offset(number)
-        events = entry.events
-        agrees = (
-            records
-            and events is not None
-            and entry.first_offset <= records[0].offset == events.first_event_number
-            and records[-1].offset < end
-            and min(record.timestamp_ms for record in records) == events.lowest_time_ms
-            and max(record.timestamp_ms for record in records) == events.highest_time_ms
-        )
-        if not agrees:
-            raise CorruptedDataError(f"records and index disagree source={source}")
-        return records
+        facts = facts_of_block(content, source=source)
+        _require_place(facts, entry, self.index.block_end_offset(number), source)
+        return list(decode_records(content, RecordForm.NULLABLE, source=source))
 
     def records_from(self, offset: int) -> Iterator[Record]:
         """Those at or behind an offset, in order. Complexity: O(log blocks) to the first. Raises CorruptedDataError."""
@@ -277,20 +240,36 @@ def open_record_file(image: BufferView, *, source: str = "file") -> RecordFile:
 
 def damages_of_record_file(image: BufferView, *, source: str = "file") -> Sequence[str]:
     """What is wrong with a file, in sentences; none if every byte is as it was written. Never raises for bad bytes."""
-    damages = list(verify_chunk(image, source=source).damages)
     try:
         opened = open_record_file(image, source=source)
     except CorruptedDataError as error:
-        return list(dict.fromkeys([*damages, str(error)]))
-    count, is_whole = 0, True
-    for number in range(len(opened.index.entries)):
+        return list(dict.fromkeys([*verify_chunk(image, source=source).damages, str(error)]))
+    index = opened.index
+    ends = {
+        entry.position: index.block_end_offset(number) for number, entry in enumerate(index.entries)
+    }
+    counts: list[int] = []
+
+    def examine(entry: BlockEntry, content: BufferView) -> str:
         try:
-            count += len(opened.block(number))
+            facts = facts_of_block(content, source=source)
+            _require_place(facts, entry, ends[entry.position], source)
         except CorruptedDataError as error:
-            damages.append(str(error))
-            is_whole = False
-    if is_whole and count != opened.header.record_count:
+            return str(error)
+        counts.append(facts.records)
+        return ""
+
+    damages = list(verify_chunk(image, source=source, examine=examine).damages)
+    if len(counts) == len(index.entries) and sum(counts) != opened.header.record_count:
         damages.append(
-            f"header counts other records source={source} header={opened.header.record_count} found={count}"
+            f"header counts other records source={source} header={opened.header.record_count}"
+            f" found={sum(counts)}"
         )
-    return list(dict.fromkeys(damages))
+    return damages
+
+
+def _require_place(facts: BlockFacts, entry: BlockEntry, end_offset: int, source: str) -> None:
+    """Raises CorruptedDataError if records, index entry and neighbours contradict one another."""
+    require_agreement(facts, entry, source=source)
+    if not entry.first_offset <= facts.first_offset <= facts.last_offset < end_offset:
+        raise CorruptedDataError(f"records lie outside of their block source={source}")

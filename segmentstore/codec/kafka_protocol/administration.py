@@ -9,6 +9,10 @@ from segmentstore.codec.kafka_protocol.structure import Structure, Versions
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 
+TOPIC_ID_CONFIG: Final = "segmentstore.topic.id"
+"""A configuration of each topic that is told only where it is asked for by its name: the topic's id, 32 hex digits.
+The requests of this protocol that have it otherwise are of versions that are not spoken here."""
+
 TOPIC_SOURCE: Final = 1
 """Of a configuration's value: it was set for the topic."""
 STATIC_BROKER_SOURCE: Final = 4

@@ -229,18 +229,12 @@ class ExportJob:
 
     def _export(self, plan: "_Plan", batch: PlannedBatch) -> BatchSummary:
         started = time.perf_counter()
-        observed = Observation("export")
-        frame = self._read(plan.stream, batch).observe(
-            observed, sql.count(sql.lit(1)).alias("rows")
-        )
-        dated = frame.withColumn("date", sql.to_date("timestamp"))
-        dated.write.mode("overwrite").partitionBy("date").option(
-            "compression", self._settings.compression
-        ).parquet(self._ledger.staging_url())
         ends = ends_behind(batch, ends=self._ledger.ends, starts=plan.starts)
-        written = self._ledger.commit(
+        written = export_frame(
+            self._read(plan.stream, batch),
+            ledger=self._ledger,
+            compression=self._settings.compression,
             ranges=batch.ranges,
-            rows=int(observed.get["rows"]),
             ends=ends,
             finished=sorted(plan.finished | finished_at(ends, plan.stream)),
         )
@@ -269,10 +263,14 @@ class ExportJob:
             .option("endingOffsets", Position(ends).to_json())
             .load()
         )
-        if self._settings.text:
-            for column in ("key", "value"):
-                frame = frame.withColumn(column, sql.col(column).cast("string"))
-        return frame
+        return as_text(frame) if self._settings.text else frame
+
+
+def as_text(frame: DataFrame) -> DataFrame:
+    """Keys and values as text."""
+    for column in ("key", "value"):
+        frame = frame.withColumn(column, sql.col(column).cast("string"))
+    return frame
 
 
 def starts_of(
@@ -533,6 +531,27 @@ class ExportCommitLog:
 
     def _staging_place(self, number: int) -> str:
         return f"{_STAGING}/{number:06d}-{self._run}"
+
+
+def export_frame(
+    frame: DataFrame,
+    *,
+    ledger: ExportCommitLog,
+    compression: str,
+    ranges: Sequence[ExportedRange],
+    ends: Mapping[int, int],
+    finished: Sequence[int] = (),
+) -> ExportBatch:
+    """Write the rows of one batch by day, and commit it. Raises as ExportCommitLog.commit, and what Spark raises."""
+    observed = Observation("export")
+    counted = frame.observe(observed, sql.count(sql.lit(1)).alias("rows"))
+    dated = counted.withColumn("date", sql.to_date("timestamp"))
+    dated.write.mode("overwrite").partitionBy("date").option("compression", compression).parquet(
+        ledger.staging_url()
+    )
+    return ledger.commit(
+        ranges=ranges, rows=int(observed.get["rows"]), ends=ends, finished=finished
+    )
 
 
 def _manifest_place(number: int) -> str:

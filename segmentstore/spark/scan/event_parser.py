@@ -149,9 +149,7 @@ def headers_of(
         if len(records) != 1:
             raise CorruptedDataError(f"event holds {len(records)} records segment={segment!r}")
         # An event's record has no nulls: the form of its bytes has no word for one.
-        rows[row] = [
-            (name.decode(errors="replace"), value or b"") for name, value in records[0].headers
-        ]
+        rows[row] = [(name, value or b"") for name, value in records[0].headers]
     return rows
 
 

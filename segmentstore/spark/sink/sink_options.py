@@ -46,7 +46,7 @@ WRITE_OPTIONS: Final = (
 )
 """Every option of a write, as users write it."""
 
-_OPTIONS_OF_SPARK = ("checkpointlocation", "path", "queryname")
+OPTIONS_OF_SPARK: Final = ("checkpointlocation", "path", "queryname")
 _CREATION_OPTIONS = (
     "segments",
     "scaling",
@@ -114,7 +114,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     words = {
         name.lower(): value.strip()
         for name, value in given.items()
-        if name.lower() not in _OPTIONS_OF_SPARK
+        if name.lower() not in OPTIONS_OF_SPARK
     }
     known = [name.lower() for name in WRITE_OPTIONS]
     strangers = sorted(name for name in words if name not in known)
@@ -126,7 +126,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     if not words.get("controller"):
         raise InvalidRequestError("a write needs the service: controller=tcp://HOST:PORT")
     content = word_value(words, "content", SinkContent, SinkContent.AUTO)
-    app_id, version = _version(words)
+    app_id, version = transaction_version(words)
     return SinkOptions(
         controller=words["controller"],
         tls_authority=read_authority(words.get("tlsauthority", "")),
@@ -137,7 +137,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         routing_key_column=words.get("routingkeycolumn") or "key",
         transaction_app_id=app_id,
         transaction_version=version,
-        staging_lease_seconds=_lease(words),
+        staging_lease_seconds=staging_lease_seconds(words),
         create_if_missing=_creation(words),
         stream_config=_stream_config(words, content),
     )
@@ -150,7 +150,8 @@ def _stream_of(words: Mapping[str, str]) -> tuple[str, str]:
     return scope, stream
 
 
-def _version(words: Mapping[str, str]) -> tuple[str, int]:
+def transaction_version(words: Mapping[str, str]) -> tuple[str, int]:
+    """txnAppId and txnVersion; an empty text and 0 without them. Raises InvalidRequestError."""
     app_id = words.get("txnappid", "")
     version = count_value(words, "txnVersion", least=0)
     if bool(app_id) != (version is not None):
@@ -162,7 +163,8 @@ def _version(words: Mapping[str, str]) -> tuple[str, int]:
     return app_id, version or 0
 
 
-def _lease(words: Mapping[str, str]) -> float:
+def staging_lease_seconds(words: Mapping[str, str]) -> float:
+    """stagingLease. Raises InvalidRequestError."""
     lease = seconds_value(words, "stagingLease")
     if lease is None:
         return _LEASE_SECONDS

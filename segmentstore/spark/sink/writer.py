@@ -158,11 +158,9 @@ class SegmentStoreStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One attempt of one task of a micro-batch."""
-        context = TaskContext.get()
-        query_id = context.getLocalProperty(_QUERY_ID_PROPERTY) if context is not None else None
-        if not query_id:
-            raise InvalidRequestError("a task of a streaming write does not know its query's id")
-        return stage_rows(self._plan, iterator, wall_clock=SystemWallClock(), query_id=query_id)
+        return stage_rows(
+            self._plan, iterator, wall_clock=SystemWallClock(), query_id=query_id_of_task()
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """All tasks of the micro-batch have written."""
@@ -181,6 +179,17 @@ class SegmentStoreStreamWriter(DataSourceStreamArrowWriter):
     ) -> None:
         """The micro-batch has failed, maybe behind its commit: what was committed stays."""
         abort_stages(self._plan, messages)
+
+
+def query_id_of_task() -> str:
+    """Of the streaming query that the task of this process belongs to. Raises InvalidRequestError."""
+    context = TaskContext.get()
+    query_id: str | None = None
+    if context is not None:
+        query_id = context.getLocalProperty(_QUERY_ID_PROPERTY)
+    if not query_id:
+        raise InvalidRequestError("a task of a streaming write does not know its query's id")
+    return query_id
 
 
 def make_plan(options: SinkOptions) -> SinkPlan:
@@ -270,7 +279,7 @@ async def _stage_rows(
                     rows += len(batch)
                     batch = await loop.run_in_executor(executor, next, batches, None)
         except BaseException:
-            await _abort_stage_quietly(staged, stage.id)
+            await abort_quietly(staged, stage.id)
             raise
         return StagedCommitMessage(stage.id, rows, size_bytes, query_id)
 
@@ -360,10 +369,11 @@ async def _abort_stages(plan: SinkPlan, stages: Sequence[str]) -> None:
         staged = store.stream(plan.stream).staged()
         for start in range(0, len(stages), _ABORTS_AT_ONCE):
             some = stages[start : start + _ABORTS_AT_ONCE]
-            await asyncio.gather(*(_abort_stage_quietly(staged, each) for each in some))
+            await asyncio.gather(*(abort_quietly(staged, each) for each in some))
 
 
-async def _abort_stage_quietly(staged: StagedTransactions, stage_id: str) -> None:
+async def abort_quietly(staged: StagedTransactions, stage_id: str) -> None:
+    """Throw a stage away; what fails is left to its lease."""
     try:
         await staged.abort(stage_id)
     except SegmentStoreError:

@@ -35,6 +35,7 @@ from google.protobuf.message import DecodeError, Message
 from segmentstore.codec.record_batch import (
     BatchError,
     Record,
+    decode_batches,
     encode_batch,
     parse_header,
 )
@@ -43,7 +44,7 @@ from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.cancellation import retrieve_exception
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.grpc_listening import listening_server
-from segmentstore.topics.consume import next_offset_of, records_from, wait_behind
+from segmentstore.topics.consume import next_offset_of, wait_behind
 from segmentstore.topics.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -472,7 +473,7 @@ def _fetched(
         response.next_offset = next_offset_of(content, offset)
         response.batches = content
         return response
-    records, response.next_offset = records_from(content, offset)
+    records, response.next_offset = decode_batches(content, offset)
     response.records.SetInParent()
     for record in records:
         shown = response.records.records.add(timestamp_ms=record.timestamp_ms, offset=record.offset)

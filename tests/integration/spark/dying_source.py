@@ -12,13 +12,25 @@ from typing import TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, InputPartition, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from segmentstore.spark.data_source import SegmentStoreDataSource
 from segmentstore.spark.options import parse_options
 from segmentstore.spark.scan.batch_reader import BatchReader
 from segmentstore.spark.sink.writer import make_batch_writer
+from segmentstore.spark.topics.topic_batch_reader import TopicBatchReader
+from segmentstore.spark.topics.topic_options import (
+    names_topics,
+    parse_topic_options,
+    writes_topics,
+)
+from segmentstore.spark.topics.topic_writer import make_topic_batch_writer
 
 T = TypeVar("T")
 
@@ -46,14 +58,22 @@ class DyingReader(BatchReader):
         return dying(super().read(partition), "read")
 
 
+class DyingTopicReader(TopicBatchReader):
+    """The same of topics."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return dying(super().read(partition), "read-topic")
+
+
 class DyingWriter(DataSourceArrowWriter):
     """Stages some batches and dies."""
 
-    def __init__(self, writer: DataSourceArrowWriter) -> None:
+    def __init__(self, writer: DataSourceArrowWriter, what: str) -> None:
         self._writer = writer
+        self._what = what
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._writer.write(dying(iterator, "write"))
+        return self._writer.write(dying(iterator, self._what))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._writer.commit(messages)
@@ -69,11 +89,16 @@ class DyingSource(SegmentStoreDataSource):
     def name(cls) -> str:
         return "segmentstore-dying"
 
-    def reader(self, schema: StructType) -> DyingReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
+        if names_topics(self.options):
+            return DyingTopicReader(parse_topic_options(self.options))
         return DyingReader(parse_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DyingWriter:
-        return DyingWriter(make_batch_writer(self.options, schema, overwrite))
+        if writes_topics(self.options):
+            writer: DataSourceArrowWriter = make_topic_batch_writer(self.options, schema, overwrite)
+            return DyingWriter(writer, "write-topic")
+        return DyingWriter(make_batch_writer(self.options, schema, overwrite), "write")
 
 
 def dying_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,6 +1,7 @@
-"""A Spark that gives each task four attempts, of which the first one dies: reads with both readers, and writes.
+"""A Spark that gives each task four attempts, of which the first one dies: reads with both readers, and writes;
+a stream and a topic.
 
-    python -m tests.integration.spark.retried_tasks TIER2 CONTROLLER FROM TO JAR
+    python -m tests.integration.spark.retried_tasks TIER2 CONTROLLER FROM TO JAR KAFKA TOPIC
 
 It is a program of its own because the attempts are a matter of the master, and there is one Spark for each process.
 Prints, as JSON, the SHA-256 of each value that each reader gave.
@@ -18,7 +19,9 @@ from tests.integration.spark.dying_source import DyingSource, dying_rows
 ATTEMPTS = 4
 
 
-def main(tier2: str, controller: str, source: str, target: str, jar: str) -> None:
+def main(
+    tier2: str, controller: str, source: str, target: str, jar: str, kafka: str, topic: str
+) -> None:
     spark = (
         SparkSession.builder.master(f"local[2,{ATTEMPTS}]")
         .config("spark.driver.host", "127.0.0.1")
@@ -48,6 +51,13 @@ def main(tier2: str, controller: str, source: str, target: str, jar: str) -> Non
     rows.write.format("segmentstore-dying").mode("append").options(
         controller=controller, stream=target
     ).save()
+    rows.write.format("segmentstore-dying").mode("append").options(
+        controller=controller, kafka=kafka, topic=topic
+    ).save()
+    records = spark.read.format("segmentstore-dying").options(kafka=kafka, topic=topic).load()
+    found["topic"] = [
+        hashlib.sha256(row["value"]).hexdigest() for row in records.select("*").collect()
+    ]
     spark.stop()
     sys.stdout.write(json.dumps(found))
 

@@ -14,13 +14,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from segmentstore.client import ScalingPolicy, Store, StreamConfig
+from segmentstore.codec.record_fields import Record
 from segmentstore.spark.jvm.jar_build import jvm_jar
 from segmentstore.spark.options import RECORD_TAG
 from tests.integration.spark.test_batch_reads import STREAM, Input, place_of
 from tests.spark.live_store import LiveStore, live_store
 from tests.tier2.object_stores.s3.conftest import bucket, credentials, moto_url
 from tests.tier2.object_stores.s3.real_server import gateway_url
-from tier2.format.records import Record, encode_records
+from tier2.format.records import encode_records
 
 __all__ = ["bucket", "credentials", "gateway_url", "moto_url"]
 
@@ -141,9 +142,7 @@ def test_files_that_are_not_to_be_mapped_are_read(spark: SparkSession, tmp_path:
 def records() -> Iterator[bytes]:
     random = Random(11)
     for number in range(500):
-        headers = tuple(
-            (f"name-{each}".encode(), random.randbytes(each * 3)) for each in range(number % 4)
-        )
+        headers = tuple((f"name-{each}", random.randbytes(each * 3)) for each in range(number % 4))
         record = Record(
             offset=0,
             timestamp_ms=1_700_000_000_000 + number * 1000 if number % 7 else -number,

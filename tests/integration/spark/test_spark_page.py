@@ -5,6 +5,7 @@ behind one is what it prints, if it prints something; numbers and lengths of bla
 before the page reads what Tier 2 alone has.
 """
 
+import asyncio
 import io
 import re
 from contextlib import redirect_stdout
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.live_store import LiveStore, live_store
+from segmentstore.client.topics import connected_topics
+from tests.spark.live_store import OPTIONS, LiveStore, live_store
 from tests.test_pages import ROOT, pattern_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -23,6 +25,12 @@ _BLOCK = re.compile(
     r"^```(?P<kind>python|sql)\n(?P<code>.*?)^```\n(?:\n(?P<printed>(?:    [^\n]*\n)+))?",
     re.MULTILINE | re.DOTALL,
 )
+
+
+async def make_topics(address: str, *names: str) -> None:
+    async with connected_topics(address) as topics:
+        for name in names:
+            await topics.create(name, partitions=2)
 
 
 def run_python(code: str, names: dict[str, object]) -> str:
@@ -48,10 +56,12 @@ def on_this_machine(code: str, live: LiveStore, directory: Path) -> str:
     """The page's places, replaced by those of the test."""
     places = {
         "tcp://127.0.0.1:9090": live.controller,
+        "127.0.0.1:9092": live.kafka,
         "s3://lake/store": live.tier2,
         '"data"': f'"{live.tier2}"',
         "'data'": f"'{live.tier2}'",
         '"checkpoint"': f'"{directory / "checkpoint"}"',
+        '"checkpoint-of-logs"': f'"{directory / "checkpoint-of-logs"}"',
     }
     for printed, own in places.items():
         code = code.replace(printed, own)
@@ -63,7 +73,8 @@ def test_the_page_shows_what_its_blocks_do(spark: SparkSession, tmp_path: Path) 
     assert {block["kind"] for block in blocks} == {"python", "sql"}
     names: dict[str, object] = {"spark": spark}
     compared = 0
-    with live_store(tmp_path) as live:
+    with live_store(tmp_path, options=[*OPTIONS, "--kafka=127.0.0.1:0"]) as live:
+        asyncio.run(make_topics(live.kafka, "logs", "logs-copy"))
         for block in blocks:
             if "segmentstore-jvm" in block["code"]:
                 live.flush_stream("plant/readings", [0, 1])
@@ -92,3 +103,6 @@ def test_the_page_shows_what_its_blocks_do(spark: SparkSession, tmp_path: Path) 
             .load()
         )
         assert copied.count() == 1000
+        for topic in ("logs", "logs-copy"):
+            records = spark.read.format("segmentstore").option("kafka", live.kafka)
+            assert records.option("topic", topic).load().select("value").distinct().count() == 1000

@@ -13,7 +13,9 @@ import pytest
 from segmentstore.client import Store
 from segmentstore.spark.jvm.jar_build import jvm_jar
 from tests.integration.spark.dying_source import MARKS
-from tests.integration.spark.live_streams import live_streams
+from tests.integration.spark.live_streams import LiveStreams
+from tests.integration.spark.topic_process import topic_process
+from tests.spark.live_store import LiveStore
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -27,7 +29,8 @@ def test_rows_are_read_and_written_once_when_the_processes_of_tasks_are_killed(
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
-    with live_streams(tmp_path) as live:
+    with topic_process(tmp_path) as process:
+        live = LiveStreams(LiveStore(process.server, process.tier2))
         live.create("plant/from", segments=2)
         live.create("plant/to", segments=3)
 
@@ -38,7 +41,9 @@ def test_rows_are_read_and_written_once_when_the_processes_of_tasks_are_killed(
 
         live.run(fill)
         live.flush()
+        process.create("to", 2)
         words = [live.place, live.controller, "plant/from", "plant/to", str(jvm_jar())]
+        words += [process.kafka, "to"]
         done = subprocess.run(
             [sys.executable, "-m", "tests.integration.spark.retried_tasks", *words],
             cwd=ROOT,
@@ -59,7 +64,10 @@ def test_rows_are_read_and_written_once_when_the_processes_of_tasks_are_killed(
         assert Counter(found["python"]) == expected
         assert Counter(found["java"]) == expected
         assert Counter(live.read("plant/to")) == Counter(EVENTS)
+        assert Counter(found["topic"]) == expected
+        stored = [each.value for some in process.consume("to").values() for each in some]
+        assert Counter(stored) == Counter(EVENTS)
     begun = {each.name for each in marks.iterdir()}
-    for what in ("read", "map", "write"):
+    for what in ("read", "map", "write", "read-topic", "write-topic"):
         assert f"{what}-0-0" in begun, begun
         assert f"{what}-0-1" in begun, begun

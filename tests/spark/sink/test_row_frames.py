@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from segmentstore.client.event import EventParser
 from segmentstore.client.stream_segments import KeySpace, SegmentRange
+from segmentstore.codec.record_fields import Record
 from segmentstore.codec.routing_hash import event_position
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.schema import arrow_schema
@@ -21,7 +22,7 @@ from segmentstore.spark.sink.event_encoder import (
     check_columns,
     rows_of,
 )
-from tier2.format.records import Record, decode_records, encode_records
+from tier2.format.records import decode_records, encode_records
 
 NOW_MS = 1_700_000_000_123
 RANGES = [SegmentRange(7, 0.0, 0.25), SegmentRange(5, 0.25, 0.5), SegmentRange(9, 0.5, 1.0)]
@@ -119,7 +120,7 @@ def test_a_record_has_the_bytes_that_the_codec_writes(
             timestamp_ms=NOW_MS if moment is None else moment,
             key=key or b"",
             value=value,
-            headers=tuple((name.encode(), each) for name, each in row_headers or ()),
+            headers=tuple((name, each) for name, each in row_headers or ()),
         )
         assert event == encode_records([record])
         assert list(decode_records(event)) == [record]

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from segmentstore.codec.record_fields import Record
 from tests.tier2.format.chunk_reading import identity_of, image_of, read_index, read_range
 from tier2.format.chunk_decoder import ChunkIdentity, verify_chunk
 from tier2.format.chunk_encoder import EncodedChunk, encode_chunk
 from tier2.format.chunk_format import ChunkFlag, Compression, EventInformation, parse_header
-from tier2.format.records import Record, decode_records, encode_records
+from tier2.format.records import decode_records, encode_records
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -24,7 +25,7 @@ EVENTS = (
     EventInformation(0, 43, 1_794_999_999_000, 1_795_000_000_900),
 )
 RECORDS = (
-    Record(1000, 1_795_000_000_000, b"user-1", b'{"clicks":1}', ((b"trace", b"abc"),)),
+    Record(1000, 1_795_000_000_000, b"user-1", b'{"clicks":1}', (("trace", b"abc"),)),
     Record(1001, 1_795_000_000_005, b"user-2", b'{"clicks":2}'),
     Record(1005, 1_795_000_000_003, b"", b""),
 )

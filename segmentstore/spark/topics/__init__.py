@@ -1,0 +1,1 @@
+"""Topics for Spark: their records as rows, and rows as their records."""

@@ -1,0 +1,289 @@
+"""Reads a range of a partition on an executor: files and batches from Tier 2, the rest from the service.
+
+Each round looks up anew where the offset that comes next lies:
+
+    below the cold end as published   the registered file
+    below the published end           the batches in the segment's chunks
+    behind                            the service, if it may be asked
+
+Invariants:
+
+- A range that moved while a task runs (batches became a file, a file was replaced) is found where it lies now: what
+  vanished is looked up in the newest manifest, in a bounded number of rounds without progress.
+- Every offset of the range is passed once, in order; offsets without a record (compaction) are passed over.
+- What is not there any more is a DataLossError, or with fail_on_data_loss false a warning and the next record.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from segmentstore.contracts.errors import (
+    ObjectNotFoundError,
+    SegmentTruncatedError,
+    StorageError,
+)
+from segmentstore.spark.python_worker import InlineExecutor, LoopRunner, freeze_imports
+from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.tier2_access import (
+    OPEN_ATTEMPTS,
+    OPEN_PAUSE_SECONDS,
+    Tier2Location,
+    open_tier2_reader,
+)
+from segmentstore.spark.topics.published_partition import PartitionFacts, PublishedPartition
+from segmentstore.spark.topics.record_rows import (
+    RecordRun,
+    RowBuilder,
+    run_of_block,
+    runs_of_batches,
+)
+from segmentstore.spark.topics.topic_options import TopicReadOptions
+from segmentstore.spark.topics.topic_ranges import TopicRange
+
+if TYPE_CHECKING:
+    from segmentstore.spark.topics.topic_service import TopicService
+
+_LOG = logging.getLogger(__name__)
+_FETCH_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReadSettings:
+    """What an executor needs beside its range. Plain values."""
+
+    place: Tier2Location | None
+    """None: everything comes from the service."""
+    service: str
+    """Empty: the service is not asked."""
+    columns: tuple[str, ...]
+    fail_on_data_loss: bool = True
+
+
+def topic_read_settings(options: TopicReadOptions) -> TopicReadSettings:
+    """What the options of a read mean for its tasks."""
+    return TopicReadSettings(
+        place=options.place,
+        service=options.service,
+        columns=options.columns,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+
+
+def read_topic_range(part: TopicRange, settings: TopicReadSettings) -> Iterator[pa.RecordBatch]:
+    """The rows of one range. Raises DataLossError, StorageError, ClientError."""
+    # A task reads one piece after the other: threads would only hand them to and fro.
+    with LoopRunner(executor=InlineExecutor()) as runner:
+        yield from runner.iterate(_read(part, settings, runner.executor))
+    # Last, when all that a range needs is imported.
+    freeze_imports()
+
+
+async def _read(
+    part: TopicRange, settings: TopicReadSettings, executor: Executor
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    async with AsyncExitStack() as opened:
+        published: PublishedPartition | None = None
+        if settings.place is not None:
+            view = await opened.enter_async_context(
+                open_tier2_reader(settings.place, executor=executor)
+            )
+            published = PublishedPartition(
+                view,
+                topic=part.topic,
+                partition=part.index,
+                segment_name=part.segment_name,
+                executor=executor,
+            )
+        service = None
+        if settings.service:
+            # Only queries that ask the service need its client library.
+            from segmentstore.spark.topics.topic_service import TopicService
+
+            service = await opened.enter_async_context(TopicService(settings.service))
+        reader = PartitionReader(part, settings=settings, published=published, service=service)
+        async with aclosing(reader.batches()) as batches:
+            async for batch in batches:
+                yield batch
+
+
+class PartitionReader:
+    """One range, from what is open already."""
+
+    def __init__(
+        self,
+        part: TopicRange,
+        *,
+        settings: TopicReadSettings,
+        published: PublishedPartition | None,
+        service: "TopicService | None",
+    ) -> None:
+        self._part = part
+        self._settings = settings
+        self._published = published
+        self._service = service
+        self._rows = RowBuilder(topic=part.topic, partition=part.index, columns=settings.columns)
+        self._offset = part.start
+        """Every offset of the range below it was passed."""
+        self._facts: PartitionFacts | None = None
+        self._missing: str | None = None
+        """What vanished in the last round."""
+
+    async def batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
+        """The rows. Hold it in `aclosing`. Raises as read_topic_range()."""
+        rounds = 0
+        while self._offset < self._part.end:
+            begun_at = self._offset
+            async with aclosing(self._round(is_late=rounds > 0)) as pieces:
+                async for runs in pieces:
+                    batch = self._rows.batch(runs)
+                    if batch.num_rows:
+                        yield batch
+            rounds = 0 if self._offset > begun_at else rounds + 1
+            if rounds == OPEN_ATTEMPTS:
+                self._give_up()
+            elif rounds and self._published is not None:
+                if rounds > 1:
+                    # The plan saw more than this process does: volumes are seen up to a second late.
+                    await asyncio.sleep(OPEN_PAUSE_SECONDS)
+                await self._published.refresh()
+
+    async def _round(self, *, is_late: bool) -> AsyncGenerator[list[RecordRun], None]:
+        """From one place, until that ends or has moved away."""
+        if self._published is not None:
+            try:
+                self._facts = facts = await self._published.look()
+                if facts is not None and self._offset < facts.end:
+                    if self._offset < facts.log_start:
+                        self._skip_to(facts.log_start, facts)
+                        return
+                    is_cold = self._offset < facts.cold_end
+                    found = self._of_file(facts) if is_cold else self._of_chunks(facts)
+                    async with aclosing(found) as pieces:
+                        async for piece in pieces:
+                            yield piece
+                    if not is_late or self._service is None:
+                        return
+            except (ObjectNotFoundError, SegmentTruncatedError) as error:
+                self._missing = str(error)
+                if not is_late or self._service is None:
+                    return
+        if self._service is not None and self._offset < self._part.end:
+            async with aclosing(self._of_service(self._service)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    async def _of_file(self, facts: PartitionFacts) -> AsyncGenerator[list[RecordRun], None]:
+        assert self._published is not None, "a file without Tier 2"
+        part = self._part
+        file = await self._published.file_at(facts, self._offset)
+        if file is None:
+            self._missing = f"no file of an offset below the cold end offset={self._offset}"
+            return
+        end = min(part.end, file.end_offset)
+        blocks = self._published.blocks(
+            file,
+            self._offset,
+            end,
+            lowest_time_ms=part.lowest_time_ms,
+            highest_time_ms=part.highest_time_ms,
+        )
+        async with aclosing(blocks) as groups:
+            async for group in groups:
+                start = self._offset
+                self._offset = min(end, group[-1].end_offset)
+                yield [
+                    run_of_block(
+                        block.content,
+                        start=start,
+                        end=end,
+                        timestamp_type=block.timestamp_type,
+                        source=part.name,
+                    )
+                    for block in group
+                ]
+        self._offset = end
+
+    async def _of_chunks(self, facts: PartitionFacts) -> AsyncGenerator[list[RecordRun], None]:
+        assert self._published is not None, "chunks without Tier 2"
+        offset = self._offset
+        end = min(self._part.end, facts.end)
+        place = await self._published.place_of(facts, lambda each: each.offset <= offset)
+        batches = self._published.batches(facts, place, offset=offset, end=end)
+        async with aclosing(batches) as pieces:
+            async for content in pieces:
+                yield self._pass(content, end)
+        self._offset = end
+
+    async def _of_service(self, service: "TopicService") -> AsyncGenerator[list[RecordRun], None]:
+        part = self._part
+        while self._offset < part.end:
+            fetched = await service.fetch(
+                part.topic, part.index, offset=self._offset, bytes_max=_FETCH_BYTES
+            )
+            if fetched is None:
+                await self._skip_to_served(service)
+                continue
+            if not fetched.content:
+                self._lose(head=self._offset, tail=fetched.end)
+                self._offset = part.end
+                return
+            yield self._pass(fetched.content, part.end)
+
+    def _pass(self, content: bytes, end: int) -> list[RecordRun]:
+        """The records of whole batches; reading goes on behind them."""
+        start = self._offset
+        runs, behind = runs_of_batches(
+            content,
+            start=start,
+            end=end,
+            lowest_time_ms=self._part.lowest_time_ms,
+            source=self._part.name,
+        )
+        self._offset = min(end, max(start, behind))
+        return runs
+
+    async def _skip_to_served(self, service: "TopicService") -> None:
+        """The service says that there is no such offset: it begins, or ends, elsewhere."""
+        part = self._part
+        described = await service.described(part.topic)
+        for each in described.offsets:
+            if each.partition == part.index and each.first > self._offset:
+                self._lose(head=each.first, tail=each.end)
+                self._offset = min(part.end, each.first)
+                return
+            if each.partition == part.index and self._offset <= each.end:
+                # It moved while it was asked: the next fetch knows.
+                return
+        self._lose(head=0, tail=0)
+        self._offset = part.end
+
+    def _skip_to(self, head: int, facts: PartitionFacts) -> None:
+        self._lose(head=head, tail=facts.end)
+        self._offset = min(self._part.end, head)
+
+    def _give_up(self) -> None:
+        """Rounds without progress. Raises StorageError, DataLossError."""
+        facts = self._facts
+        if self._missing is not None:
+            raise StorageError(
+                f"records were looked up anew and not found in any round {self._part.name}"
+                f" offset={self._offset}: {self._missing}"
+            )
+        self._lose(
+            head=0 if facts is None else facts.log_start, tail=0 if facts is None else facts.end
+        )
+        self._offset = self._part.end
+
+    def _lose(self, *, head: int, tail: int) -> None:
+        part = self._part
+        loss = DataLossError(part.name, start=part.start, end=part.end, head=head, tail=tail)
+        if self._settings.fail_on_data_loss:
+            raise loss
+        _LOG.warning("going on without what is lost: %s", loss)

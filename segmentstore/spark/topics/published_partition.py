@@ -1,0 +1,434 @@
+"""One partition of a topic as Tier 2 shows it: files of records up to a place, batches in chunks from there on.
+
+    attributes of the partition's segment -> PartitionFacts -> the file, or the position in the segment, of an offset
+
+The attributes are those of segmentstore/codec/topic_files.py, segmentstore/topics/partition.py and
+segmentstore/topics/batch_positions.py.
+
+Invariants:
+
+- Nothing is listed. What is told is as of one published manifest; refresh() looks at a newer one.
+- A file is read by ranges: its index, and of its blocks those that are wanted. A block whose checksum does not match is
+  fetched once more before that is an error.
+- Batches are given whole, in order, from the one that contains the offset on.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from segmentstore.codec.record_batch import (
+    BATCH_HEADER_BYTES,
+    BatchError,
+    TimestampType,
+    parse_header,
+)
+from segmentstore.codec.topic_files import (
+    COLD_END,
+    FIRST_FILE,
+    LAST_FILE,
+    RegisteredFile,
+    decode_file,
+    file_key,
+)
+from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.contracts.identifiers import (
+    EVENT_COUNT,
+    AttributeKey,
+    AttributeValue,
+    BufferView,
+    SegmentId,
+)
+from segmentstore.contracts.storage import SegmentRecord
+from segmentstore.spark.scan.block_reader import BlockReader
+from segmentstore.spark.tier2_access import Tier2Reader
+from segmentstore.spark.topics.record_rows import run_of_block, runs_of_batches
+from segmentstore.topics.batch_positions import NO_TIME, Mark, Place, decode_mark, mark_key
+from segmentstore.topics.partition import LAST_MARK, LOG_START
+from tier2.format.block import decode_block
+from tier2.format.chunk_decoder import tail_range
+from tier2.format.chunk_format import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    ChunkFlag,
+    ChunkIndex,
+    parse_footer,
+    parse_index,
+)
+from tier2.format.chunk_format import parse_header as parse_file_header
+from tier2.store_reader import ContainerReader
+
+_GROUP_BYTES: Final = 4 << 20
+"""Stored bytes of blocks that one request brings."""
+_PAGE_KEYS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """What is published of a partition."""
+
+    segment_id: SegmentId
+    log_start: int
+    """The lowest offset that may be read."""
+    cold_end: int
+    """Below it records lie in files; the log start, or less, if there are none."""
+    end: int
+    """Behind the last published record."""
+    first_file: int
+    last_file: int
+    last_mark: int
+    start_position: int
+    """Of the first published batch in the segment."""
+    end_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileBlock:
+    """One block of a record file."""
+
+    content: BufferView
+    first_offset: int
+    end_offset: int
+    timestamp_type: TimestampType
+
+
+class PublishedPartition:
+    """Of one store; nothing is held open but the reader it is given."""
+
+    def __init__(
+        self,
+        view: Tier2Reader,
+        *,
+        topic: str,
+        partition: int,
+        segment_name: str,
+        executor: Executor | None,
+    ) -> None:
+        self._view = view
+        self._topic = topic
+        self._partition = partition
+        self._segment_name = segment_name
+        self._executor = executor
+        self._container: ContainerReader | None = None
+
+    async def refresh(self) -> None:
+        """Look at the newest manifest from now on. Raises StorageError."""
+        if self._container is not None:
+            await self._container.refresh()
+        else:
+            await self._view.refresh()
+
+    async def look(self) -> PartitionFacts | None:
+        """None if nothing of it was published. Raises StorageError."""
+        container = await self._view.container(self._view.container_id(self._segment_name))
+        record = None if container is None else await container.find(self._segment_name)
+        if container is None or record is None:
+            return None
+        self._container = container
+        log_start = _number(record, LOG_START)
+        return PartitionFacts(
+            segment_id=record.segment_id,
+            log_start=log_start,
+            cold_end=_number(record, COLD_END),
+            end=_number(record, EVENT_COUNT),
+            first_file=_number(record, FIRST_FILE),
+            last_file=_number(record, LAST_FILE),
+            last_mark=_number(record, LAST_MARK),
+            start_position=record.start_offset,
+            end_position=record.length,
+        )
+
+    # --- files -----------------------------------------------------------------------------------
+
+    async def file_at(self, facts: PartitionFacts, offset: int) -> RegisteredFile | None:
+        """The file that answers for an offset below `cold_end`; None if it was unregistered meanwhile."""
+        number = await self._first_file(facts, lambda file: file.end_offset > offset)
+        file = await self._file(facts, number) if number <= facts.last_file else None
+        return file if file is not None and file.first_offset <= offset else None
+
+    async def files(
+        self, facts: PartitionFacts, fits: Callable[[RegisteredFile], bool]
+    ) -> AsyncGenerator[RegisteredFile, None]:
+        """From the first that fits on; what fits once fits for all that follow. Hold it in `aclosing`."""
+        number = await self._first_file(facts, fits)
+        following: AttributeKey | None = file_key(number)
+        behind = file_key(facts.last_file + 1)
+        while number <= facts.last_file and following is not None:
+            page = await self._opened().scan_attributes(
+                facts.segment_id, start=following, end=behind, count=_PAGE_KEYS
+            )
+            for _, value in page.values:
+                yield decode_file(value)
+            following = page.following
+
+    async def _first_file(
+        self, facts: PartitionFacts, fits: Callable[[RegisteredFile], bool]
+    ) -> int:
+        """Its number; one behind the last if none fits. O(log files) look-ups."""
+        low, high = max(1, facts.first_file), facts.last_file + 1
+        while low < high:
+            middle = (low + high) // 2
+            file = await self._file(facts, middle)
+            # Files are unregistered from the front: one that is not there lies before those that are.
+            if file is None or not fits(file):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def _file(self, facts: PartitionFacts, number: int) -> RegisteredFile | None:
+        value = await self._attribute(facts, file_key(number))
+        return None if value is None else decode_file(value)
+
+    async def blocks(
+        self,
+        file: RegisteredFile,
+        start: int,
+        end: int,
+        *,
+        lowest_time_ms: int | None = None,
+        highest_time_ms: int | None = None,
+    ) -> AsyncGenerator[list[FileBlock], None]:
+        """The blocks that hold offsets of [start, end), those wholly outside of the times left out; as they come
+        together. Hold it in `aclosing`. Raises ObjectNotFoundError, CorruptedDataError."""
+        key = file.name(self._topic, self._partition).key
+        flags = parse_file_header(
+            await self._view.store.get_range(key, 0, HEADER_BYTES), source=key
+        ).flags
+        times = (
+            TimestampType.LOG_APPEND_TIME
+            if flags & ChunkFlag.LOG_APPEND_TIME
+            else TimestampType.CREATE_TIME
+        )
+        index = await self._index(file, key)
+        group: list[int] = []
+        size = 0
+        for number, entry in enumerate(index.entries):
+            if index.block_end_offset(number) <= start or entry.first_offset >= end:
+                continue
+            events = entry.events
+            if events is not None and (
+                (lowest_time_ms is not None and events.highest_time_ms < lowest_time_ms)
+                or (highest_time_ms is not None and events.lowest_time_ms > highest_time_ms)
+            ):
+                continue
+            if group and (group[-1] + 1 != number or size + entry.stored_length > _GROUP_BYTES):
+                yield await self._fetch(index, group, key, times)
+                group, size = [], 0
+            group.append(number)
+            size += entry.stored_length
+        if group:
+            yield await self._fetch(index, group, key, times)
+
+    async def _index(self, file: RegisteredFile, key: str) -> ChunkIndex:
+        """Raises ObjectNotFoundError, CorruptedDataError after one more attempt."""
+        for attempt in range(2):
+            wanted = tail_range(file.size)
+            tail = await self._view.store.get_range(key, wanted.start, wanted.length)
+            try:
+                footer = parse_footer(tail, source=key)
+                if footer.index_position < wanted.start:
+                    length = file.size - footer.index_position
+                    tail = await self._view.store.get_range(key, footer.index_position, length)
+                begin = len(tail) - (file.size - footer.index_position)
+                index = parse_index(
+                    memoryview(tail)[max(begin, 0) : len(tail) - FOOTER_BYTES],
+                    index_position=footer.index_position,
+                    record_topic=True,
+                    source=key,
+                )
+                if (index.start_offset, index.end_offset) != (file.first_offset, file.end_offset):
+                    raise CorruptedDataError(
+                        f"a file answers for other offsets than registered source={key} file={file}"
+                    )
+            except CorruptedDataError:
+                if attempt:
+                    raise
+            else:
+                return index
+        raise AssertionError("two attempts neither succeed nor fail")
+
+    async def _fetch(
+        self, index: ChunkIndex, numbers: list[int], key: str, times: TimestampType
+    ) -> list[FileBlock]:
+        """Neighbouring blocks."""
+        entries = [index.entries[number] for number in numbers]
+        start = entries[0].position
+        length = entries[-1].end_position - start
+        for attempt in range(2):
+            stored = memoryview(await self._view.store.get_range(key, start, length))
+            try:
+                return [
+                    FileBlock(
+                        decode_block(
+                            entry,
+                            stored[entry.position - start : entry.end_position - start],
+                            source=f"{key} block={number}",
+                        ),
+                        entry.first_offset,
+                        index.block_end_offset(number),
+                        times,
+                    )
+                    for number, entry in zip(numbers, entries, strict=True)
+                ]
+            except CorruptedDataError:
+                if attempt:
+                    raise
+        raise AssertionError("two attempts neither succeed nor fail")
+
+    # --- batches ---------------------------------------------------------------------------------
+
+    async def batches(
+        self, facts: PartitionFacts, place: Place, *, offset: int, end: int
+    ) -> AsyncGenerator[bytes, None]:
+        """Whole batches that hold offsets of [offset, end), some together. `place` is where a batch at or before
+        begins. Hold it in `aclosing`. Raises SegmentTruncatedError, StorageError."""
+        blocks = BlockReader(
+            view=self._view,
+            container=self._opened(),
+            segment_id=facts.segment_id,
+            executor=self._executor,
+        )
+        position = place.position
+        rest = b""
+        groups = blocks.read(position, facts.end_position, facts.end_position)
+        async with aclosing(groups) as found:
+            async for group in found:
+                content = rest + b"".join(
+                    bytes(block.content[max(0, position - block.facts.offset) :]) for block in group
+                )
+                position = group[-1].end_offset
+                whole, is_behind = _whole_batches(content, offset, end, self._segment_name)
+                if whole.stop > whole.start:
+                    yield content[whole.start : whole.stop]
+                if is_behind:
+                    return
+                rest = content[whole.stop :]
+
+    async def place_of(self, facts: PartitionFacts, fits: Callable[[Place], bool]) -> Place:
+        """The last mark that fits (those before it do as well), or the first published batch. O(log marks) look-ups."""
+        best = Place(facts.start_position, 0, NO_TIME)
+        low, high = 1, facts.last_mark
+        while low <= high:
+            middle = (low + high) // 2
+            value = await self._attribute(facts, mark_key(middle))
+            mark = None if value is None else decode_mark(value)
+            is_before = mark is None or mark.place.position < facts.start_position
+            if mark is None or is_before or fits(mark.place):
+                # One that was removed lies below the start of the segment.
+                if mark is not None and not is_before:
+                    best = mark.place
+                low = middle + 1
+            else:
+                high = middle - 1
+        return best
+
+    async def marks(self, facts: PartitionFacts) -> list[Mark]:
+        """All that are published, in order."""
+        found: list[Mark] = []
+        following: AttributeKey | None = mark_key(0)
+        while following is not None and facts.last_mark:
+            page = await self._opened().scan_attributes(
+                facts.segment_id,
+                start=following,
+                end=mark_key(facts.last_mark + 1),
+                count=_PAGE_KEYS,
+            )
+            found += [decode_mark(value) for _, value in page.values]
+            following = page.following
+        return found
+
+    async def first_not_older(self, time_ms: int) -> int | None:
+        """The offset of the first published record that is not older than that; None if there is none."""
+        facts = await self.look()
+        if facts is None:
+            return None
+        files = self.files(facts, lambda file: file.highest_ms_until_end >= time_ms)
+        async with aclosing(files) as found:
+            async for file in found:
+                # The highest time until its end may be that of a record that was deleted.
+                if file.highest_ms < time_ms or file.end_offset <= facts.log_start:
+                    continue
+                offset = await self._first_of_file(file, facts.log_start, time_ms)
+                if offset is not None:
+                    return offset
+        start = max(facts.log_start, facts.cold_end)
+        place = await self.place_of(facts, lambda each: each.highest_ms < time_ms)
+        batches = self.batches(facts, place, offset=start, end=facts.end)
+        async with aclosing(batches) as pieces:
+            async for piece in pieces:
+                runs, _ = runs_of_batches(
+                    piece,
+                    start=start,
+                    end=facts.end,
+                    lowest_time_ms=time_ms,
+                    source=self._segment_name,
+                )
+                for run in runs:
+                    for record in run.records:
+                        if record.timestamp_ms >= time_ms:
+                            return record.offset
+        return None
+
+    async def _first_of_file(
+        self, file: RegisteredFile, log_start: int, time_ms: int
+    ) -> int | None:
+        start = max(file.first_offset, log_start)
+        groups = self.blocks(file, start, file.end_offset, lowest_time_ms=time_ms)
+        async with aclosing(groups) as found:
+            async for group in found:
+                for block in group:
+                    run = run_of_block(
+                        block.content,
+                        start=start,
+                        end=file.end_offset,
+                        timestamp_type=block.timestamp_type,
+                        source=self._segment_name,
+                    )
+                    for record in run.records:
+                        if record.timestamp_ms >= time_ms:
+                            return record.offset
+        return None
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    async def _attribute(self, facts: PartitionFacts, key: AttributeKey) -> AttributeValue | None:
+        return (await self._opened().load_attributes(facts.segment_id, [key])).get(key)
+
+    def _opened(self) -> ContainerReader:
+        assert self._container is not None, f"not looked at segment={self._segment_name!r}"
+        return self._container
+
+
+def _whole_batches(content: bytes, offset: int, end: int, name: str) -> tuple[slice, bool]:
+    """Where the batches lie that hold offsets of [offset, end), as far as they are whole; whether one begins behind.
+
+    Raises CorruptedDataError.
+    """
+    at = start = 0
+    while at + BATCH_HEADER_BYTES <= len(content):
+        try:
+            header = parse_header(content, at)
+        except BatchError as error:
+            raise CorruptedDataError(
+                f"a partition has no batch here name={name!r}: {error}"
+            ) from error
+        if header.base_offset >= end:
+            return slice(start, at), True
+        if at + header.size > len(content):
+            break
+        at += header.size
+        if header.next_offset <= offset:
+            start = at
+    return slice(start, at), False
+
+
+def _number(record: SegmentRecord, key: AttributeKey) -> int:
+    value = record.core_attributes.get(key, 0)
+    if not isinstance(value, int) or value < 0:
+        raise CorruptedDataError(
+            f"an attribute of a partition is no count name={record.name!r} key={key.hex()} value={value!r}"
+        )
+    return value

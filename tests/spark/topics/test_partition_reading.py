@@ -1,0 +1,202 @@
+"""Goal: what one task reads is what was produced, wherever it lies and whatever moves meanwhile."""
+
+from collections.abc import Mapping
+from random import Random
+
+import pytest
+
+from segmentstore.codec.record_batch import Compression
+from segmentstore.contracts.errors import CorruptedDataError, StorageError
+from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.topics import partition_reader
+from segmentstore.spark.topics.topic_columns import TOPIC_COLUMNS
+from tests.spark.topics.topic_store import NOW, TopicStore, some_records, topic_store
+
+CODECS = list(Compression)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that sees less than its plan waits for volumes that are late; here nothing is late."""
+    monkeypatch.setattr(partition_reader, "OPEN_PAUSE_SECONDS", 0.0)
+
+
+async def fill(store: TopicStore, random: Random, batches: int) -> None:
+    for _ in range(batches):
+        records = some_records(random, random.choice([1, 2, 9]))
+        await store.produce(records, compression=random.choice(CODECS))
+
+
+async def mixed(store: TopicStore, random: Random) -> tuple[int, int]:
+    """Two files, chunks, a tail: where that begins and ends."""
+    await fill(store, random, 20)
+    await store.make_file()
+    await fill(store, random, 20)
+    await store.make_file()
+    await fill(store, random, 30)
+    await store.flush()
+    hot = len(store.produced)
+    await fill(store, random, 10)
+    return hot, len(store.produced)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_rows_are_what_was_produced_by_any_start_and_from_every_place(seed: int) -> None:
+    random = Random(seed)
+    async with topic_store() as store:
+        hot, end = await mixed(store, random)
+        assert await store.read(store.part(0, end)) == store.expected(0, end)
+        assert await store.read(store.part(0, hot), served=False) == store.expected(0, hot)
+        assert await store.read(store.part(0, end), tier2=False) == store.expected(0, end)
+        for _ in range(12):
+            start, stop = sorted(random.sample(range(end + 1), 2))
+            assert await store.read(store.part(start, stop)) == store.expected(start, stop)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_bounds_of_time_leave_out_no_row_that_lies_within(seed: int) -> None:
+    random = Random(seed)
+    async with topic_store() as store:
+        _, end = await mixed(store, random)
+        for _ in range(6):
+            low, high = sorted(NOW + random.randrange(-6_000, 6_000) for _ in range(2))
+            part = store.part(0, end, lowest_time_ms=low, highest_time_ms=high)
+            found = _within(await store.read(part), low, high)
+            assert found == _within(store.expected(0, end), low, high)
+
+
+def _within(rows: list[dict[str, object]], low: int, high: int) -> list[dict[str, object]]:
+    return [row for row in rows if low * 1000 <= _time(row) <= high * 1000]
+
+
+def _time(row: Mapping[str, object]) -> int:
+    time = row["timestamp"]
+    assert isinstance(time, int)
+    return time
+
+
+async def test_bounds_of_time_leave_blocks_and_batches_unread() -> None:
+    async with topic_store() as store:
+        _, end = await mixed(store, Random(1))
+        part = store.part(0, end, lowest_time_ms=NOW + 100_000)
+        assert await store.read(part) == []
+
+
+async def test_a_row_is_the_same_whichever_columns_are_asked_for() -> None:
+    async with topic_store() as store:
+        _, end = await mixed(store, Random(2))
+        whole = store.expected(0, end)
+        for columns in (["offset"], ["timestampType", "value"], list(reversed(TOPIC_COLUMNS))):
+            rows = await store.read(store.part(0, end), columns=columns)
+            assert rows == [{name: row[name] for name in columns} for row in whole]
+
+
+async def test_batches_that_became_a_file_while_a_task_ran_are_read_from_it() -> None:
+    async with topic_store() as store:
+        await fill(store, Random(3), 30)
+        await store.flush()
+        published = await store.published()
+        facts = await published.look()
+        assert facts is not None
+        assert facts.end == len(store.produced)
+        # The task has looked; now the owner makes a file, and the chunks go.
+        await store.make_file()
+        await store.flush()
+        rows = await store.read_with(store.part(0, len(store.produced)), published, served=False)
+        assert rows == store.expected(0, len(store.produced))
+
+
+async def test_a_file_that_compaction_replaced_is_looked_up_anew() -> None:
+    async with topic_store() as store:
+        await fill(store, Random(4), 20)
+        await store.make_file()
+        await store.flush()
+        published = await store.published()
+        await published.look()
+        old = (await store.file(1)).name("logs", 0).key
+        await store.replace_file(1, name_number=77)
+        await store.flush()
+        await store.tiers.object_store.delete(old)
+        rows = await store.read_with(store.part(0, len(store.produced)), published, served=False)
+        assert rows == store.expected(0, len(store.produced))
+
+
+async def test_a_file_that_is_missing_ends_after_a_bounded_number_of_rounds() -> None:
+    async with topic_store() as store:
+        await fill(store, Random(5), 20)
+        await store.make_file()
+        await store.flush()
+        await store.tiers.object_store.delete((await store.file(1)).name("logs", 0).key)
+        with pytest.raises(StorageError, match="looked up anew"):
+            await store.read(store.part(0, len(store.produced)), served=False)
+
+
+async def test_a_damaged_block_is_refused_and_its_neighbours_are_read() -> None:
+    async with topic_store() as store:
+        await fill(store, Random(6), 30)
+        end = len(store.produced)
+        await store.make_file()
+        await store.flush()
+        key = (await store.file(1)).name("logs", 0).key
+        content = bytearray((await store.tiers.object_store.get(key)).content)
+        content[len(content) // 2] ^= 1
+        await store.tiers.object_store.delete(key)
+        await store.tiers.object_store.put_if_absent(key, bytes(content))
+        with pytest.raises(CorruptedDataError):
+            await store.read(store.part(0, end), served=False)
+        assert await store.read(store.part(0, 3), served=False) == store.expected(0, 3)
+        assert await store.read(store.part(end - 3, end), served=False) == store.expected(
+            end - 3, end
+        )
+
+
+@pytest.mark.parametrize("served", [True, False])
+async def test_deleted_records_are_loss_or_passed_over(served: bool) -> None:
+    async with topic_store() as store:
+        await fill(store, Random(7), 20)
+        partition = await store.service.topics.partition("logs", 0)
+        await partition.delete_records(5)
+        await store.flush()
+        end = len(store.produced)
+        for tier2 in {True, not served}:
+            with pytest.raises(DataLossError, match=r"head=5"):
+                await store.read(store.part(2, end), served=served, tier2=tier2)
+            rows = await store.read(
+                store.part(2, end), served=served, tier2=tier2, fail_on_data_loss=False
+            )
+            assert rows == store.expected(5, end)
+
+
+@pytest.mark.parametrize("served", [True, False])
+async def test_records_that_never_came_are_loss(served: bool) -> None:
+    async with topic_store() as store:
+        await fill(store, Random(8), 5)
+        await store.flush()
+        end = len(store.produced)
+        with pytest.raises(DataLossError, match=f"tail={end}"):
+            await store.read(store.part(0, end + 3), served=served)
+        rows = await store.read(store.part(0, end + 3), served=served, fail_on_data_loss=False)
+        assert rows == store.expected(0, end)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_time_is_found_where_the_service_finds_it(seed: int) -> None:
+    random = Random(seed)
+    async with topic_store() as store:
+        await mixed(store, random)
+        await store.flush()
+        published = await store.published()
+        for time_ms in [
+            NOW - 9_000,
+            NOW + 9_000,
+            *(NOW + random.randrange(-5_000, 5_000) for _ in range(20)),
+        ]:
+            expected = next(
+                (
+                    each.record.offset
+                    for each in store.produced
+                    if each.record.timestamp_ms >= time_ms
+                ),
+                None,
+            )
+            assert await published.first_not_older(time_ms) == expected
