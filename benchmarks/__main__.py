@@ -42,6 +42,7 @@ LONG_BENCHMARKS: Mapping[str, str] = {
     "tables": "tables:main",
     "cluster": "cluster:main",
     "topics": "topics:main",
+    "topic_partitions": "topic_partitions:main",
     "processes": "processes:main",
     "spark_scan": "spark_scan:main",
     "spark_scale": "spark_scale:main",
