@@ -93,7 +93,7 @@ def test_a_file_is_read_by_a_program_that_has_its_page_alone(
 def test_records_are_deleted_with_their_files_and_topics_with_theirs(
     files_server: KafkaServerProcess,
 ) -> None:
-    topic = new_topic(files_server.bootstrap)
+    topic = new_topic(files_server.bootstrap, config={"file.delete.delay.ms": "0"})
     for part in range(3):
         produce_by_confluent(files_server.bootstrap, topic, RECORDS[:50])
         wait_for_files(files_server, topic, 50 * (part + 1))
