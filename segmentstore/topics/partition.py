@@ -480,7 +480,7 @@ class Partition:
         self._files.load(info.core_attributes)
         if self._files.last and self._record_files is None:
             raise StorageError(
-                f"a partition has files, and there is no Tier 2 for them {self._topic=}"
+                f"a partition has files, and there is no Tier 2 for them topic={self._topic!r}"
             )
         self._filed_position = self._dropping_position = info.start_offset
         self._plain_names = self._swept_at = self._hot_since = self._unfit_offset = None
