@@ -10,7 +10,7 @@ Invariants:
 import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from uuid import UUID
 
@@ -38,6 +38,7 @@ from segmentstore.topics.api.grpc_server import TopicServer, TopicServerSettings
 from segmentstore.topics.groups.groups import Groups
 from segmentstore.topics.groups.settings import GroupSettings
 from segmentstore.topics.producer_ids import ProducerIds
+from segmentstore.topics.record_files.record_files import RecordFiles
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topics import Topics
 from segmentstore.wire.server import WireServer
@@ -86,6 +87,7 @@ class Servers:
         swap_owner: SwapOwnerSource,
         backup_owners: BackupOwnerSource,
         layout: SegmentLayout,
+        record_files: RecordFiles,
         cluster: NodeInCluster | None = None,
         store_calls: StoreCallAccess | None = None,
         sockets: ServerSockets | None = None,
@@ -96,6 +98,7 @@ class Servers:
         """
         self._not_compiled = not_compiled()
         self._sockets = sockets
+        self._record_files = record_files
         self._settings = settings
         self._cluster = cluster
         self._process_metrics = process_metrics
@@ -157,7 +160,12 @@ class Servers:
             tables=store,
             wall_clock=wall_clock,
             random=random,
-            settings=TopicSettings(),
+            settings=replace(
+                TopicSettings(),
+                file_seconds=self._settings.kafka.file_seconds,
+                file_bytes=self._settings.kafka.file_bytes,
+            ),
+            record_files=self._record_files,
         )
 
         def topic_id_of(name: str) -> UUID | None:

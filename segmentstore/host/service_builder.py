@@ -53,6 +53,7 @@ from segmentstore.host.logs import BookKeeperLogs, ContainerLogs, FileLogs, Memo
 from segmentstore.host.node_membership import NodeMembership
 from segmentstore.host.object_stores import S3_SCHEME, Tier2Stores, tier2_place
 from segmentstore.host.published_container import PublishedContainer
+from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads
 from segmentstore.host.servers import Servers, ServerSockets
 from segmentstore.host.setting_sources import ResolvedSettings
@@ -366,6 +367,7 @@ class _Parts:
     logs: ContainerLogs
     object_stores: Tier2Stores
     containers: "ContainerFactory"
+    record_files: Tier2RecordFiles
     store_id: bytes
 
     def keep_down(self, container_id: ContainerId, *, why: str, readable: bool) -> None:
@@ -418,6 +420,7 @@ class _Parts:
             process_metrics=lambda: {
                 **self.logs.metrics(),
                 **self.object_stores.metrics(),
+                **self.record_files.metrics(),
                 **self.containers.metrics(),
                 **metrics(),
             },
@@ -428,6 +431,7 @@ class _Parts:
                 storage_of=self.swap_owner,
                 container_count=self.registry.container_count,
             ),
+            record_files=self.record_files,
             store_calls=store_calls,
             cluster=cluster,
             sockets=sockets,
@@ -486,6 +490,12 @@ async def _open_parts(
         logs=logs,
         object_stores=object_stores,
         containers=containers,
+        record_files=Tier2RecordFiles(
+            object_store=object_stores.of(ContainerId(0)),
+            writers=storage_threads.lane(),
+            readers=read_threads.lane(),
+            cache_bytes=settings.kafka.file_cache_bytes,
+        ),
         store_id=place.identity.store_id,
     )
 
@@ -570,6 +580,7 @@ class ContainerFactory:
                     WriterSettings(),
                     flush_bytes=settings.writer.flush_bytes,
                     flush_age_seconds=settings.writer.flush_interval_seconds,
+                    short_lived_factor=_short_lived_factor(settings),
                 ),
                 expiry=ExpirySettings(
                     rules=parse_retention_rules(settings.retention.rules),
@@ -604,6 +615,12 @@ class ContainerFactory:
             compaction_bytes_per_second=tier2.compaction_bytes_max,
             scrub_bytes_per_second=tier2.scrub_bytes_max,
         )
+
+
+def _short_lived_factor(settings: ServiceSettings) -> float:
+    """Batches wait until a file of theirs is late, so that a partition's files are all that goes to Tier 2."""
+    seconds = max(settings.writer.flush_interval_seconds, settings.kafka.file_seconds)
+    return 3 * seconds / settings.writer.flush_interval_seconds
 
 
 def _processor_settings(settings: ServiceSettings) -> OperationProcessorSettings:

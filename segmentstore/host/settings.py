@@ -184,6 +184,24 @@ class KafkaSettings:
         minimum=MIB,
         maximum=64 * MIB,
     )
+    file_seconds: float = number(
+        10.0,
+        "Age at which records of a partition go to a file of their own in Tier 2; 0: they stay in segments.",
+        minimum=0,
+        maximum=86_400,
+    )
+    file_bytes: int = count(
+        64 * MIB,
+        "Batches of a partition that go to a file before they are so old.",
+        minimum=64 * 1024,
+        maximum=256 * MIB,
+    )
+    file_cache_bytes: int = count(
+        32 * MIB,
+        "Memory for blocks of such files that were read, and as much again for their indexes.",
+        minimum=MIB,
+        maximum=1 << 40,
+    )
 
 
 @dataclass(frozen=True, slots=True)

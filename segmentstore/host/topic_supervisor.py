@@ -173,6 +173,7 @@ class TopicSupervisor:
     def metrics(self) -> Mapping[str, float]:
         """What `/metrics` shows of topics, groups and their clients."""
         groups = self._groups.statistics()
+        files = self._topics.file_statistics()
         return {
             **{
                 f"kafka_{name}": value
@@ -182,6 +183,11 @@ class TopicSupervisor:
             "kafka_starts_total": float(self._runs),
             "kafka_groups": float(groups.groups),
             "kafka_committed_offsets": float(groups.offsets),
+            "kafka_files_total": float(files.files),
+            "kafka_files_batch_bytes_total": float(files.batch_bytes),
+            "kafka_files_failures_total": float(files.failures),
+            "kafka_files_dead_total": float(files.dead_files),
+            "kafka_files_under_way": float(files.under_way),
         }
 
     def settle_clocks(self) -> None:

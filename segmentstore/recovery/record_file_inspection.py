@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from segmentstore.codec.record_fields import Record
+from segmentstore.codec.topic_files import RecordFileName
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 from tier2.format.record_file import (
     RecordFile,
-    RecordFileName,
     damages_of_record_file,
     open_record_file,
 )
@@ -38,7 +38,9 @@ class RecordFileInspection:
             self._opened = open_record_file(self._image, source=self._source)
         except CorruptedDataError:
             return  # among the damages
-        name = RecordFileName.parsed("/".join(path.absolute().parts[-6:]))
+        parts = path.absolute().parts
+        names = (RecordFileName.parsed("/".join(parts[-count:])) for count in (6, 7))
+        name = next((each for each in names if each is not None), None)
         header = self._opened.header
         if name is not None and (name.first_offset, name.last_offset + 1) != (
             header.start_offset,

@@ -2,6 +2,7 @@
 
     produce() -> judged, numbered, placed, submitted to the log: one synchronous stretch, so calls follow one another
     append durable -> high watermark moves -> the producer is told, those who watch are called
+    make_file() -> the oldest batches become a file -> put -> registered by an append -> the segment is truncated
 
 The segment's attributes, each changed in the append (or the trim) that it belongs to:
 
@@ -12,7 +13,9 @@ The segment's attributes, each changed in the append (or the trim) that it belon
 | OWNER | a number drawn at the opening behind which the last batch was appended |
 | LAST_MARK | the number of the newest mark (batch_positions.py); absent: there is none |
 | `topic mark `, u64 | a mark |
-| `topic producers `, u32 | a page of what was known of producers at the newest mark (producer_windows.py) |
+| END_MARK | a mark at what was the end of the segment when bytes were last to be dropped; absent: there is none |
+| `topic producers `, u32 | a page of what was known of producers at the newer of both marks (producer_windows.py) |
+| COLD_END, FIRST_FILE, LAST_FILE, COLD_BYTES, `topic file `, u64 | record_files/registered_files.py |
 
 Invariants:
 
@@ -24,6 +27,11 @@ Invariants:
 - When one append fails, what was decided behind it is void: the partition is closed, later batches are refused as
   surely not stored, and recover() reads the segment again. A batch that was under way is `stored=None` if the log may
   have it.
+- An append that changes which files there are gives OWNER another number. It leaves the length as it was: another owner
+  that was opened before it would have length and number right, and register files on top of what it does not know.
+- An object is put, then registered, then the bytes of its batches are dropped: each step when the one before is
+  durable. It is registered only by the opening that put it.
+- Records from the log start to the cold end are in registered files, those from the cold end on in the segment.
 - Nothing is told of an append before it is durable: neither its offset, nor that another batch is its duplicate, nor
   that another is out of order behind it.
 - A batch is never cut, neither by a fetch nor by a trim; bytes of a batch go when all of its records are below the log
@@ -33,13 +41,14 @@ Invariants:
 
 import asyncio
 import logging
+import math
 from asyncio import Future
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
@@ -53,14 +62,17 @@ from segmentstore.codec.record_batch import (
     place_batch,
     stamp_append_time,
 )
+from segmentstore.codec.topic_files import RegisteredFile, topic_prefix
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
     CorruptedDataError,
+    ObjectExistsError,
     SegmentNotFoundError,
     SegmentStoreError,
     SegmentTruncatedError,
     StorageError,
+    StorageFullError,
     TooManyWaitersError,
     is_outcome_unknown,
 )
@@ -69,6 +81,7 @@ from segmentstore.contracts.identifiers import (
     EVENT_COUNT,
     AttributeKey,
     AttributeValue,
+    BufferView,
 )
 from segmentstore.contracts.segments import (
     AttributeUpdate,
@@ -109,20 +122,42 @@ from segmentstore.topics.errors import (
     UnknownPartitionError,
 )
 from segmentstore.topics.producer_windows import ProducerWindows
+from segmentstore.topics.record_files.cold_records import ColdRecords
+from segmentstore.topics.record_files.dead_files import delete_dead_files
+from segmentstore.topics.record_files.gathered_batches import GatheredBatches, gather_batches
+from segmentstore.topics.record_files.record_files import (
+    MadeFile,
+    RecordFiles,
+    UnfitBatchError,
+)
+from segmentstore.topics.record_files.registered_files import (
+    FILES_PER_UPDATE_MAX,
+    FileGoneError,
+    RegisteredFiles,
+)
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_config import TopicConfig
+
+_Result = TypeVar("_Result")
 
 _LOG = logging.getLogger(__name__)
 
 LOG_START: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x01")
 LAST_MARK: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x02")
 OWNER: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x03")
+END_MARK: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x07")
+
+NAMES_USED: Final = "names-used"
+"""Last part of the key of an object that says that a topic of this name had files once, and was deleted."""
 
 _PAGE_KEY: Final = b"topic producers "
 _FETCH_ENDS_MAX: Final = 128
 """Ends of fetches that are remembered: most fetches begin where one ended."""
 _MARKS_PER_UPDATE_MAX: Final = 500
 _NO_APPEND_TIME: Final = -1
+_NAMES_TRIED_MAX: Final = 4
+_READS_MAX: Final = 3
+"""Of one request, while trims come in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +224,11 @@ class Partition:
         random: Random,
         config: TopicConfig,
         settings: TopicSettings,
+        record_files: RecordFiles | None = None,
+        on_hot: Callable[["Partition"], None] | None = None,
     ) -> None:
+        """`record_files`: None if there is no Tier 2 for files. `on_hot` is called, with no await in between, when
+        batches that no file has are there again, and when they are as many as one file is to have."""
         self._topic = topic
         self._index = index
         self._segment_name = segment_name
@@ -205,7 +244,35 @@ class Partition:
         self._positions = BatchPositions(count_max=settings.positions_per_partition_max)
         self._fetch_ends: OrderedDict[int, Place] = OrderedDict()
         self._changing = asyncio.Lock()
-        """Held by what opens, closes or trims."""
+        """Held by what opens, closes, trims or registers."""
+        self._making = asyncio.Lock()
+        """Held by what puts objects, or deletes those that are not registered. Taken before `_changing`."""
+        self._record_files = record_files
+        self._on_hot = on_hot
+        self._files = RegisteredFiles(known_max=settings.files_known_per_partition_max)
+        self._cold: ColdRecords | None = None
+        if record_files is not None:
+            self._cold = ColdRecords(
+                topic=topic, partition=index, files=record_files, registered=self._files
+            )
+        self._plain_names: bool | None = None
+        """Whether names without a number may be given; None: this opening has not looked yet."""
+        self._swept_at: float | None = None
+        """Loop time; None: not by this opening."""
+        self._hot_since: float | None = None
+        """Loop time since when there are batches that no file has."""
+        self._is_file_full = False
+        """Whether they are as many as one file is to have, and it was told."""
+        self._unfit_offset: int | None = None
+        """Of a batch that no file can hold: it and those behind it stay as they are until it is deleted."""
+        self._is_blocked = False
+        """Whether it is the first one that no file has."""
+        self._forgetting_until = 0
+        """Files of lower numbers are being forgotten."""
+        self._doomed: deque[tuple[float, str]] = deque()
+        """When to delete which objects, whose files are registered no more."""
+        self._kept_keys: set[str] = set()
+        """Of objects that are registered no more and are kept for readers."""
         self._held = AsyncExitStack()
         self._segment: Segment | None = None
         """None while it is closed."""
@@ -225,13 +292,24 @@ class Partition:
         self._length = 0
         self._highest_ms = NO_TIME
         self._last_mark = 0
+        self._marked_position = 0
+        """Of the newest mark of both kinds, with which what was known of producers is stored."""
         # What is durable.
         self._high_watermark = 0
         self._durable_length = 0
         self._log_start_offset = 0
         self._start_position = 0
+        self._filed_position = 0
+        """Bytes below it are in files, as far as is known."""
+        self._dropping_position = 0
+        """Bytes below it are being dropped."""
 
     # --- state -------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """For the log."""
+        return f"partition={self._topic}/{self._index}"
 
     @property
     def is_open(self) -> bool:
@@ -250,11 +328,29 @@ class Partition:
 
     @property
     def size_bytes(self) -> int:
-        """What its batches take, before the store compresses them."""
-        return self._durable_length - self._start_position
+        """What its files take, and its batches before the store compresses them."""
+        return self._files.size_bytes + self.hot_bytes
+
+    @property
+    def hot_bytes(self) -> int:
+        """What those batches take that no file has."""
+        return self._durable_length - max(self._start_position, self._filed_position)
+
+    @property
+    def file_due_at(self) -> float | None:
+        """Loop time at which these batches are to become a file; None if there are none, or no file can hold them."""
+        if self._hot_since is None or self._record_files is None or self._segment is None:
+            return None
+        if self._is_blocked:
+            return None
+        if self.hot_bytes >= self._settings.file_bytes:
+            return -math.inf
+        return self._hot_since + self._settings.file_seconds
 
     def is_idle(self, since: float) -> bool:
         """Whether it was not used since then (loop time), and nothing waits for it."""
+        if self._doomed or (self._on_hot is not None and self.file_due_at is not None):
+            return False
         return self._used_at < since and not self._appends and not self._watchers
 
     def configure(self, config: TopicConfig) -> None:
@@ -288,7 +384,7 @@ class Partition:
             self._require_present()
             if self._segment is not None:
                 return
-            self._used_at = asyncio.get_running_loop().time()
+            self._used_at = _now()
             await self._wait_until_settled()
             await self._release()
             held = AsyncExitStack()
@@ -309,11 +405,13 @@ class Partition:
             self._segment = segment
         self._tell_watchers()
         await self._drop_bytes()
+        self._note_hot()
 
     async def close(self) -> None:
         """Refuses further batches; those under way are told of as the log tells of them."""
         self._shut("it was closed")
-        async with self._changing:
+        # An object that is being put is there, or is not, when this returns: it may be about to be looked for.
+        async with self._making, self._changing:
             self._shut("it was closed")
             await self._release()
 
@@ -374,20 +472,34 @@ class Partition:
         self._length = self._durable_length = info.length
         self._highest_ms = highest_ms
         self._last_mark = _number_of(info, LAST_MARK)
+        self._marked_position = mark.place.position if mark is not None else 0
         self._log_start_offset = _number_of(info, LOG_START)
         self._start_position = info.start_offset
         self._owner = self._random.getrandbits(63)
         self._owner_before = info.core_attributes.get(OWNER)
+        self._files.load(info.core_attributes)
+        if self._files.last and self._record_files is None:
+            raise StorageError(
+                f"a partition has files, and there is no Tier 2 for them {self._topic=}"
+            )
+        self._filed_position = self._dropping_position = info.start_offset
+        self._plain_names = self._swept_at = self._hot_since = self._unfit_offset = None
+        self._is_file_full = self._is_blocked = False
 
     async def _newest_mark(self, segment: Segment, info: SegmentProperties) -> Mark | None:
         """Also brings back what was known of producers there."""
         number = _number_of(info, LAST_MARK)
-        if not number:
+        mark = await self._read_mark(segment, number) if number else None
+        if number and mark is None:
+            raise CorruptedDataError(f"a mark is missing name={segment.name!r} mark={number}")
+        value = info.core_attributes.get(END_MARK)
+        if value is not None:
+            filed = decode_mark(value)
+            if mark is None or filed.place.position > mark.place.position:
+                mark = filed
+        if mark is None:
             self._windows.load(())
             return None
-        mark = await self._read_mark(segment, number)
-        if mark is None:
-            raise CorruptedDataError(f"a mark is missing name={segment.name!r} mark={number}")
         keys = [page_key(each) for each in range(mark.producer_pages)]
         pages = await segment.load_attributes(keys) if keys else {}
         values = [pages.get(key) for key in keys]
@@ -456,7 +568,9 @@ class Partition:
             raise self._translated(error, of_change=True) from error
         # From here on the batch is in the log, unless the log says otherwise: then all of this is void.
         self._owner_before = self._owner
-        self._last_mark = max(self._last_mark, mark_number)
+        if mark_number > self._last_mark:
+            self._last_mark = mark_number
+            self._marked_position = place.position
         self._positions.add(place)
         self._next_offset = next_offset
         self._length += len(placed)
@@ -588,6 +702,7 @@ class Partition:
         )
         self._high_watermark = append.next_offset
         self._durable_length = append.end
+        self._note_hot()
         appended = self._appended(append.base_offset, append.append_time_ms, duplicate=False)
         complete_unless_done(append.answer, appended)
         for answer in append.duplicates:
@@ -620,7 +735,8 @@ class Partition:
     # --- fetch -------------------------------------------------------------------------------
 
     async def fetch(self, offset: int, max_bytes: int) -> bytes:
-        """Whole durable batches, the first of which contains the offset; as many as have at most `max_bytes`, but one.
+        """Whole durable batches, the first of which contains the offset (or is the next one, where compaction has
+        removed it); as many as have at most `max_bytes`, but one.
 
         b"" from the high watermark up to the next offset. Raises OffsetOutOfRangeError, PartitionUnavailableError,
         UnknownPartitionError.
@@ -630,27 +746,52 @@ class Partition:
         if offset >= self._high_watermark:
             await self._confirm_end(segment)
             return b""
+        return await self._read(segment, lambda: self._fetch(segment, offset, max_bytes), offset)
+
+    async def _read(
+        self, segment: Segment, read: Callable[[], Awaitable[_Result]], offset: int | None = None
+    ) -> _Result:
+        """What is trimmed while it is read is read again, it may be in a file now; `offset`: as long as it is there."""
+        for remaining in reversed(range(_READS_MAX)):
+            try:
+                return await read()
+            except (SegmentTruncatedError, FileGoneError) as error:
+                if offset is not None:
+                    self._require_in_range(offset)
+                if not remaining or not self._is_own_trim(error) or segment is not self._segment:
+                    raise self._read_failed(segment, error) from error
+            except SegmentStoreError as error:
+                raise self._read_failed(segment, error) from error
+        raise AssertionError("the last round returns or raises")
+
+    def _is_own_trim(self, error: SegmentStoreError) -> bool:
+        """Of this opening. Another owner's is not known here."""
+        if isinstance(error, SegmentTruncatedError):
+            return error.start_offset <= max(self._start_position, self._dropping_position)
+        assert isinstance(error, FileGoneError), f"{error!r}"
+        return error.number < max(self._files.first, self._forgetting_until)
+
+    async def _fetch(self, segment: Segment, offset: int, max_bytes: int) -> bytes:
+        if offset < self._files.cold_end:
+            assert self._cold is not None, "files without a Tier 2"
+            content = await self._cold.fetch(segment, offset, max_bytes)
+            if content:
+                return content
+            offset = self._files.cold_end
+            if offset >= self._high_watermark:
+                return b""
         end = self._durable_length
-        try:
-            place = await self._place_of(segment, offset)
-            content = await read_some(
-                segment,
-                place.position,
-                least=BATCH_HEADER_BYTES,
-                most=min(max(max_bytes, BATCH_HEADER_BYTES), end - place.position),
-            )
-            header = header_at(segment, content, 0, position=place.position, end=end)
-            if header.size > len(content):
-                content = await read_some(
-                    segment, place.position, least=header.size, most=header.size
-                )
-            return self._whole_batches(segment, content, place, end)
-        except SegmentTruncatedError as error:
-            # Trimmed while it was read.
-            self._require_in_range(offset)
-            raise self._read_failed(segment, error) from error
-        except SegmentStoreError as error:
-            raise self._read_failed(segment, error) from error
+        place = await self._hot_place_of(segment, offset)
+        content = await read_some(
+            segment,
+            place.position,
+            least=BATCH_HEADER_BYTES,
+            most=min(max(max_bytes, BATCH_HEADER_BYTES), end - place.position),
+        )
+        header = header_at(segment, content, 0, position=place.position, end=end)
+        if header.size > len(content):
+            content = await read_some(segment, place.position, least=header.size, most=header.size)
+        return self._whole_batches(segment, content, place, end)
 
     async def _confirm_end(self, segment: Segment) -> None:
         """That there is nothing more is the word of the segment's owner alone: another one may have appended."""
@@ -695,6 +836,13 @@ class Partition:
             f"a partition has no batch of an offset name={segment.name!r} offset={offset}"
         )
 
+    async def _hot_place_of(self, segment: Segment, offset: int) -> Place:
+        """The same of one that is neither below the log start nor in a file: gone, it was trimmed by another owner."""
+        place = await self._place_of(segment, offset)
+        if place.offset > offset:
+            raise SegmentTruncatedError(segment.name, start_offset=place.position)
+        return place
+
     async def _mark_before(self, segment: Segment, fits: Callable[[Place], bool]) -> Place:
         """The last mark that fits (those before it do as well), or the beginning. O(log marks) reads."""
         info = segment.info()
@@ -725,15 +873,22 @@ class Partition:
         Raises PartitionUnavailableError (also if the records of a batch cannot be read), UnknownPartitionError.
         """
         segment = self._require_open()
-        try:
-            start = self._positions.before_time(time_ms)
-            if start is None:
-                start = await self._mark_before(segment, lambda place: place.highest_ms < time_ms)
-            if start.offset < self._log_start_offset < self._high_watermark:
-                start = await self._place_of(segment, self._log_start_offset)
-            return await self._first_not_older(segment, start, time_ms)
-        except SegmentStoreError as error:
-            raise self._read_failed(segment, error) from error
+        return await self._read(segment, lambda: self._offset_at_time(segment, time_ms))
+
+    async def _offset_at_time(self, segment: Segment, time_ms: int) -> tuple[int, int] | None:
+        if self._cold is not None and len(self._files):
+            try:
+                found = await self._cold.first_at_time(segment, time_ms, self._log_start_offset)
+            except BatchError as error:
+                raise CorruptedDataError(f"a file gave a batch that is none: {error}") from error
+            if found is not None:
+                return found
+        start = self._positions.before_time(time_ms)
+        if start is None:
+            start = await self._mark_before(segment, lambda place: place.highest_ms < time_ms)
+        if start.offset < self._log_start_offset < self._high_watermark:
+            start = await self._place_of(segment, max(self._log_start_offset, start.offset))
+        return await self._first_not_older(segment, start, time_ms)
 
     async def _first_not_older(
         self, segment: Segment, start: Place, time_ms: int
@@ -787,27 +942,21 @@ class Partition:
         return self._log_start_offset
 
     async def _drop_bytes(self) -> None:
-        """Of batches whose records are all below the log start. What fails is done at the next trim or recovery."""
+        """Of files and batches whose records are all below the log start, and of batches that are in files. What fails
+        is done at the next trim or recovery."""
         async with self._changing:
             segment = self._segment
             if segment is None:
                 return
-            log_start = self._log_start_offset
             try:
-                if log_start >= self._high_watermark:
-                    position = self._durable_length
-                elif log_start == 0:
-                    return
-                else:
-                    position = (await self._place_of(segment, log_start)).position
-                if position <= self._start_position:
-                    return
-                await self._forget_marks(segment, position)
-                await self._segments.truncate(self._segment_name, position)
-                self._positions.drop_before(position)
-                self._start_position = max(self._start_position, position)
+                forgotten = await self._forget_files(segment)
+                await self._truncate(segment)
+                due = _now() + self._config.file_delete_delay_ms / 1000
+                self._doomed.extend((due, key) for key in forgotten)
+                self._kept_keys.update(forgotten)
+                await self._delete_doomed()
             except SegmentStoreError as error:
-                if isinstance(error, SegmentTruncatedError):
+                if isinstance(error, SegmentTruncatedError | FileGoneError):
                     self._shut(str(error))  # another owner has trimmed
                 _LOG.warning(
                     "partition=%s/%s keeps deleted records for now: %s",
@@ -815,6 +964,87 @@ class Partition:
                     self._index,
                     error,
                 )
+
+    async def delete_doomed(self) -> None:
+        """Objects of files that were forgotten long enough ago (`file.delete.delay.ms`): readers may be at them, and
+        what Tier 2 has published of the segment may name them. One that cannot be deleted is left to a sweep."""
+        try:
+            await self._delete_doomed()
+        except StorageError as error:
+            _LOG.warning("%s keeps an object that is no file any more: %s", self.label, error)
+
+    async def _delete_doomed(self) -> None:
+        while self._doomed and self._doomed[0][0] <= _now():
+            _, key = self._doomed.popleft()
+            self._kept_keys.discard(key)
+            assert self._record_files is not None, "files without a Tier 2"
+            await self._record_files.delete(key)
+
+    async def _truncate(self, segment: Segment) -> None:
+        first = max(self._log_start_offset, self._files.cold_end)
+        if first >= self._high_watermark:
+            position = self._durable_length
+        elif first == 0:
+            return
+        else:
+            position = (await self._hot_place_of(segment, first)).position
+        if position <= self._start_position:
+            return
+        self._filed_position = max(self._filed_position, position)
+        self._dropping_position = position
+        if position > self._marked_position:
+            # What the batches say of their producers goes with them.
+            await self._append_alone(segment, self._end_mark_updates())
+        await self._forget_marks(segment, position)
+        await self._segments.truncate(self._segment_name, position)
+        self._positions.drop_before(position)
+        self._start_position = max(self._start_position, position)
+        self._is_blocked = False
+
+    async def _forget_files(self, segment: Segment) -> list[str]:
+        """Those whose records are all below the log start; the keys of their objects, which are to be deleted."""
+        keys: list[str] = []
+        files = self._files
+        while len(files):
+            several = await files.some(segment, files.first, FILES_PER_UPDATE_MAX)
+            ended = [file for file in several if file.end_offset <= self._log_start_offset]
+            if not ended:
+                break
+            self._forgetting_until = files.first + len(ended)
+            await self._append_alone(segment, files.forgetting(ended))
+            files.forgot(ended)
+            keys += [file.name(self._topic, self._index).key for file in ended]
+            if len(ended) < len(several):
+                break
+        return keys
+
+    def _end_mark_updates(self) -> list[AttributeUpdate]:
+        """A mark at the end of what was submitted, for an append that comes now."""
+        self._marked_position = self._length
+        place = Place(self._length, self._next_offset, self._highest_ms)
+        pages = self._windows.pages()
+        return [
+            AttributeUpdate(END_MARK, encode_mark(Mark(place, len(pages)))),
+            *(AttributeUpdate(page_key(n), page) for n, page in enumerate(pages)),
+        ]
+
+    async def _append_alone(self, segment: Segment, updates: Sequence[AttributeUpdate]) -> None:
+        """Changes attributes if this still is the owner, and ends every opening from before that change.
+
+        Raises SegmentStoreError; the partition is closed then.
+        """
+        before = self._owner_before
+        owner = self._owner = self._random.getrandbits(63)
+        claim = AttributeUpdate(OWNER, owner, AttributeUpdateType.REPLACE_IF_EQUALS, before)
+        try:
+            future = segment.append(b"", offset=self._length, attribute_updates=[claim, *updates])
+            self._owner_before = owner
+            await await_shielded(future)
+        except BaseException as error:
+            # Also where this task is ended: what is believed here may not be what the log has.
+            if segment is self._segment:
+                self._shut(f"a change of its files failed: {error!r}")
+            raise
 
     async def _forget_marks(self, segment: Segment, position: int) -> None:
         """Those that lie below the position. The newest stays: it is where a recovery begins."""
@@ -829,23 +1059,56 @@ class Partition:
                 await await_shielded(segment.append(b"", attribute_updates=forgotten))
 
     async def expire(self, *, age_is_known: bool) -> None:
-        """Deletes what retention says: whole batches from the front, by size, and by age if the clock is trusted.
+        """Deletes what retention says: whole files from the front, and behind the last file whole batches; by size, and
+        by age if the clock is trusted.
 
         Raises PartitionUnavailableError, UnknownPartitionError.
         """
         segment = self._require_open()
-        config = self._config
-        offset = self._log_start_offset
-        try:
-            if config.retention_bytes >= 0:
-                offset = max(offset, await self._expired_by_size(segment, config.retention_bytes))
-            if config.retention_ms >= 0 and age_is_known:
-                oldest_ms = self._wall_clock.now_ms() - config.retention_ms
-                offset = max(offset, await self._expired_by_age(segment, oldest_ms))
-        except SegmentStoreError as error:
-            raise self._read_failed(segment, error) from error
+        offset = await self._read(
+            segment, lambda: self._expired(segment, age_is_known=age_is_known)
+        )
         if offset > self._log_start_offset:
             await self.delete_records(offset)
+
+    async def _expired(self, segment: Segment, *, age_is_known: bool) -> int:
+        """The offset up to which retention deletes."""
+        config = self._config
+        offset = self._log_start_offset
+        if config.retention_bytes >= 0:
+            excess = self.size_bytes - config.retention_bytes
+
+            def exceeds(file: RegisteredFile) -> bool:
+                nonlocal excess
+                excess -= file.size
+                return excess >= 0
+
+            end, has_more = await self._end_of_first_files(segment, exceeds)
+            if not has_more:
+                end = max(end, await self._expired_by_size(segment, config.retention_bytes))
+            offset = max(offset, end)
+        if config.retention_ms >= 0 and age_is_known:
+            oldest_ms = self._wall_clock.now_ms() - config.retention_ms
+            end, has_more = await self._end_of_first_files(
+                segment, lambda file: file.highest_ms < oldest_ms
+            )
+            if not has_more:
+                end = max(end, await self._expired_by_age(segment, oldest_ms))
+            offset = max(offset, end)
+        return offset
+
+    async def _end_of_first_files(
+        self, segment: Segment, fits: Callable[[RegisteredFile], bool]
+    ) -> tuple[int, bool]:
+        """Where the longest run of files from the front ends that each fit, and whether there are files behind it."""
+        end, number = 0, self._files.first
+        while number <= self._files.last:
+            for file in await self._files.some(segment, number, FILES_PER_UPDATE_MAX):
+                if not fits(file):
+                    return end, True
+                end = file.end_offset
+                number += 1
+        return end, False
 
     async def _expired_by_size(self, segment: Segment, keep_bytes: int) -> int:
         """The base offset of the last batch that at least so many bytes stand behind the beginning of."""
@@ -878,6 +1141,226 @@ class Partition:
                     return place.offset
         return offset
 
+    # --- files -------------------------------------------------------------------------------
+
+    def _note_hot(self) -> None:
+        if self._on_hot is None:
+            return
+        hot_bytes = self.hot_bytes
+        if not hot_bytes:
+            self._hot_since, self._is_file_full = None, False
+            return
+        is_full = hot_bytes >= self._settings.file_bytes
+        if self._hot_since is None or is_full > self._is_file_full:
+            if self._hot_since is None:
+                self._hot_since = _now()
+            self._is_file_full = is_full
+            self._on_hot(self)
+
+    async def make_file(self) -> int:
+        """Puts the oldest records that are in batches into one file; how many bytes these batches have, 0 if there is
+        none to be made.
+
+        Raises PartitionUnavailableError, UnknownPartitionError; what is to be a file is one later.
+        """
+        self._require_present()
+        async with self._making:
+            segment, files = self._segment, self._record_files
+            if segment is None or files is None:
+                return 0
+            began = _now()
+            try:
+                if self._start_position < self._filed_position:
+                    # Behind a failure: the bytes of files go first, so that there is one begin of what is hot.
+                    await self._drop_bytes()
+                gathered = await self._make_one(segment, files)
+            except StorageFullError as error:
+                raise PartitionUnavailableError(str(error)) from error
+            except SegmentStoreError as error:
+                raise self._read_failed(segment, error) from error
+            if gathered is None:
+                return 0
+            await self._drop_bytes()
+            self._hot_since, self._is_file_full = None, False
+            if self.hot_bytes and segment is self._segment:
+                # Appended while this one was made.
+                self._hot_since = began
+                self._is_file_full = self.hot_bytes >= self._settings.file_bytes
+            return gathered.end.position - gathered.begin.position
+
+    async def _make_one(self, segment: Segment, files: RecordFiles) -> GatheredBatches | None:
+        while True:
+            gathered = await self._gathered(segment)
+            if gathered is None:
+                return None
+            form = self._config.file_form(
+                log_append_time=gathered.log_append_time, created_ms=self._wall_clock.now_ms()
+            )
+            try:
+                made = await files.make(gathered.content, form)
+            except UnfitBatchError as error:
+                # Again, up to that batch: each time it lies further in front.
+                self._note_unfit(error, gathered)
+                continue
+            await self._keep(segment, gathered, made)
+            return gathered
+
+    async def _gathered(self, segment: Segment) -> GatheredBatches | None:
+        if self._log_start_offset > self._files.cold_end and len(self._files):
+            await self._drop_bytes()  # all of them: files have no gap between them
+        first = max(self._log_start_offset, self._files.cold_end)
+        if first >= self._high_watermark:
+            return None
+        begin = await self._hot_place_of(segment, first)
+        if begin.offset < self._files.cold_end:
+            raise CorruptedDataError(
+                f"a batch is in a file and behind it name={segment.name!r} offset={begin.offset}"
+            )
+        if self._unfit_offset is not None and self._unfit_offset < begin.offset:
+            self._unfit_offset = None  # it was deleted
+        gathered = await gather_batches(
+            segment,
+            begin,
+            self._durable_length,
+            bytes_max=self._settings.file_bytes,
+            before_offset=self._unfit_offset,
+        )
+        self._is_blocked = gathered is None
+        return gathered
+
+    def _note_unfit(self, error: UnfitBatchError, gathered: GatheredBatches) -> None:
+        assert gathered.begin.offset <= error.base_offset < gathered.end.offset, f"{error}"
+        self._unfit_offset = error.base_offset
+        _LOG.error(
+            "partition=%s/%s batches stay in the segment from one on that fits no file: %s",
+            self._topic,
+            self._index,
+            error,
+        )
+
+    async def _keep(self, segment: Segment, gathered: GatheredBatches, made: MadeFile) -> None:
+        """Put and registered. Raises SegmentStoreError."""
+        begin, end, files = gathered.begin, gathered.end, self._files
+        before = await files.get(segment, files.last) if len(files) else None
+        assert (made.first_offset, made.end_offset) == (begin.offset, end.offset), (made, gathered)
+        file = RegisteredFile(
+            first_offset=made.first_offset,
+            end_offset=made.end_offset,
+            size=len(made.image),
+            record_count=made.record_count,
+            lowest_ms=made.lowest_ms,
+            highest_ms=made.highest_ms,
+            highest_ms_until_end=max(
+                end.highest_ms,
+                made.highest_ms,
+                NO_TIME if before is None else before.highest_ms_until_end,
+            ),
+        )
+        file = await self._put(file, made.image, plain=True)
+        async with self._changing:
+            if segment is not self._segment:
+                return  # the object is dead: another opening registers only what it puts itself
+            await self._append_alone(segment, [*files.adding(file), *self._end_mark_updates()])
+            files.added(file)
+            self._filed_position = end.position
+
+    async def _put(self, file: RegisteredFile, image: BufferView, *, plain: bool) -> RegisteredFile:
+        """The file with the number of the name that it was put under. Raises StorageError, StorageFullError."""
+        assert self._record_files is not None, "no Tier 2 for files"
+        if self._plain_names is None:
+            used = topic_prefix(self._topic) + NAMES_USED
+            self._plain_names = not await self._record_files.exists(used)
+        number = 0 if plain and self._plain_names else self._random.getrandbits(64) or 1
+        for _ in range(_NAMES_TRIED_MAX):
+            file = replace(file, name_number=number)
+            try:
+                await self._record_files.put(file.name(self._topic, self._index).key, image)
+            except ObjectExistsError:
+                # Another owner's, of a topic of the same name, or our own with a lost answer: it is never taken for it.
+                number = self._random.getrandbits(64) or 1
+            else:
+                return file
+        raise StorageError(f"names of files are taken topic={self._topic!r} file={file}")
+
+    async def replace_file(self, number: int, old: RegisteredFile, made: MadeFile) -> str | None:
+        """Puts another file of the same range and registers it in the place of one, if that is registered still.
+
+        The key of the old object, which is kept for readers until drop_kept(); None if it is registered no more.
+        Raises PartitionUnavailableError, UnknownPartitionError.
+        """
+        self._require_present()
+        async with self._making:
+            segment = self._require_live()
+            new = replace(
+                old,
+                size=len(made.image),
+                record_count=made.record_count,
+                lowest_ms=made.lowest_ms,
+                highest_ms=made.highest_ms,
+            )
+            try:
+                new = await self._put(new, made.image, plain=False)
+                async with self._changing:
+                    files = self._files
+                    is_there = segment is self._segment and files.first <= number <= files.last
+                    if not is_there or await files.get(segment, number) != old:
+                        return None
+                    await self._append_alone(segment, files.replacing(number, old, new))
+                    files.replaced(number, old, new)
+            except StorageFullError as error:
+                raise PartitionUnavailableError(str(error)) from error
+            except SegmentStoreError as error:
+                raise self._read_failed(segment, error) from error
+            key = old.name(self._topic, self._index).key
+            self._kept_keys.add(key)
+            return key
+
+    async def drop_kept(self, key: str) -> None:
+        """No reader can be at the old object any more. Raises PartitionUnavailableError: it is deleted by a sweep."""
+        self._kept_keys.discard(key)
+        if self._record_files is not None:
+            try:
+                await self._record_files.delete(key)
+            except StorageError as error:
+                raise PartitionUnavailableError(str(error)) from error
+
+    async def sweep_files(self) -> int:
+        """Deletes objects that look like files of this partition and are none, if `file_sweep_seconds` have passed
+        since this opening did so; how many there were.
+
+        Raises PartitionUnavailableError, UnknownPartitionError.
+        """
+        self._require_present()
+        async with self._making:
+            segment, files, now = self._segment, self._record_files, _now()
+            due = (
+                self._swept_at is None or now >= self._swept_at + self._settings.file_sweep_seconds
+            )
+            if segment is None or files is None or not due:
+                return 0
+
+            try:
+                deleted = await delete_dead_files(
+                    segment,
+                    topic=self._topic,
+                    partition=self._index,
+                    files=files,
+                    registered=self._files,
+                    spared=self._kept_keys,
+                    prove=lambda: self._prove_ownership(segment),
+                )
+            except SegmentStoreError as error:
+                raise self._read_failed(segment, error) from error
+            self._swept_at = now
+            return deleted
+
+    async def _prove_ownership(self, segment: Segment) -> None:
+        """And ends every other opening. Raises SegmentStoreError, PartitionUnavailableError."""
+        async with self._changing:
+            if segment is not self._segment:
+                raise PartitionUnavailableError("the partition is closed")
+            await self._append_alone(segment, [])
+
     # --- refusals ----------------------------------------------------------------------------
 
     def _require_present(self) -> None:
@@ -891,8 +1374,15 @@ class Partition:
                 f"the partition is closed: {self._why_closed} topic={self._topic!r}"
                 f" partition={self._index}"
             )
-        self._used_at = asyncio.get_running_loop().time()
+        self._used_at = _now()
         return self._segment
+
+    def _require_live(self) -> Segment:
+        """As _require_open(), for work in the background, which is no use."""
+        used_at = self._used_at
+        segment = self._require_open()
+        self._used_at = used_at
+        return segment
 
     def _require_in_range(self, offset: int) -> None:
         if not self._log_start_offset <= offset <= self._next_offset:
@@ -906,9 +1396,9 @@ class Partition:
     def _read_failed(self, segment: Segment, error: SegmentStoreError) -> TopicError:
         """A read that Tier 2 fails changes nothing here; any other failure says that this is no longer the owner."""
         is_passing = isinstance(error, StorageError | TooManyWaitersError)
-        if isinstance(error, SegmentTruncatedError):
+        if isinstance(error, SegmentTruncatedError | FileGoneError):
             # Beside a trim of our own, it is over with the next try; another owner's is not known here.
-            is_passing = error.start_offset <= self._start_position
+            is_passing = self._is_own_trim(error)
         if not is_passing and segment is self._segment:
             self._shut(str(error))
         return self._translated(error)
@@ -938,8 +1428,17 @@ class Partition:
         assert self._start_position <= self._durable_length <= self._length, (
             f"start={self._start_position} durable={self._durable_length} length={self._length}"
         )
+        assert self._start_position <= self._filed_position <= self._durable_length, (
+            f"start={self._start_position} filed={self._filed_position} durable={self._durable_length}"
+        )
+        assert self._files.cold_end <= self._high_watermark, f"cold_end={self._files.cold_end}"
+        self._files.check()
         self._positions.check()
         self._windows.check()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _number_of(info: SegmentProperties, key: AttributeKey) -> int:

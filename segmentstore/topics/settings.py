@@ -31,6 +31,18 @@ class TopicSettings:
     """After so long without a further jump, or since the start, the clocks are trusted."""
     idle_seconds: float = 600.0
     """A partition that was not used for so long is closed; its next use opens it again."""
+    file_bytes: int = 64 * 1024 * 1024
+    """Batches of one partition that become a file at once: at most so many, but one batch."""
+    file_seconds: float = 10.0
+    """Batches become a file when the oldest one that is in none is so old; 0: no files are made."""
+    files_at_once_max: int = 2
+    """Files that are being made side by side. Each takes the memory of its batches and of its image."""
+    file_retry_seconds_max: float = 60.0
+    """Pauses behind failures grow up to it."""
+    file_sweep_seconds: float = 86_400.0
+    """An open partition that makes files looks for dead ones with the first one, and after so long again."""
+    files_known_per_partition_max: int = 64
+    """Registered files of one partition that are kept in memory; others are found by attributes of its segment."""
     partition_steps_at_once_max: int = 16
     """Partitions of one topic that are created or deleted side by side."""
     resume_seconds: float = 5.0

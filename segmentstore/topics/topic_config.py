@@ -10,7 +10,9 @@ told as it was given, and has the effect that the table says.
 | max.message.bytes | the largest batch that is taken |
 | message.timestamp.type | whose clock the times of new batches are of |
 | message.timestamp.before.max.ms, .after.max.ms | how far from now a producer's times may be |
-| compression.type | kept for producers that ask: batches stay as they were compressed by theirs |
+| compression.type | of the files that batches become: `zstd`, `uncompressed`, else lz4; batches stay as they came |
+| file.delete.delay.ms | how long an object stays when its file is one no more |
+| compression.zstd.level | of these files |
 | all others | none: an append is durable wherever the log keeps it before it is acknowledged; files are the store's |
 """
 
@@ -20,9 +22,14 @@ from typing import Final
 
 from segmentstore.codec.record_batch import TimestampType
 from segmentstore.topics.errors import InvalidConfigError
+from segmentstore.topics.record_files.record_files import FileCompression, FileForm
 
 _LONG_MAX: Final = (1 << 63) - 1
 _INT_MAX: Final = (1 << 31) - 1
+_FILE_COMPRESSIONS: Final = {
+    "zstd": FileCompression.ZSTD,
+    "uncompressed": FileCompression.NONE,
+}
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of `max.message.bytes`: a batch is one append."""
 
@@ -59,6 +66,7 @@ CONFIGS: Final[Mapping[str, _Number | _Choice]] = {
     "compression.type": _Choice(
         "producer", ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
     ),
+    "compression.zstd.level": _Number(3, 1, 22),
     "delete.retention.ms": _Number(86_400_000, 0, _LONG_MAX),
     "file.delete.delay.ms": _Number(60_000, 0, _LONG_MAX),
     "flush.messages": _Number(_LONG_MAX, 1, _LONG_MAX),
@@ -91,6 +99,13 @@ class TopicConfig:
     timestamp_type: TimestampType
     timestamp_before_ms_max: int
     timestamp_after_ms_max: int
+    file_delete_delay_ms: int
+    file_compression: FileCompression
+    zstd_level: int
+
+    def file_form(self, *, log_append_time: bool, created_ms: int) -> FileForm:
+        """How its files are made."""
+        return FileForm(self.file_compression, self.zstd_level, log_append_time, created_ms)
 
     def effective(self) -> dict[str, str]:
         """Every word with its value, given or default."""
@@ -124,4 +139,9 @@ def make_config(given: Mapping[str, str], *, bytes_max: int) -> TopicConfig:
         ),
         timestamp_before_ms_max=number("message.timestamp.before.max.ms"),
         timestamp_after_ms_max=number("message.timestamp.after.max.ms"),
+        file_delete_delay_ms=number("file.delete.delay.ms"),
+        file_compression=_FILE_COMPRESSIONS.get(
+            given.get("compression.type", ""), FileCompression.LZ4
+        ),
+        zstd_level=number("compression.zstd.level"),
     )

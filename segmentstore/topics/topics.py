@@ -18,27 +18,30 @@ Invariants:
   it reads the catalogue again.
 - A change that has begun is not broken off because its caller left.
 - Nothing is deleted by its age while the clocks are not trusted.
+- A topic's files are deleted before its segments, and behind a mark that its name was used (partition.py, NAMES_USED).
 - A partition that is not used is closed after a while, so that its segment may leave memory.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Final
 from uuid import UUID
 
+from segmentstore.codec.topic_files import LAST_FILE, RecordFileName, topic_prefix
 from segmentstore.contracts.errors import (
+    ObjectExistsError,
     SegmentExistsError,
     SegmentNotFoundError,
     SegmentStoreError,
     TableKeyNotFoundError,
     TableVersionError,
 )
-from segmentstore.contracts.identifiers import EVENT_COUNT
+from segmentstore.contracts.identifiers import EVENT_COUNT, SHORT_LIVED
 from segmentstore.contracts.segments import AttributeUpdate, SegmentApi
 from segmentstore.contracts.tables import NOT_EXISTS, TableApi, TableEntry, TableKey
 from segmentstore.runtime.cancellation import ChangeTasks, await_shielded
@@ -55,7 +58,10 @@ from segmentstore.topics.errors import (
     TopicsUnavailableError,
     UnknownPartitionError,
 )
-from segmentstore.topics.partition import Partition
+from segmentstore.topics.file_writer import FileStatistics, FileWriter
+from segmentstore.topics.partition import NAMES_USED, Partition
+from segmentstore.topics.record_files.record_files import RecordFiles
+from segmentstore.topics.record_files.registered_files import FILES_PER_UPDATE_MAX, RegisteredFiles
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_config import CONFIGS, TopicConfig, make_config
 from segmentstore.topics.topic_records import (
@@ -109,12 +115,18 @@ class Topics:
         wall_clock: WallClock,
         random: Random,
         settings: TopicSettings,
+        record_files: RecordFiles | None = None,
     ) -> None:
+        """`record_files`: None if there is no Tier 2 for files of records; all stay in segments then."""
         self._segments = segments
         self._tables = tables
         self._wall_clock = wall_clock
         self._random = random
         self._settings = settings
+        self._record_files = record_files
+        self._file_writer: FileWriter | None = None
+        if record_files is not None and settings.file_seconds > 0:
+            self._file_writer = FileWriter(settings)
         self._clock_watch = ClockWatch(
             wall_clock=wall_clock,
             difference_seconds_max=settings.clock_difference_seconds_max,
@@ -143,7 +155,13 @@ class Topics:
         await self._finish_all()
 
     async def run(self) -> None:
-        """Retention, and what was broken off, until cancelled."""
+        """Retention, what was broken off, and files of records, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look_after(), name="retention of topics")
+            if self._file_writer is not None:
+                group.create_task(self._file_writer.run(), name="files of topics")
+
+    async def _look_after(self) -> None:
         loop = asyncio.get_running_loop()
         settings = self._settings
         self._clock_watch.doubt("topics have just been started")
@@ -159,6 +177,8 @@ class Topics:
                 next_resume = loop.time() + settings.resume_seconds
             if loop.time() >= next_pass:
                 await self.expire_all()
+                for partition in list(self._partitions.values()):
+                    await partition.delete_doomed()
                 await self._close_idle()
                 next_pass = loop.time() + settings.retention_interval_seconds
 
@@ -168,6 +188,10 @@ class Topics:
         partitions = list(self._partitions.values())
         self._partitions.clear()
         await gather_all(partition.close() for partition in partitions)
+
+    def file_statistics(self) -> FileStatistics:
+        """Of the files that were made."""
+        return FileStatistics() if self._file_writer is None else self._file_writer.statistics
 
     def settle_clocks(self) -> None:
         """A person says that the present time is right: retention by age goes on."""
@@ -218,6 +242,8 @@ class Topics:
                 random=self._random,
                 config=topic.config,
                 settings=self._settings,
+                record_files=self._record_files,
+                on_hot=None if self._file_writer is None else self._file_writer.note,
             )
             self._partitions[key] = partition
         if not partition.is_open:
@@ -355,6 +381,7 @@ class Topics:
             return topic
         if record.state is TopicState.DELETING:
             await self._vanish(record)
+            await self._delete_files(topic)
             await self._for_each(range(record.partitions_target), topic, self._delete_segment)
             await self._remove(topic)
             return None
@@ -386,7 +413,62 @@ class Topics:
     async def _create_segment(self, topic: _Topic, index: int) -> None:
         name = partition_segment_name(topic.name, topic.record.topic_id, index)
         with suppress(SegmentExistsError):
-            await self._segments.create(name, [AttributeUpdate(EVENT_COUNT, 0)])
+            is_short_lived = AttributeUpdate(SHORT_LIVED, int(self._file_writer is not None))
+            await self._segments.create(name, [AttributeUpdate(EVENT_COUNT, 0), is_short_lived])
+
+    async def _delete_files(self, topic: _Topic) -> None:
+        """Of all partitions, while their segments still say which there are. Raises TopicsUnavailableError."""
+        files = self._record_files
+        if files is None:
+            return
+        try:
+            listed = False
+            async with aclosing(files.keys(topic_prefix(topic.name))) as keys:
+                async for key in keys:
+                    listed = listed or RecordFileName.parsed(key) is not None
+                    if listed:
+                        break
+            registered = [
+                await self._has_files(topic, index)
+                for index in range(topic.record.partitions_target)
+            ]
+            if not listed and not any(registered):
+                return
+            # From here on no topic of this name gives plain names: a deletion that comes late meets none of its files.
+            with suppress(ObjectExistsError):
+                await files.put(topic_prefix(topic.name) + NAMES_USED, b"")
+            for index, has_files in enumerate(registered):
+                if has_files:
+                    await self._delete_registered(topic, index, files)
+            async with aclosing(files.keys(topic_prefix(topic.name))) as keys:
+                async for key in keys:
+                    if RecordFileName.parsed(key) is not None:
+                        await files.delete(key)
+        except SegmentStoreError as error:
+            raise TopicsUnavailableError(
+                f"files of a deleted topic are not deleted yet name={topic.name!r}: {error}"
+            ) from error
+
+    async def _has_files(self, topic: _Topic, index: int) -> bool:
+        with suppress(SegmentNotFoundError):
+            info = await self._segments.info(
+                partition_segment_name(topic.name, topic.record.topic_id, index)
+            )
+            return bool(info.core_attributes.get(LAST_FILE, 0))
+        return False
+
+    async def _delete_registered(self, topic: _Topic, index: int, files: RecordFiles) -> None:
+        """A listing may not have them yet."""
+        name = partition_segment_name(topic.name, topic.record.topic_id, index)
+        registered = RegisteredFiles(known_max=1)
+        async with self._segments.open_segment(name) as segment:
+            registered.load(segment.info().core_attributes)
+            number = registered.first
+            while number <= registered.last:
+                several = await registered.some(segment, number, FILES_PER_UPDATE_MAX)
+                for file in several:
+                    await files.delete(file.name(topic.name, index).key)
+                number += len(several)
 
     async def _delete_segment(self, topic: _Topic, index: int) -> None:
         with suppress(SegmentNotFoundError):

@@ -7,9 +7,10 @@ import pytest
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.codec.record_fields import Record
+from segmentstore.codec.topic_files import RecordFileName
 from tests.cli.command_line import CommandLine
 from tests.tier2.format.record_images import image_of
-from tier2.format.record_file import RecordFileName, open_record_file
+from tier2.format.record_file import open_record_file
 
 RECORDS = [
     [Record(10, 5, b"k", b"value", (("h", None),))],

@@ -5,13 +5,15 @@ from random import Random
 from segmentstore.codec.record_batch import (
     Compression,
     Record,
-    check_batch,
     decode_batch,
     encode_batch,
 )
 from segmentstore.contracts.identifiers import EVENT_COUNT
+from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.contracts.segments import AttributeUpdate
+from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.topics.partition import Partition
+from segmentstore.topics.record_files.record_files import RecordFiles
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_config import make_config
 from tests.http.memory_segments import MemorySegments
@@ -20,9 +22,12 @@ NOW = 1_700_000_000_000
 SEGMENT = "_system/topics/t~00/0"
 
 SMALL = TopicSettings(
-    mark_bytes=2_000, producers_per_partition_max=20, positions_per_partition_max=8
+    mark_bytes=2_000,
+    producers_per_partition_max=20,
+    positions_per_partition_max=8,
+    files_known_per_partition_max=3,
 )
-"""Many marks and few positions in memory: everything is found by every way."""
+"""Many marks and few positions and files in memory: everything is found by every way."""
 
 
 _RANDOM = Random(17)
@@ -56,12 +61,11 @@ def batch_of(
 
 
 def records_in(content: bytes) -> list[Record]:
-    """Of all batches, each proved."""
+    """Of all batches, each proved by its checksum."""
     found: list[Record] = []
     at = 0
     while at < len(content):
         size = int.from_bytes(content[at + 8 : at + 12]) + 12
-        check_batch(content[at : at + size])
         found += decode_batch(content[at : at + size])
         at += size
     return found
@@ -73,6 +77,7 @@ def make_partition(
     clock: Clock | None = None,
     settings: TopicSettings = SMALL,
     config: dict[str, str] | None = None,
+    record_files: RecordFiles | None = None,
 ) -> Partition:
     """Not opened yet."""
     return Partition(
@@ -84,6 +89,18 @@ def make_partition(
         random=_RANDOM,
         config=make_config(config or {}, bytes_max=10_000),
         settings=settings,
+        record_files=record_files,
+    )
+
+
+def files_in(objects: ObjectStore, *, batch_bytes_max: int = 1_000) -> Tier2RecordFiles:
+    """As the service has them, with small batches and a small cache."""
+    return Tier2RecordFiles(
+        object_store=objects,
+        writers=None,
+        readers=None,
+        cache_bytes=20_000,
+        batch_bytes_max=batch_bytes_max,
     )
 
 
@@ -93,10 +110,13 @@ async def open_partition(
     clock: Clock | None = None,
     settings: TopicSettings = SMALL,
     config: dict[str, str] | None = None,
+    record_files: RecordFiles | None = None,
 ) -> Partition:
     if SEGMENT not in segments.names():
         await segments.create(SEGMENT, [AttributeUpdate(EVENT_COUNT, 0)])
-    partition = make_partition(segments, clock=clock, settings=settings, config=config)
+    partition = make_partition(
+        segments, clock=clock, settings=settings, config=config, record_files=record_files
+    )
     await partition.recover()
     return partition
 

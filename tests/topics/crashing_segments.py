@@ -1,12 +1,13 @@
-"""Segments whose appends, too, may be the last thing that the process did."""
+"""Segments whose appends, too, and objects whose puts may be the last thing that the process did."""
 
 import asyncio
 from asyncio import Future
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from types import TracebackType
 
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, BufferView, SegmentId
+from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
 from segmentstore.contracts.segments import (
     AttributeUpdate,
     ReadResultEntry,
@@ -16,6 +17,44 @@ from segmentstore.contracts.segments import (
 from segmentstore.runtime.cancellation import retrieve_exception
 from tests.controller.crashing_doors import CrashingSegments, CrashPlan
 from tests.http.memory_segments import MemorySegments
+from tier2.object_stores.memory import MemoryObjectStore
+
+
+class ObjectsOfADyingProcess:
+    """An ObjectStore whose puts and deletions may be the last thing that the process did."""
+
+    def __init__(self, objects: MemoryObjectStore, plan: CrashPlan) -> None:
+        self._objects = objects
+        self._plan = plan
+
+    async def put(self, key: str, content: Sequence[BufferView]) -> None:
+        await self._plan.through(lambda: self._objects.put(key, content))
+
+    async def put_if_absent(self, key: str, content: BufferView) -> str:
+        return await self._plan.through(lambda: self._objects.put_if_absent(key, content))
+
+    async def put_if_match(self, key: str, content: BufferView, tag: str) -> str:
+        return await self._plan.through(lambda: self._objects.put_if_match(key, content, tag))
+
+    async def get(self, key: str) -> VersionedObject:
+        return await self._objects.get(key)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        return await self._objects.get_range(key, start, length)
+
+    async def size(self, key: str) -> int:
+        return await self._objects.size(key)
+
+    async def delete(self, key: str) -> None:
+        await self._plan.through(lambda: self._objects.delete(key))
+
+    async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
+        async with aclosing(self._objects.list(prefix)) as listing:
+            async for info in listing:
+                yield info
+
+    async def close(self) -> None:
+        await self._objects.close()
 
 
 class SegmentsOfADyingProcess(CrashingSegments):

@@ -1,23 +1,36 @@
-"""A partition under random schedules: idempotent producers that send again what failed, failures, restarts, trims.
+"""A partition under random schedules: producers that send again what failed, failures, restarts, trims, files.
 
 Method: producers keep up to five batches under way, and send again, in order, whatever was not acknowledged, to either
-of two owners of the partition. Commits are held back, fail, or the whole store is started again. In the end the
-partition is opened anew and the log is compared with what the producers know.
+of two owners of the partition. Commits are held back, fail, or the whole store is started again. Both owners make files
+of what is in batches and delete dead ones meanwhile; requests to the object store fail, happen although they failed,
+come late, and end with the process. In the end the partition is opened anew and the log is compared with what the
+producers know.
 
 Invariants that are checked:
 
 - each value of a producer is in the log once, in the order in which it was sent first;
 - a batch is told the offset at which the log has it;
 - offsets follow one another; what was readable once reads the same for ever, above the log start;
-- log start and high watermark never go back; no refusal is told for good to a producer that keeps the rules.
+- log start and high watermark never go back; no refusal is told for good to a producer that keeps the rules;
+- registered files follow one another without a gap up to the cold end, and each is there; behind a sweep no other is.
 """
 
 import asyncio
-from asyncio import Future
+from asyncio import Future, Task
 from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 from segmentstore.codec.record_batch import Compression
+from segmentstore.codec.topic_files import (
+    COLD_END,
+    FIRST_FILE,
+    LAST_FILE,
+    RecordFileName,
+    decode_file,
+    file_key,
+)
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     DurableDataLogError,
@@ -27,11 +40,25 @@ from segmentstore.topics.errors import OffsetOutOfRangeError, PartitionUnavailab
 from segmentstore.topics.partition import Appended, Partition
 from tests.http.memory_segments import MemorySegments
 from tests.sim.loop import SimLoop
-from tests.topics.batches import NOW, batch_of, open_partition, read_all, records_in
+from tests.sim.object_store import SimulatedObjectStore, StoreFaults
+from tests.topics.batches import (
+    NOW,
+    SEGMENT,
+    SMALL,
+    batch_of,
+    files_in,
+    open_partition,
+    read_all,
+    records_in,
+)
 
 OWNERS = 2
 PRODUCERS = 3
 IN_FLIGHT_MAX = 5
+SETTINGS = replace(SMALL, file_bytes=3_000, file_sweep_seconds=0.0)
+FAULTS = StoreFaults(
+    error_before=0.05, error_after=0.08, late=0.08, late_seconds_max=30.0, own_retry=0.3
+)
 
 
 class Producer:
@@ -96,6 +123,9 @@ class World:
     def __init__(self, loop: SimLoop, seed: int) -> None:
         self.random = Random(seed)
         self.segments = MemorySegments()
+        self.objects = SimulatedObjectStore(loop, Random(seed + 1), FAULTS)
+        self.working: set[Task[None]] = set()
+        """What owners do in the background."""
         self.owners: list[Partition] = []
         self.producers = [Producer(n, Random(self.random.random())) for n in range(PRODUCERS)]
         self.readable: dict[int, bytes | None] = {}
@@ -103,7 +133,44 @@ class World:
         self.seen: Counter[str] = Counter()
 
     async def open_owners(self) -> None:
-        self.owners = [await open_partition(self.segments) for _ in range(OWNERS)]
+        self.owners = [await self.opened() for _ in range(OWNERS)]
+
+    async def opened(self) -> Partition:
+        """An owner in a process of its own."""
+        delay = self.random.choice(["0", "0", "40"])
+        return await open_partition(
+            self.segments,
+            settings=SETTINGS,
+            config={"file.delete.delay.ms": delay},
+            record_files=files_in(self.objects.mount()),
+        )
+
+    async def work_at_files(self) -> None:
+        """An owner makes a file, or deletes dead ones; what else happens may come in between."""
+        owners = [self.random.choice(self.owners)] if self.random.random() < 0.6 else self.owners
+        for owner in owners:
+            if not owner.is_open:
+                await owner.recover()
+        for owner in owners:
+            self.start_work(owner, sweeps=self.random.random() < 0.4)
+        if self.random.random() < 0.5:
+            await asyncio.wait(self.working)
+        else:
+            await asyncio.sleep(self.random.random() * 0.03)
+
+    def start_work(self, owner: Partition, *, sweeps: bool) -> None:
+        async def work() -> None:
+            try:
+                if sweeps:
+                    self.seen["dead"] += await owner.sweep_files()
+                else:
+                    self.seen["files"] += bool(await owner.make_file())
+            except PartitionUnavailableError:
+                self.seen["files refused"] += 1
+
+        task = asyncio.ensure_future(work())
+        self.working.add(task)
+        task.add_done_callback(self.working.discard)
 
     async def send(self) -> None:
         """Some producers send what they have, each to one owner; meanwhile the log stalls, fails or works."""
@@ -150,6 +217,9 @@ class World:
     async def restart(self) -> None:
         """What is committed at this moment stays; producers hear of nothing that was under way."""
         self.segments.hold()  # the old process commits nothing any more
+        for task in list(self.working):
+            task.cancel()
+            self.seen["killed"] += 1
         for owner in self.owners:
             await owner.close()
         self.segments = self.segments.restarted()
@@ -178,7 +248,8 @@ class World:
         owner = self.random.choice(self.owners)
         if not owner.is_open:
             await owner.recover()
-        before = self.log_start + self.random.randrange(10)
+        before = self.log_start + self.random.choice([self.random.randrange(10), 30])
+        before = min(before, owner.high_watermark)
         try:
             self.log_start = max(self.log_start, await owner.delete_records(before))
             self.seen["trimmed"] += 1
@@ -187,9 +258,12 @@ class World:
 
     async def settle(self) -> None:
         """Every producer gets everything acknowledged."""
+        self.objects.settle()
+        if self.working:
+            await asyncio.wait(self.working)
         for owner in self.owners:
             await owner.close()
-        (owner,) = self.owners = [await open_partition(self.segments)]
+        (owner,) = self.owners = [await self.opened()]
         for producer in self.producers:
             answers = [owner.produce(batch) for batch, _ in producer.waiting]
             await asyncio.gather(*answers, return_exceptions=True)
@@ -215,16 +289,45 @@ class World:
         for producer in self.producers:
             offsets = [producer.offsets[value] for value in producer.sent]
             assert offsets == sorted(offsets), "a producer's records changed places"
+        await self.check_files()
+
+    async def check_files(self) -> None:
+        """What is registered, is there; behind a sweep nothing else is that a sweep deletes."""
+        (owner,) = self.owners
+        await asyncio.sleep(FAULTS.late_seconds_max)  # puts and deletions that come late as well
+        await owner.delete_doomed()
+        await owner.sweep_files()
+        attributes = await self.segments.attributes(SEGMENT)
+        first, last = attributes.get(FIRST_FILE, 1), attributes.get(LAST_FILE, 0)
+        cold_end = attributes.get(COLD_END, 0)
+        assert isinstance(first, int)
+        assert isinstance(last, int)
+        assert isinstance(cold_end, int)
+        files = [decode_file(attributes[file_key(n)]) for n in range(first, last + 1)]
+        for one, other in pairwise(files):
+            assert one.end_offset == other.first_offset, files
+        assert not files or files[-1].end_offset == cold_end
+        assert not files or files[0].end_offset > self.log_start
+        names = {file.name("t", 0).key for file in files}
+        there = set(self.objects.keys())
+        assert names <= there, names - there
+        for key in there - names:
+            name = RecordFileName.parsed(key)
+            assert name is not None
+            assert not name.name_number, f"dead {key}"
+            assert name.first_offset >= cold_end, f"dead {key}"
 
 
 async def one_schedule(loop: SimLoop, seed: int) -> Counter[str]:
     """What happened, by word."""
     world = World(loop, seed)
     await world.open_owners()
-    for _ in range(60):
+    for _ in range(90):
         choice = world.random.random()
-        if choice < 0.6:
+        if choice < 0.45:
             await world.send()
+        elif choice < 0.65:
+            await world.work_at_files()
         elif choice < 0.9:
             await world.look()
         else:

@@ -3,22 +3,29 @@
 Method: seeds of the simulation; then the same with one bug planted each, until a seed finds it.
 """
 
+import asyncio
 from asyncio import Future
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pytest
 
 from segmentstore.codec.record_batch import BatchHeader
+from segmentstore.contracts.errors import ObjectExistsError, StorageError
+from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.segments import AttributeUpdate, Segment
+from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.topics.partition import OWNER, Appended, Partition
 from segmentstore.topics.producer_windows import ProducerWindows
+from segmentstore.topics.record_files.gathered_batches import GatheredBatches
+from segmentstore.topics.record_files.record_files import MadeFile
 from tests.sim.simulation import run_simulation
 from tests.topics.random_partition import one_schedule
 
 pytestmark = pytest.mark.simulation
 
-_SEEDS_FOR_A_BUG = 30
+_SEEDS_FOR_A_BUG = 60
 
 
 def run(seed: int) -> Counter[str]:
@@ -29,7 +36,7 @@ def run(seed: int) -> Counter[str]:
 def test_whatever_happens_each_record_is_stored_once_and_in_order(seed: int) -> None:
     seen = run(seed)
     assert seen["appended"] > 10
-    assert seen["looked"] > 3
+    assert seen["looked"] > 1
 
 
 def test_the_seeds_see_what_they_are_for() -> None:
@@ -44,6 +51,10 @@ def test_the_seeds_see_what_they_are_for() -> None:
         "below the log start",
         "stored=None",
         "stored=False",
+        "files",
+        "files refused",
+        "dead",
+        "killed",
     ):
         assert seen[what] >= 3, seen
 
@@ -89,9 +100,82 @@ def _owners_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "_as_owner", lambda self: AttributeUpdate(OWNER, self._owner))
 
 
+def _a_file_is_registered_although_its_put_failed(patch: pytest.MonkeyPatch) -> None:
+    original = Tier2RecordFiles.put
+
+    async def hopeful(self: Tier2RecordFiles, key: str, image: BufferView) -> None:
+        with suppress(StorageError):
+            await original(self, key, image)
+
+    patch.setattr(Tier2RecordFiles, "put", hopeful)
+
+
+def _a_file_is_registered_before_it_is_put(patch: pytest.MonkeyPatch) -> None:
+    original = Tier2RecordFiles.put
+    late: list[Future[None]] = []
+
+    async def later(self: Tier2RecordFiles, key: str, image: BufferView) -> None:
+        async def put() -> None:
+            await asyncio.sleep(0.01)
+            with suppress(StorageError):
+                await original(self, key, image)
+
+        if await self.exists(key):
+            raise ObjectExistsError(key)
+        late.append(asyncio.ensure_future(put()))
+
+    patch.setattr(Tier2RecordFiles, "put", later)
+
+
+def _bytes_are_dropped_before_their_file_is_registered(patch: pytest.MonkeyPatch) -> None:
+    original = Partition._keep
+
+    async def hasty(
+        self: Partition, segment: Segment, gathered: GatheredBatches, made: MadeFile
+    ) -> None:
+        await self._segments.truncate(segment.name, gathered.end.position)
+        await original(self, segment, gathered, made)
+
+    patch.setattr(Partition, "_keep", hasty)
+
+
+def _changes_of_files_keep_the_owners_number(patch: pytest.MonkeyPatch) -> None:
+    async def as_before(
+        self: Partition, segment: Segment, updates: Sequence[AttributeUpdate]
+    ) -> None:
+        future = segment.append(
+            b"", offset=self._length, attribute_updates=[self._as_owner(), *updates]
+        )
+        self._owner_before = self._owner
+        try:
+            await future
+        except BaseException:
+            self._shut("failed")
+            raise
+
+    patch.setattr(Partition, "_append_alone", as_before)
+
+
+def _dead_files_are_deleted_without_a_proof(patch: pytest.MonkeyPatch) -> None:
+    async def no_proof(self: Partition, segment: Segment) -> None:
+        del self, segment
+
+    patch.setattr(Partition, "_prove_ownership", no_proof)
+
+
+def _producers_are_not_stored_with_a_file(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partition, "_end_mark_updates", lambda _: [])
+
+
 @pytest.mark.parametrize(
     "plant",
     [
+        _a_file_is_registered_although_its_put_failed,
+        _a_file_is_registered_before_it_is_put,
+        _bytes_are_dropped_before_their_file_is_registered,
+        _changes_of_files_keep_the_owners_number,
+        _dead_files_are_deleted_without_a_proof,
+        _producers_are_not_stored_with_a_file,
         _owners_are_not_compared,
         _windows_are_forgotten,
         _a_failure_is_not_void,

@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from segmentstore.codec.record_batch import Record
+from segmentstore.codec.topic_files import RecordFileName, files_prefix
 from segmentstore.contracts.segments import Segment
 from segmentstore.topics import partition as partition_module
 from segmentstore.topics.errors import (
@@ -22,7 +23,7 @@ from segmentstore.topics.errors import (
     TopicNotFoundError,
     TopicsUnavailableError,
 )
-from segmentstore.topics.partition import Appended
+from segmentstore.topics.partition import Appended, Partition
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_records import (
     CATALOGUE_TABLE,
@@ -35,10 +36,11 @@ from segmentstore.topics.topics import Topics
 from tests.controller.crashing_doors import CrashingTables, CrashPlan, ProcessDiedError
 from tests.http.memory_segments import MemorySegments
 from tests.reference.memory_tables import MemoryTables
-from tests.topics.batches import NOW, Clock, batch_of, read_all
-from tests.topics.crashing_segments import SegmentsOfADyingProcess
+from tests.topics.batches import NOW, Clock, batch_of, files_in, read_all
+from tests.topics.crashing_segments import ObjectsOfADyingProcess, SegmentsOfADyingProcess
+from tier2.object_stores.memory import MemoryObjectStore
 
-SETTINGS = TopicSettings(mark_bytes=2_000, partition_steps_at_once_max=1)
+SETTINGS = TopicSettings(mark_bytes=2_000, partition_steps_at_once_max=1, file_sweep_seconds=0.0)
 BATCHES = 40
 
 
@@ -48,6 +50,7 @@ class Process:
     def __init__(self) -> None:
         self.segments = MemorySegments()
         self.tables = MemoryTables()
+        self.objects = MemoryObjectStore()
         self.clock = Clock()
         self.random = Random(9)
         self.plan = CrashPlan()
@@ -65,14 +68,21 @@ class Process:
             wall_clock=self.clock,
             random=self.random,
             settings=SETTINGS,
+            record_files=files_in(ObjectsOfADyingProcess(self.objects, self.plan)),
         )
         await self.topics.start()
 
     async def fill(self, name: str, index: int) -> None:
         partition = await self.topics.partition(name, index)
+        first = partition.high_watermark
         for n in range(BATCHES):
             await partition.produce(
-                batch_of(b"%d" % n, b"x" * 50, time=self.clock.now + n, producer=(7, 0, 2 * n))
+                batch_of(
+                    b"%d" % n,
+                    b"x" * 50,
+                    time=self.clock.now + n,
+                    producer=(7, 0, first + 2 * n),
+                )
             )
         self.acknowledged[name, index] = await read_all(partition)
 
@@ -99,6 +109,9 @@ class Process:
                 assert await read_all(partition) == kept
                 assert partition.high_watermark == len(records)
                 partition.check()
+                if partition._files.last:
+                    await self.check_files(name, index, partition)
+                    continue
                 info = await self.segments.info(partition._segment_name)
                 dropped = (
                     partition.log_start_offset
@@ -106,6 +119,27 @@ class Process:
                     * (len(self.segments.content(info.name)) // BATCHES)
                 )
                 assert abs(info.start_offset - dropped) < 200, "bytes below the log start stay"
+
+    async def check_files(self, name: str, index: int, partition: Partition) -> None:
+        """Registered ones are there; behind a sweep no others but names that may be given yet; bytes are dropped."""
+        await partition.sweep_files()
+        registered = partition._files
+        prefix = files_prefix(name, index)
+        keys = {info.key async for info in self.objects.list(prefix)}
+        async with self.segments.open_segment(partition._segment_name) as segment:
+            files = await registered.some(segment, registered.first, 100)
+        names = {file.name(name, index).key for file in files}
+        assert names <= keys
+        for key in keys - names:
+            dead = RecordFileName.parsed(key)
+            assert dead is not None
+            assert not dead.name_number
+            assert dead.first_offset >= registered.cold_end
+        assert all(file.end_offset > partition.log_start_offset for file in files)
+        assert partition.hot_bytes == (
+            (await self.segments.info(partition._segment_name)).length
+            - (await self.segments.info(partition._segment_name)).start_offset
+        )
 
 
 Step = Callable[[Process], Awaitable[None]]
@@ -120,6 +154,64 @@ async def a_topic(process: Process) -> None:
     await process.topics.create("a", 3, {"retention.ms": "1000000"})
     await process.topics.create("b", 1, {})
     await process.fill("a", 1)
+
+
+async def files(process: Process) -> None:
+    """A topic with three files, and batches behind them."""
+    await nothing(process)
+    config = {"retention.ms": "1000000", "file.delete.delay.ms": "0"}
+    await process.topics.create("a", 3, config)
+    await process.topics.create("b", 1, {})
+    for _ in range(3):
+        await process.fill("a", 1)
+        await (await process.topics.partition("a", 1)).make_file()
+    await process.fill("a", 1)
+
+
+async def make_file(process: Process) -> None:
+    partition = await process.topics.partition("a", 1)
+    await partition.make_file()
+    assert partition.hot_bytes == 0
+
+
+async def sweep(process: Process) -> None:
+    await process.objects.put_if_absent(
+        f"{files_prefix('a', 1)}00000000-00000019.00000000{process.random.getrandbits(32):08x}.seg",
+        b"dead",
+    )
+    partition = await process.topics.partition("a", 1)
+    await partition.sweep_files()
+    keys = [info.key async for info in process.objects.list(files_prefix("a", 1))]
+    assert len(keys) == partition._files.last
+
+
+async def delete_with_files(process: Process) -> None:
+    await delete(process)
+    assert [info.key async for info in process.objects.list("")] == ["topics/a/names-used"]
+
+
+async def delete_records_in_files(process: Process) -> None:
+    partition = await process.topics.partition("a", 1)
+    assert await partition.delete_records(171) == 171
+    assert len(partition._files) == 1
+
+
+async def delete_all_records_in_files(process: Process) -> None:
+    partition = await process.topics.partition("a", 1)
+    assert await partition.delete_records(-1) == 8 * BATCHES
+    assert len(partition._files) == 0
+
+
+async def retention_of_files(process: Process) -> None:
+    process.topics.settle_clocks()
+    process.clock.now = NOW + 1_000_020
+    await process.topics.expire_all()
+    partition = await process.topics.partition("a", 1)
+    assert partition.log_start_offset in (0, partition.high_watermark), "files are young enough"
+    process.clock.now += 1_000
+    process.topics.settle_clocks()
+    await process.topics.expire_all()
+    assert partition.log_start_offset == partition.high_watermark == 8 * BATCHES
 
 
 async def create(process: Process) -> None:
@@ -181,6 +273,13 @@ async def retention(process: Process) -> None:
         (a_topic, delete_records),
         (a_topic, delete_all_records),
         (a_topic, retention),
+        (a_topic, make_file),
+        (files, make_file),
+        (files, sweep),
+        (files, delete_with_files),
+        (files, delete_records_in_files),
+        (files, delete_all_records_in_files),
+        (files, retention_of_files),
     ],
     ids=lambda step: step.__name__ if callable(step) else None,
 )
@@ -191,8 +290,8 @@ async def test_a_change_that_dies_at_any_step_is_finished_by_the_next_process(
     await before(process)
     process.plan.arm(die_at=0, behind=False)
     await change(process)
-    await process.check()
     steps = process.plan.count
+    await process.check()
     assert steps > 0
     for die_at in range(1, steps + 1):
         process = Process()
@@ -251,6 +350,27 @@ async def test_a_batch_that_dies_on_its_way_is_stored_once_or_not_at_all(*, behi
     assert [each.base_offset for each in again] == [3, 4, 5]
     assert again[0].duplicate == behind
     assert [r.value for r in await read_all(partition)] == [b"%d" % n for n in range(6)]
+
+
+async def test_a_topic_that_is_made_again_meets_no_file_of_the_one_before() -> None:
+    process = Process()
+    await files(process)
+    await process.topics.delete("a")
+    # What a process that died, or is late, has left there.
+    zombies = [RecordFileName("a", 1, 0, 79), RecordFileName("a", 1, 0, 79, 5)]
+    for name in zombies:
+        await process.objects.put_if_absent(name.key, b"of the topic before")
+    process.acknowledged.clear()
+    await process.topics.create("a", 2, {})
+    await process.fill("a", 1)
+    partition = await process.topics.partition("a", 1)
+    await partition.make_file()
+    await process.restart()
+    await process.check()
+    (key,) = [info.key async for info in process.objects.list(files_prefix("a", 1))]
+    found = RecordFileName.parsed(key)
+    assert found is not None
+    assert found.name_number, "a plain name may meet a deletion that is late"
 
 
 # --- the checks can fail -----------------------------------------------------------------------

@@ -1,10 +1,7 @@
-"""Files of a topic's records: one image of the chunk format that needs nothing beside it, and its name.
+"""Files of a topic's records: one image of the chunk format that needs nothing beside it.
 
-    topics/<topic>/partitions/<number>/segments/<first>-<last>.seg
-
-`first` and `last` are the offsets of the first and the last record that the file answers for, with as many zeros in
-front as make eight digits; `last` is inclusive. A file that was compacted keeps its name's range though records are
-gone from it: header and index say the same range with an end that is exclusive.
+How they are named: segmentstore/codec/topic_files.py. A file that was compacted keeps its name's range though records
+are gone from it: header and index say the same range with an end that is exclusive.
 
     batches of records -> blocks of about 1 MiB, each ending where a batch ends -> compressed, with checksums -> image
 
@@ -21,7 +18,6 @@ Invariants:
 Pure and without state; callers run it in an executor.
 """
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -57,35 +53,6 @@ from tier2.format.record_transcoding import (
     require_agreement,
 )
 from tier2.format.records import RecordForm, decode_records
-
-_NAME = re.compile(r"topics/([^/]+)/partitions/(\d+)/segments/(\d{8,})-(\d{8,})\.seg")
-_DIGITS_MIN = 8
-
-
-@dataclass(frozen=True, slots=True)
-class RecordFileName:
-    """Where a file is, and what its name says."""
-
-    topic: str
-    partition: int
-    first_offset: int
-    last_offset: int
-    """Inclusive."""
-
-    @property
-    def key(self) -> str:
-        """Of the object, below the place of Tier 2."""
-        first, last = (f"{each:0{_DIGITS_MIN}}" for each in (self.first_offset, self.last_offset))
-        return f"topics/{self.topic}/partitions/{self.partition}/segments/{first}-{last}.seg"
-
-    @classmethod
-    def parsed(cls, key: str) -> "RecordFileName | None":
-        """None if the key is not the one that such a file would have."""
-        found = _NAME.fullmatch(key)
-        if found is None:
-            return None
-        name = cls(found[1], int(found[2]), int(found[3]), int(found[4]))
-        return name if name.key == key and name.first_offset <= name.last_offset else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.codec.record_fields import Record
+from segmentstore.codec.topic_files import RecordFileName
 from segmentstore.contracts.errors import CorruptedDataError
 from tests.tier2.format.record_images import image_of
 from tier2.format.chunk_format import BLOCK_BYTES_MAX, ChunkFlag, Compression, parse_header
 from tier2.format.record_file import (
     RecordFile,
-    RecordFileName,
     damages_of_record_file,
     open_record_file,
 )
@@ -205,22 +205,6 @@ def test_what_cannot_be_a_file_is_the_callers_mistake(
 def test_the_header_says_whose_the_times_are() -> None:
     flags = parse_header(image_of([[RECORDS[0]]], log_append_time=True)).flags
     assert flags == ChunkFlag.RECORD_TOPIC | ChunkFlag.LOG_APPEND_TIME
-
-
-def test_a_name_says_topic_partition_and_offsets() -> None:
-    name = RecordFileName("user-events", 0, 1000, 1999)
-    assert name.key == "topics/user-events/partitions/0/segments/00001000-00001999.seg"
-    assert RecordFileName.parsed(name.key) == name
-    long = RecordFileName("t", 12, 10**11, 10**12)
-    assert RecordFileName.parsed(long.key) == long
-    for key in (
-        "topics/t/partitions/00/segments/00000000-00000001.seg",
-        "topics/t/partitions/0/segments/00000002-00000001.seg",
-        "topics/t/partitions/0/segments/000000000-00000001.seg",
-        "topics/t/partitions/0/segments/00000000-00000001.tmp",
-        "topics/a/b/partitions/0/segments/00000000-00000001.seg",
-    ):
-        assert RecordFileName.parsed(key) is None, key
 
 
 def test_names_of_one_partition_sort_as_their_offsets_do() -> None:

@@ -1,0 +1,169 @@
+"""The files of a topic's partition: what of them is registered with the partition's segment, and how they are named.
+
+Behind the flush point a file of records (tier2/format/record_file.py) is the only copy of a partition's records. Which
+files those are is told by attributes of the partition's segment, whose bytes are the batches before the flush point:
+
+| attribute | value |
+|---|---|
+| COLD_END | records below this offset are in files only; absent: there are none |
+| FIRST_FILE, LAST_FILE | numbers of the first and the last registered file; absent or 0: there never was one |
+| b"topic file ", u64 number | one file, RegisteredFile |
+
+Numbers begin at 1, grow with the offsets and never come again. When all files were deleted, FIRST_FILE is
+LAST_FILE + 1.
+
+    RegisteredFile    u64 first offset, u64 end offset (exclusive), u64 bytes of the object, u64 count of records,
+                      i64 lowest time of its records, i64 highest time of them, i64 highest time of all records of the
+                      partition up to its end (Unix milliseconds), u64 name number; big-endian
+
+    object            topics/<topic>/partitions/<number>/segments/<first>-<last>.seg
+                      topics/<topic>/partitions/<number>/segments/<first>-<last>.<name number>.seg
+
+`first` and `last` (inclusive) are the offsets that the file answers for, with zeros in front up to eight digits. A name
+number that is not 0 stands there in 16 hex digits; it is drawn at random, for a range whose plain name is taken.
+A topic stands there as it is called, unless the grammar of object keys (contracts/object_store.py) forbids it: a dot at
+its beginning is written `=2E`, and of a name that is too long for one part of a key, the first TOPIC_PART_CHARACTERS
+characters and `=` are one part and the others the next. No topic has a `=` in its name.
+
+Invariants:
+
+- Building and parsing are inverse; nothing else parses. Two topics never have a key in common.
+- Files of one partition have no gap between the end of one and the first offset of the next.
+"""
+
+import re
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.contracts.identifiers import (
+    CORE_ATTRIBUTE_PREFIX,
+    AttributeKey,
+    AttributeValue,
+)
+
+COLD_END: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x04")
+FIRST_FILE: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x05")
+LAST_FILE: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x06")
+
+TOPIC_PART_CHARACTERS: Final = 190
+
+_FILE_KEY: Final = b"topic file "
+_FILE: Final = Struct(">QQQQqqqQ")
+_DIGITS_MIN: Final = 8
+_NAME: Final = re.compile(
+    r"topics/(?P<topic>[^/]+(?:=/[^/]+)?)/partitions/(?P<partition>\d+)/segments/"
+    r"(?P<first>\d{8,})-(?P<last>\d{8,})(?:\.(?P<number>[0-9a-f]{16}))?\.seg",
+    re.ASCII,
+)
+_DOT: Final = "=2E"
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredFile:
+    """One file as it is registered. Which topic and partition: those of the segment."""
+
+    first_offset: int
+    end_offset: int
+    """Exclusive."""
+    size: int
+    """Bytes of the object."""
+    record_count: int
+    lowest_ms: int
+    highest_ms: int
+    highest_ms_until_end: int
+    """Of all records of the partition up to the end, deleted ones as well: it never falls from file to file."""
+    name_number: int = 0
+
+    def name(self, topic: str, partition: int) -> "RecordFileName":
+        """Of its object."""
+        return RecordFileName(
+            topic, partition, self.first_offset, self.end_offset - 1, self.name_number
+        )
+
+
+def file_key(number: int) -> AttributeKey:
+    """The attribute that registers a file."""
+    return AttributeKey(_FILE_KEY + number.to_bytes(8, "big"))
+
+
+def encode_file(file: RegisteredFile) -> bytes:
+    """The attribute's value."""
+    return _FILE.pack(
+        file.first_offset,
+        file.end_offset,
+        file.size,
+        file.record_count,
+        file.lowest_ms,
+        file.highest_ms,
+        file.highest_ms_until_end,
+        file.name_number,
+    )
+
+
+def decode_file(value: AttributeValue) -> RegisteredFile:
+    """Raises CorruptedDataError."""
+    if not isinstance(value, bytes) or len(value) != _FILE.size:
+        raise CorruptedDataError(f"a registered file is none value={value!r}")
+    file = RegisteredFile(*_FILE.unpack(value))
+    if file.first_offset >= file.end_offset or file.highest_ms > file.highest_ms_until_end:
+        raise CorruptedDataError(f"a registered file contradicts itself file={file}")
+    return file
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFileName:
+    """Where a file is, and what its name says."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    """Inclusive."""
+    name_number: int = 0
+    """0: the plain name."""
+
+    @property
+    def key(self) -> str:
+        """Of the object, below the place of Tier 2."""
+        first, last = (f"{each:0{_DIGITS_MIN}}" for each in (self.first_offset, self.last_offset))
+        number = f".{self.name_number:016x}" if self.name_number else ""
+        return f"{files_prefix(self.topic, self.partition)}{first}-{last}{number}.seg"
+
+    @classmethod
+    def parsed(cls, key: str) -> "RecordFileName | None":
+        """None if the key is not the one that such a file would have."""
+        found = _NAME.fullmatch(key)
+        if found is None:
+            return None
+        name = cls(
+            _topic_of(found["topic"]),
+            int(found["partition"]),
+            int(found["first"]),
+            int(found["last"]),
+            int(found["number"] or "0", 16),
+        )
+        return name if name.key == key and name.first_offset <= name.last_offset else None
+
+
+def topic_prefix(topic: str) -> str:
+    """What the keys of all objects of a topic begin with."""
+    name = _DOT + topic[1:] if topic.startswith(".") else topic
+    if len(topic) > TOPIC_PART_CHARACTERS:
+        cut = len(name) - len(topic) + TOPIC_PART_CHARACTERS
+        rest = name[cut:]
+        name = f"{name[:cut]}=/{_DOT + rest[1:] if rest.startswith('.') else rest}"
+    return f"topics/{name}/"
+
+
+def files_prefix(topic: str, partition: int) -> str:
+    """What the keys of a partition's files begin with."""
+    return f"{topic_prefix(topic)}partitions/{partition}/segments/"
+
+
+def _topic_of(parts: str) -> str:
+    first, _, rest = parts.partition("=/")
+    return "".join(
+        "." + part.removeprefix(_DOT) if part.startswith(_DOT) else part for part in (first, rest)
+    )

@@ -1,0 +1,311 @@
+"""Files of topics' records in Tier 2: images made in threads, objects put, blocks read by ranges and kept for a while.
+
+    make      batches of a partition -> image (tier2/format/record_file.py), in the threads that write Tier 2
+    read      end of the object -> index -> range of one block -> batches, in the threads that readers wait for
+
+Invariants:
+
+- Indexes and blocks in memory take at most `cache_bytes` each; an object is never changed, so neither is what is kept.
+- One block is read once, however many wait for it; at most `WAITERS_MAX` do.
+- A damaged block or index is read a second time, then refused; the log says so once for each, and is not told again of
+  the latest `_DAMAGES_REMEMBERED`.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from segmentstore.codec.record_batch import BatchError
+from segmentstore.codec.topic_files import RegisteredFile
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    ObjectNotFoundError,
+    StorageError,
+    TooManyWaitersError,
+)
+from segmentstore.contracts.identifiers import BufferView
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.runtime.cancellation import run_blocking
+from segmentstore.runtime.keyed_locks import KeyedLocks
+from segmentstore.topics.record_files.record_files import (
+    FileBlock,
+    FileCompression,
+    FileForm,
+    MadeFile,
+    UnfitBatchError,
+)
+from tier2.byte_cache import ByteCache
+from tier2.format.block import decode_block
+from tier2.format.chunk_format import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    SMALLEST_CHUNK_BYTES,
+    BlockEntry,
+    ChunkFlag,
+    ChunkIndex,
+    Compression,
+    parse_footer,
+    parse_header,
+    parse_index,
+)
+from tier2.format.record_file import make_record_file
+from tier2.format.record_transcoding import batches_of_block
+
+logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
+WAITERS_MAX: Final = 1_000
+BATCH_BYTES_MAX: Final = 256 * 1024
+"""Of batches that a block is given as: a reader gets one at least, and a consumer takes a few at a time."""
+
+_END_BYTES: Final = 8 * 1024
+"""Read first: footer and index of about 140 blocks."""
+_DAMAGES_REMEMBERED: Final = 1_000
+_COMPRESSIONS: Final = {
+    FileCompression.NONE: Compression.NONE,
+    FileCompression.LZ4: Compression.LZ4,
+    FileCompression.ZSTD: Compression.ZSTD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Header and index of a file."""
+
+    flags: ChunkFlag
+    entries: Sequence[BlockEntry]
+    blocks: Sequence[FileBlock]
+
+    @property
+    def memory_bytes(self) -> int:
+        return 600 * len(self.blocks) + 200
+
+
+@dataclass(slots=True)
+class RecordFileStatistics:
+    """Since the process began."""
+
+    puts: int = 0
+    put_bytes: int = 0
+    reads: int = 0
+    read_bytes: int = 0
+    block_hits: int = 0
+    damages: int = 0
+
+
+class Tier2RecordFiles:
+    """A RecordFiles over an object store, which its caller closes."""
+
+    def __init__(
+        self,
+        *,
+        object_store: ObjectStore,
+        writers: Executor | None,
+        readers: Executor | None,
+        cache_bytes: int,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+    ) -> None:
+        self._objects = object_store
+        self._writers = writers
+        self._readers = readers
+        self._batch_bytes_max = batch_bytes_max
+        self._opened: ByteCache[str, _Opened] = ByteCache(cache_bytes)
+        self._blocks: ByteCache[tuple[str, int], bytes] = ByteCache(cache_bytes)
+        self._locks = KeyedLocks[tuple[str, int]](waiters_max=WAITERS_MAX, refusal=_too_many)
+        self._damages: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._numbers = RecordFileStatistics()
+
+    def metrics(self) -> Mapping[str, float]:
+        """Numbers for `/metrics`."""
+        numbers = self._numbers
+        return {
+            "kafka_file_puts_total": numbers.puts,
+            "kafka_file_put_bytes_total": numbers.put_bytes,
+            "kafka_file_reads_total": numbers.reads,
+            "kafka_file_read_bytes_total": numbers.read_bytes,
+            "kafka_file_block_hits_total": numbers.block_hits,
+            "kafka_file_damages_total": numbers.damages,
+            "kafka_file_cache_bytes": self._blocks.used_bytes + self._opened.used_bytes,
+        }
+
+    # --- writing -----------------------------------------------------------------------------
+
+    async def make(self, batches: BufferView, form: FileForm) -> MadeFile:
+        return await run_blocking(self._writers, _made, batches, form)
+
+    async def put(self, key: str, image: BufferView) -> None:
+        await self._objects.put_if_absent(key, image)
+        self._numbers.puts += 1
+        self._numbers.put_bytes += len(image)
+
+    async def exists(self, key: str) -> bool:
+        try:
+            await self._objects.size(key)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    async def delete(self, key: str) -> None:
+        await self._objects.delete(key)
+        self._opened.remove(key)
+
+    async def keys(self, prefix: str) -> AsyncGenerator[str, None]:
+        async with aclosing(self._objects.list(prefix)) as listing:
+            async for info in listing:
+                yield info.key
+
+    # --- reading -----------------------------------------------------------------------------
+
+    async def blocks(self, key: str, file: RegisteredFile) -> Sequence[FileBlock]:
+        return (await self._open(key, file)).blocks
+
+    async def batches(self, key: str, file: RegisteredFile, number: int) -> bytes:
+        opened = await self._open(key, file)
+        place = (key, number)
+        async with self._locks.held(place):
+            known = self._blocks.get(place)
+            if known is not None:
+                self._numbers.block_hits += 1
+                return known
+            entry = opened.entries[number]
+
+            def decoded(stored: bytes) -> bytes:
+                return _batches_of_block(
+                    stored, entry, opened.flags, self._batch_bytes_max, f"{key} block={number}"
+                )
+
+            length = entry.end_position - entry.position
+            content = await self._checked(place, entry.position, length, decoded)
+            self._blocks.put(place, content, len(content))
+            return content
+
+    async def _open(self, key: str, file: RegisteredFile) -> _Opened:
+        place = (key, -1)
+        known = self._opened.get(key)
+        if known is not None:
+            return known
+        async with self._locks.held(place):
+            known = self._opened.get(key)
+            if known is not None:
+                return known
+            header = await self._checked(
+                place, 0, HEADER_BYTES, lambda stored: parse_header(stored, source=key)
+            )
+            index = await self._index(place, file.size)
+            if (index.start_offset, index.end_offset) != (file.first_offset, file.end_offset):
+                raise CorruptedDataError(f"a file answers for other offsets key={key} file={file}")
+            opened = _Opened(
+                header.flags,
+                index.entries,
+                [
+                    FileBlock(
+                        entry.first_offset,
+                        index.block_end_offset(number),
+                        0 if entry.events is None else entry.events.highest_time_ms,
+                    )
+                    for number, entry in enumerate(index.entries)
+                ],
+            )
+            self._opened.put(key, opened, opened.memory_bytes)
+            return opened
+
+    async def _index(self, place: tuple[str, int], size: int) -> ChunkIndex:
+        """Mostly in one range: the end of the object."""
+        key, _ = place
+        if size < SMALLEST_CHUNK_BYTES:
+            raise CorruptedDataError(f"a file is too short key={key} bytes={size}")
+        begin = max(HEADER_BYTES, size - _END_BYTES)
+
+        def parse_end(stored: bytes) -> tuple[int, ChunkIndex | None]:
+            position = parse_footer(stored, source=key).index_position
+            if not HEADER_BYTES < position < size - FOOTER_BYTES:
+                raise CorruptedDataError(f"an index is out of place key={key} position={position}")
+            if position < begin:
+                return position, None
+            return position, parse(stored[position - begin : -FOOTER_BYTES], position)
+
+        def parse(stored: bytes, position: int) -> ChunkIndex:
+            return parse_index(stored, index_position=position, record_topic=True, source=key)
+
+        position, index = await self._checked(place, begin, size - begin, parse_end)
+        if index is None:
+            index = await self._checked(
+                place,
+                position,
+                size - FOOTER_BYTES - position,
+                lambda stored: parse(stored, position),
+            )
+        return index
+
+    async def _checked(
+        self, place: tuple[str, int], start: int, length: int, check: Callable[[bytes], _Result]
+    ) -> _Result:
+        """A range of an object as `check` gives it back, which raises CorruptedDataError for damaged bytes."""
+        key, number = place
+        for is_last in (False, True):
+            try:
+                stored = await self._objects.get_range(key, start, length)
+                self._numbers.reads += 1
+                self._numbers.read_bytes += len(stored)
+                if len(stored) != length:
+                    raise CorruptedDataError(
+                        f"an object is cut off key={key} start={start} expected={length} length={len(stored)}"
+                    )
+                return await run_blocking(self._readers, check, stored)
+            except CorruptedDataError as error:
+                if is_last:
+                    self._note_damage(key, number, error)
+                    raise
+        raise AssertionError("the last round returns or raises")
+
+    def _note_damage(self, key: str, number: int, error: StorageError) -> None:
+        if (key, number) in self._damages:
+            return
+        self._numbers.damages += 1
+        self._damages[key, number] = None
+        if len(self._damages) > _DAMAGES_REMEMBERED:
+            self._damages.popitem(last=False)
+        what = "header or index" if number < 0 else f"block {number}"
+        logger.error("a file of a topic is damaged, its records there are refused: %s", error)
+        logger.debug("damage is in %s key=%s", what, key)
+
+
+def _made(batches: BufferView, form: FileForm) -> MadeFile:
+    try:
+        made = make_record_file(
+            batches,
+            compression=_COMPRESSIONS[form.compression],
+            level=form.level,
+            created_ms=form.created_ms,
+            log_append_time=form.log_append_time,
+        )
+    except (BatchError, ValueError) as error:
+        raise CorruptedDataError(f"batches of a partition are damaged: {error}") from error
+    if made.unreadable:
+        raise UnfitBatchError(made.unreadable[0].base_offset, made.unreadable[0].cause)
+    return MadeFile(
+        b"".join(made.buffers),
+        made.first_offset,
+        made.end_offset,
+        made.record_count,
+        made.lowest_time_ms,
+        made.highest_time_ms,
+    )
+
+
+def _batches_of_block(
+    stored: bytes, entry: BlockEntry, flags: ChunkFlag, bytes_max: int, source: str
+) -> bytes:
+    content = decode_block(entry, stored, source=source)
+    return batches_of_block(content, entry, flags, batch_bytes_max=bytes_max, source=source)
+
+
+def _too_many(place: tuple[str, int], waiting: int) -> TooManyWaitersError:
+    return TooManyWaitersError(
+        f"too many readers wait for a block of a file key={place[0]} block={place[1]} waiting={waiting}"
+    )

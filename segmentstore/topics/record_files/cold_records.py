@@ -1,0 +1,171 @@
+"""Reads behind the flush point: records by offset and by time, from the files of a partition.
+
+    offset -> file (registered_files.py) -> block (the file's index) -> batches of the block -> those asked for
+
+Invariants:
+
+- A batch is never cut, and what is given was checked against the block's checksum.
+- Index and block of one step are of the same object. One that another file has replaced meanwhile is looked up anew;
+  one that is missing although it is registered is damage.
+- What cannot be read refuses the offsets that lie in it, no others.
+"""
+
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, TypeVar
+
+from segmentstore.codec.record_batch import (
+    BatchError,
+    BatchHeader,
+    decode_batch,
+    parse_header,
+)
+from segmentstore.codec.topic_files import RegisteredFile
+from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
+from segmentstore.contracts.segments import Segment
+from segmentstore.topics.record_files.record_files import FileBlock, RecordFiles
+from segmentstore.topics.record_files.registered_files import RegisteredFiles
+
+_Result = TypeVar("_Result")
+
+_ROUNDS_MAX: Final = 3
+
+
+class ColdRecords:
+    """Of one partition."""
+
+    def __init__(
+        self, *, topic: str, partition: int, files: RecordFiles, registered: RegisteredFiles
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._files = files
+        self._registered = registered
+
+    async def fetch(self, segment: Segment, offset: int, max_bytes: int) -> bytes:
+        """Whole batches from the one that contains the offset, or the next one, on: as many as have at most
+        `max_bytes`, but one. b"" if no file has a record there or behind.
+
+        Raises FileGoneError, StorageError.
+        """
+        pieces: list[bytes] = []
+        room = max_bytes
+        while True:
+            try:
+                found = await self._block_at(segment, offset)
+            except StorageError:
+                if pieces:
+                    break
+                raise
+            if found is None:
+                break
+            content, block = found
+            begin, end = _stretch(content, offset, room, at_least_one=not pieces)
+            if begin < end:
+                pieces.append(content[begin:end])
+                room -= end - begin
+            if end < len(content) or room <= 0:
+                break
+            offset = block.end_offset
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _block_at(self, segment: Segment, offset: int) -> tuple[bytes, FileBlock] | None:
+        """The batches of the block that answers for the offset; of the first file, if none does and there is one."""
+        number = await self._registered.at_offset(segment, offset)
+        if number > self._registered.last:
+            return None
+
+        async def read(key: str, file: RegisteredFile) -> tuple[bytes, FileBlock]:
+            blocks = await self._files.blocks(key, file)
+            index = max(0, bisect_right(blocks, offset, key=_first_offset_of) - 1)
+            return await self._files.batches(key, file, index), blocks[index]
+
+        return await self._of_file(segment, number, read)
+
+    async def first_at_time(
+        self, segment: Segment, time_ms: int, from_offset: int
+    ) -> tuple[int, int] | None:
+        """Offset and time of the first record at or behind an offset that is not older; None if there is none.
+
+        Raises FileGoneError, StorageError, BatchError.
+        """
+        number = await self._registered.at_time(segment, time_ms)
+
+        async def read(key: str, file: RegisteredFile) -> tuple[int, int] | None:
+            if file.highest_ms < time_ms or file.end_offset <= from_offset:
+                return None
+            for index, block in enumerate(await self._files.blocks(key, file)):
+                if block.highest_ms < time_ms or block.end_offset <= from_offset:
+                    continue
+                content = await self._files.batches(key, file, index)
+                found = _first_not_older(content, time_ms, from_offset)
+                if found is not None:
+                    return found
+            return None
+
+        while number <= self._registered.last:
+            found = await self._of_file(segment, number, read)
+            if found is not None:
+                return found
+            number += 1
+        return None
+
+    async def _of_file(
+        self,
+        segment: Segment,
+        number: int,
+        read: Callable[[str, RegisteredFile], Awaitable[_Result]],
+    ) -> _Result:
+        for _ in range(_ROUNDS_MAX):
+            file = await self._registered.get(segment, number)
+            key = file.name(self._topic, self._partition).key
+            try:
+                return await read(key, file)
+            except ObjectNotFoundError:
+                self._registered.look_again(number)
+        raise CorruptedDataError(
+            f"a registered file is missing segment={segment.name!r} file={number}"
+        )
+
+
+def _first_offset_of(block: FileBlock) -> int:
+    return block.first_offset
+
+
+def _batches_in(content: bytes) -> Iterator[tuple[int, BatchHeader]]:
+    """Raises CorruptedDataError."""
+    at = 0
+    while at < len(content):
+        try:
+            header = parse_header(content, at)
+        except BatchError as error:
+            raise CorruptedDataError(f"a file gave no batch at={at}: {error}") from error
+        yield at, header
+        at += header.size
+
+
+def _stretch(content: bytes, offset: int, room: int, *, at_least_one: bool) -> tuple[int, int]:
+    """Begin and end of the batches to give; the end is that of the content if none is left out behind them."""
+    begin = end = len(content)
+    is_first = True
+    for at, header in _batches_in(content):
+        if header.next_offset <= offset:
+            continue
+        if is_first:
+            begin = end = at
+        fits = at + header.size - begin <= room
+        if not fits and not (is_first and at_least_one):
+            return begin, end
+        end = at + header.size
+        is_first = False
+    return begin, end
+
+
+def _first_not_older(content: bytes, time_ms: int, from_offset: int) -> tuple[int, int] | None:
+    for at, header in _batches_in(content):
+        if header.max_timestamp < time_ms or header.next_offset <= from_offset:
+            continue
+        for record in decode_batch(content[at : at + header.size]):
+            if record.timestamp_ms >= time_ms and record.offset >= from_offset:
+                return record.offset, record.timestamp_ms
+    return None

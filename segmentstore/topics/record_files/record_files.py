@@ -1,0 +1,95 @@
+"""What a partition needs of Tier 2: images of files made, kept under keys, and read block by block.
+
+The bytes of a file are Tier 2's affair (tier2/format/record_file.py), and so is where objects lie; a partition knows
+batches, offsets, times and keys. A block is given as batches again, as consumers read them.
+
+Guarantees:
+
+- put() creates: of two that put the same key one is refused, and what is there is never replaced.
+- A put that failed may have happened, or may happen later.
+- What blocks() and batches() give was checked. Bytes that are damaged are read once more, and then refused, with one
+  event in the log for each block; the blocks beside it are given.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from segmentstore.codec.topic_files import RegisteredFile
+from segmentstore.contracts.identifiers import BufferView
+
+
+class FileCompression(Enum):
+    """What the blocks of a file are compressed by."""
+
+    NONE = "none"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+@dataclass(frozen=True, slots=True)
+class FileForm:
+    """How a file is to be made."""
+
+    compression: FileCompression
+    level: int
+    """Of Zstandard; of no meaning else."""
+    log_append_time: bool
+    """Whether the times of all its records are those of the append."""
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFile:
+    """A file in memory."""
+
+    image: BufferView
+    first_offset: int
+    end_offset: int
+    """Exclusive."""
+    record_count: int
+    lowest_ms: int
+    highest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileBlock:
+    """A block as the file's index has it."""
+
+    first_offset: int
+    end_offset: int
+    """Where the next block, or the file, begins to answer or ends to."""
+    highest_ms: int
+
+
+class UnfitBatchError(Exception):
+    """No file can hold the records of a batch: they cannot be decoded, or one is larger than a block may be."""
+
+    def __init__(self, base_offset: int, why: str) -> None:
+        super().__init__(f"the records of a batch fit no file offset={base_offset}: {why}")
+        self.base_offset = base_offset
+
+
+class RecordFiles(Protocol):
+    """Files of records in Tier 2. Calls that reach it raise StorageError, puts StorageFullError as well."""
+
+    async def make(self, batches: BufferView, form: FileForm) -> MadeFile:
+        """Of whole batches, as a partition has them, at least one. Not on the loop. Raises UnfitBatchError."""
+
+    async def put(self, key: str, image: BufferView) -> None:
+        """Raises ObjectExistsError."""
+
+    async def exists(self, key: str) -> bool: ...
+
+    async def delete(self, key: str) -> None:
+        """One that is not there is none."""
+
+    def keys(self, prefix: str) -> AsyncGenerator[str, None]:
+        """In order; may be stale. Hold it in `aclosing`."""
+
+    async def blocks(self, key: str, file: RegisteredFile) -> Sequence[FileBlock]:
+        """Raises ObjectNotFoundError, CorruptedDataError."""
+
+    async def batches(self, key: str, file: RegisteredFile, number: int) -> bytes:
+        """Whole batches with the records of a block. Raises ObjectNotFoundError, CorruptedDataError."""

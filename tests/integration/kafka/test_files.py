@@ -1,0 +1,161 @@
+"""Records behind the flush point: every client reads from files what it read from the log, also across kill -9.
+
+Method: a server that makes a file of whatever is older than a fifth of a second, in a file system, so that files are
+seen as any tool sees them.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.integration.kafka.clients import (
+    SECONDS_MAX,
+    Sent,
+    new_topic,
+    produce_by_aiokafka,
+    produce_by_confluent,
+    read_by_aiokafka,
+    read_by_confluent,
+    read_by_kafka_python,
+)
+from tests.integration.kafka.kafka_server import KafkaServerProcess
+from tests.integration.kafka.topic_files import FILE_OPTIONS, files_of, wait_for_files
+from tier2.format.record_file import damages_of_record_file, open_record_file
+
+READER = Path(__file__).parents[3] / "examples" / "read_segment_file.py"
+RECORDS = [
+    Sent(b"key", b"value", (("name", b"value"), ("name", b"again"), ("none", None))),
+    Sent(None, b"no key"),
+    Sent(b"a tombstone", None),
+    Sent(b"", b""),
+    *[Sent(b"%d" % at, b"compresses well " * 20) for at in range(200)],
+    Sent(b"long", b"x" * 900_000),
+]
+
+
+@pytest.fixture(scope="module")
+def files_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServerProcess]:
+    with KafkaServerProcess(tmp_path_factory.mktemp("files") / "data", FILE_OPTIONS) as process:
+        yield process
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_what_was_compressed_by_a_client_is_read_from_a_file(
+    files_server: KafkaServerProcess, codec: str
+) -> None:
+    bootstrap = files_server.bootstrap
+    topic = await asyncio.to_thread(new_topic, bootstrap)
+    config = {"compression.type": codec}
+    await asyncio.to_thread(produce_by_confluent, bootstrap, topic, RECORDS, config)
+    by_aiokafka = RECORDS[1:]
+    await produce_by_aiokafka(
+        bootstrap, topic, by_aiokafka, compression_type=None if codec == "none" else codec
+    )
+    expected = RECORDS + by_aiokafka
+    paths = await asyncio.to_thread(wait_for_files, files_server, topic, len(expected))
+    assert await read_by_aiokafka(bootstrap, topic, len(expected)) == expected
+    assert await asyncio.to_thread(read_by_confluent, bootstrap, topic, len(expected)) == expected
+    assert (
+        await asyncio.to_thread(read_by_kafka_python, bootstrap, topic, len(expected)) == expected
+    )
+    # Files that are not registered would repeat offsets here: there are none.
+    found: list[Sent] = []
+    for path in paths:
+        image = path.read_bytes()
+        assert not damages_of_record_file(image)
+        records = open_record_file(image).records_from(0)
+        found += [Sent(each.key, each.value, each.headers) for each in records]
+    assert found == expected
+
+
+def test_a_file_is_read_by_a_program_that_has_its_page_alone(
+    files_server: KafkaServerProcess,
+) -> None:
+    topic = new_topic(files_server.bootstrap)
+    produce_by_confluent(files_server.bootstrap, topic, RECORDS[:4])
+    (path, *_) = wait_for_files(files_server, topic, 4)
+    done = subprocess.run(
+        [sys.executable, str(READER), str(path)], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout.splitlines()[0])["offset"] == 0
+
+
+def test_records_are_deleted_with_their_files_and_topics_with_theirs(
+    files_server: KafkaServerProcess,
+) -> None:
+    topic = new_topic(files_server.bootstrap, config={"file.delete.delay.ms": "0"})
+    for part in range(3):
+        produce_by_confluent(files_server.bootstrap, topic, RECORDS[:50])
+        wait_for_files(files_server, topic, 50 * (part + 1))
+    admin = AdminClient({"bootstrap.servers": files_server.bootstrap})
+    for done in admin.delete_records([ConfluentPartition(topic, 0, 60)]).values():
+        assert done.result(SECONDS_MAX).low_watermark == 60
+    until = time.monotonic() + SECONDS_MAX
+    while min(name.last_offset for name, _ in files_of(files_server, topic)) < 60:
+        assert time.monotonic() < until, "files of deleted records stay"
+        time.sleep(0.05)
+    assert read_by_confluent(files_server.bootstrap, topic, 90, start=60) == [
+        *RECORDS[10:50],
+        *RECORDS[:50],
+    ]
+    for deleted in admin.delete_topics([topic]).values():
+        deleted.result(SECONDS_MAX)
+    while files_of(files_server, topic):
+        assert time.monotonic() < until, "files of a deleted topic stay"
+        time.sleep(0.05)
+
+
+async def test_records_are_there_once_and_in_order_over_kills_beside_the_making_of_files(
+    tmp_path: Path,
+) -> None:
+    acknowledged: list[int] = []
+    with KafkaServerProcess(tmp_path / "data", FILE_OPTIONS) as server:
+        topic = await asyncio.to_thread(new_topic, server.bootstrap)
+        producer = Producer(
+            {
+                "bootstrap.servers": server.bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "batch.num.messages": 20,
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 100,
+            }
+        )
+
+        def told(error: object, message: object) -> None:
+            assert error is None, f"a record was not stored: {error}"
+            acknowledged.append(len(acknowledged))
+
+        sent = 0
+
+        def send_for(seconds: float) -> None:
+            nonlocal sent
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                if sent - len(acknowledged) < 200:
+                    producer.produce(topic, b"%d" % sent, partition=0, on_delivery=told)
+                    sent += 1
+                producer.poll(0.001)
+
+        for seconds in (0.7, 0.55, 0.9):
+            # Files are made five times a second: a kill meets an image, a put, a registration or a truncation.
+            await asyncio.to_thread(send_for, seconds)
+            server.kill()
+            server.start()
+        assert producer.flush(SECONDS_MAX) == 0, "records are left"
+        await asyncio.to_thread(wait_for_files, server, topic, sent)
+        found = await read_by_aiokafka(server.bootstrap, topic, sent)
+        with urllib.request.urlopen(f"{server.address}/metrics") as answer:
+            assert b"kafka_files_total" in answer.read()
+    assert [each.value for each in found] == [b"%d" % at for at in range(sent)]
+    assert len(acknowledged) == sent
