@@ -31,13 +31,13 @@ from crc32c import crc32c
 
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
-    CODEC_BITS,
     BatchError,
     BatchProblem,
+    BatchRecords,
     Compression,
+    batch_records,
     decompress,
     parse_header,
-    proved_header,
     record_end,
 )
 from segmentstore.codec.record_fields import (
@@ -51,7 +51,7 @@ from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.native import native_module
 from tier2.format.chunk_format import BLOCK_BYTES_MAX, BlockEntry, ChunkFlag
-from tier2.format.records import RecordForm, block_cursor
+from tier2.format.records import RecordForm, block_cursor, read_offset_and_time
 
 _NUMBERS_BYTES_MAX: Final = 20
 """Of what stands in front of a record's tail."""
@@ -76,7 +76,7 @@ class Stop(IntEnum):
     OTHER = 2
     """What follows is left to the caller."""
     COMPRESSED = 3
-    """The records that follow are to be decompressed; a CompressedRecords says how they lie."""
+    """The records that follow are to be decompressed; BatchRecords say how they lie."""
 
 
 class BlockSums(NamedTuple):
@@ -97,19 +97,6 @@ class RecordsPlace(NamedTuple):
     position: int
     left: int
     last_delta: int
-
-
-class CompressedRecords(NamedTuple):
-    """The records of a batch whose header and checksum are right."""
-
-    end: int
-    """Of the batch."""
-    codec: int
-    record_count: int
-    base_offset: int
-    base_timestamp: int
-    last_offset_delta: int
-    append_time: int | None
 
 
 class BlockFacts(NamedTuple):
@@ -179,7 +166,7 @@ def blocks_of_batches(
                 continue
             header = parse_header(view, at) if met is None else None
             try:
-                batch = CompressedRecords._make(met) if met else _opened_batch(view, at)
+                batch = BatchRecords._make(met) if met else batch_records(view, at)
                 if batch.record_count:
                     with view[at + BATCH_HEADER_BYTES : batch.end] as body:
                         records = decompress(body, Compression(batch.codec))
@@ -200,27 +187,6 @@ def blocks_of_batches(
             else:
                 at = batch.end
     yield from turn.take()
-
-
-def _opened_batch(batches: memoryview, at: int) -> CompressedRecords:
-    """What the loop does not take, compressed or not; without records for control batches. Raises BatchError."""
-    header = parse_header(batches, at)
-    end = at + header.size
-    if end > len(batches):
-        raise ValueError(
-            f"the last batch is cut off offset={header.base_offset} size={header.size}"
-        )
-    with batches[at:end] as batch:
-        header = proved_header(batch)
-    return CompressedRecords(
-        end,
-        header.attributes & CODEC_BITS,
-        0 if header.is_control else header.record_count,
-        header.base_offset,
-        header.base_timestamp,
-        header.last_offset_delta,
-        header.append_time,
-    )
 
 
 class _Turn:
@@ -244,7 +210,7 @@ class _Turn:
         self._sums = BlockSums._make(sums)
         return stop, at, met
 
-    def takes(self, length: int, batch: CompressedRecords) -> bool:
+    def takes(self, length: int, batch: BatchRecords) -> bool:
         """Whether records of so many bytes belong to this block. Raises ValueError if they do not follow it."""
         used = self._sums.used
         self._require_growth(batch.base_offset)
@@ -261,14 +227,14 @@ class _Turn:
             with memoryview(self._out) as out, out[: sums.used] as content:
                 yield RecordBlock(content, sums)
 
-    def join(self, records: bytes, header: CompressedRecords) -> None:
+    def join(self, records: bytes, header: BatchRecords) -> None:
         """Raises BatchError."""
         count = min(header.record_count, len(records) // _RECORD_BYTES_MIN)
         self._make_room(len(records) + (count + 1) * _NUMBERS_BYTES_MAX)
         begin = RecordsPlace(0, header.record_count, -1)
         _, _, self._sums = self._turned(records, header, begin, _OFFSET_MAX, self._sums)
 
-    def cut(self, records: bytes, header: CompressedRecords) -> Iterator[RecordBlock]:
+    def cut(self, records: bytes, header: BatchRecords) -> Iterator[RecordBlock]:
         """Into blocks of their own. Raises BatchError before the first one: all records are looked at once before."""
         if self._sums.records:
             yield from self.take()
@@ -286,7 +252,7 @@ class _Turn:
     def _turned(
         self,
         records: bytes,
-        header: CompressedRecords,
+        header: BatchRecords,
         place: RecordsPlace,
         bytes_stop: int,
         sums: BlockSums,
@@ -436,39 +402,62 @@ def block_to_batches_in_python(
 ) -> tuple[bytes, BlockFacts]:
     """Raises CorruptedDataError."""
     cursor = block_cursor(block, RecordForm.NULLABLE, source=source)
-    batches = bytearray()
-    batch: _Batch | None = None
+    builder = BatchBuilder(has_append_time=has_append_time, bytes_max=batch_bytes_max)
     offset = timestamp = count = first = lowest = highest = 0
     while not cursor.at_end():
-        delta = cursor.varint()
-        offset += delta
-        timestamp = wrapped(timestamp + cursor.zigzag())
-        if (count and not delta) or offset > _OFFSET_MAX:
-            raise cursor.damaged(f"offsets do not grow offset={offset} delta={delta}")
+        offset, timestamp = read_offset_and_time(cursor, offset, timestamp)
+        if offset > _OFFSET_MAX:
+            raise cursor.damaged(f"an offset has more than 63 bits offset={offset}")
         tail_at = cursor.position
         cursor.skip_tail()
-        tail = block[tail_at : cursor.position]
-        if batch is None or not batch.has_room(
-            offset, timestamp, len(tail), has_append_time=has_append_time, bytes_max=batch_bytes_max
-        ):
-            if batch is not None:
-                batches += batch.finished(has_append_time=has_append_time)
-            batch = _Batch(offset, timestamp)
-        batch.add(offset, timestamp, tail)
+        builder.add(offset, timestamp, block[tail_at : cursor.position])
         if not count:
             first, lowest, highest = offset, timestamp, timestamp
         lowest = min(lowest, timestamp)
         highest = max(highest, timestamp)
         count += 1
-    if batch is None:
+    if not count:
         raise cursor.damaged("a block has no records")
-    batches += batch.finished(has_append_time=has_append_time)
-    return bytes(batches), BlockFacts(count, first, offset, lowest, highest)
+    return builder.finished(), BlockFacts(count, first, offset, lowest, highest)
 
 
 def facts_of_block_in_python(block: BufferView, source: str = "block") -> BlockFacts:
     """Raises CorruptedDataError."""
     return block_to_batches_in_python(block, False, _DELTA_MAX, source)[1]
+
+
+class BatchBuilder:
+    """Batches of no producer, not compressed, of records in order."""
+
+    def __init__(self, *, has_append_time: bool, bytes_max: int) -> None:
+        self._has_append_time = has_append_time
+        self._bytes_max = bytes_max
+        self._batches = bytearray()
+        self._batch: _Batch | None = None
+
+    def add(self, offset: int, timestamp: int, tail: BufferView) -> None:
+        """Into a new batch where the last one is full."""
+        batch = self._batch
+        if batch is None or not batch.has_room(
+            offset,
+            timestamp,
+            len(tail),
+            has_append_time=self._has_append_time,
+            bytes_max=self._bytes_max,
+        ):
+            self._end_batch()
+            batch = self._batch = _Batch(offset, timestamp)
+        batch.add(offset, timestamp, tail)
+
+    def finished(self) -> bytes:
+        """All of them."""
+        self._end_batch()
+        return bytes(self._batches)
+
+    def _end_batch(self) -> None:
+        if self._batch is not None:
+            self._batches += self._batch.finished(has_append_time=self._has_append_time)
+            self._batch = None
 
 
 class _Batch:
