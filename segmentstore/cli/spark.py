@@ -162,6 +162,7 @@ def verify(
             "chunks": row.chunks,
             "stored_bytes": row.stored_bytes,
             "events": row.events,
+            "files": row.files,
             "orphans": row.orphans,
             "damages": row.damages,
         }

@@ -127,18 +127,7 @@ class PublishedPartition:
         if container is None or record is None:
             return None
         self._container = container
-        log_start = _number(record, LOG_START)
-        return PartitionFacts(
-            segment_id=record.segment_id,
-            log_start=log_start,
-            cold_end=_number(record, COLD_END),
-            end=_number(record, EVENT_COUNT),
-            first_file=_number(record, FIRST_FILE),
-            last_file=_number(record, LAST_FILE),
-            last_mark=_number(record, LAST_MARK),
-            start_position=record.start_offset,
-            end_position=record.length,
-        )
+        return facts_of_record(record)
 
     # --- files -----------------------------------------------------------------------------------
 
@@ -153,15 +142,9 @@ class PublishedPartition:
     ) -> AsyncGenerator[RegisteredFile, None]:
         """From the first that fits on; what fits once fits for all that follow. Hold it in `aclosing`."""
         number = await self._first_file(facts, fits)
-        following: AttributeKey | None = file_key(number)
-        behind = file_key(facts.last_file + 1)
-        while number <= facts.last_file and following is not None:
-            page = await self._opened().scan_attributes(
-                facts.segment_id, start=following, end=behind, count=_PAGE_KEYS
-            )
-            for _, value in page.values:
-                yield decode_file(value)
-            following = page.following
+        async with aclosing(registered_files(self._opened(), facts, first=number)) as found:
+            async for _, file in found:
+                yield file
 
     async def _first_file(
         self, facts: PartitionFacts, fits: Callable[[RegisteredFile], bool]
@@ -400,6 +383,36 @@ class PublishedPartition:
     def _opened(self) -> ContainerReader:
         assert self._container is not None, f"not looked at segment={self._segment_name!r}"
         return self._container
+
+
+def facts_of_record(record: SegmentRecord) -> PartitionFacts:
+    """What a partition's segment says of itself. Raises CorruptedDataError."""
+    return PartitionFacts(
+        segment_id=record.segment_id,
+        log_start=_number(record, LOG_START),
+        cold_end=_number(record, COLD_END),
+        end=_number(record, EVENT_COUNT),
+        first_file=_number(record, FIRST_FILE),
+        last_file=_number(record, LAST_FILE),
+        last_mark=_number(record, LAST_MARK),
+        start_position=record.start_offset,
+        end_position=record.length,
+    )
+
+
+async def registered_files(
+    container: ContainerReader, facts: PartitionFacts, *, first: int = 1
+) -> AsyncGenerator[tuple[int, RegisteredFile], None]:
+    """Files of a partition with their numbers, in order. Hold it in `aclosing`."""
+    following: AttributeKey | None = file_key(first)
+    behind = file_key(facts.last_file + 1)
+    while first <= facts.last_file and following is not None:
+        page = await container.scan_attributes(
+            facts.segment_id, start=following, end=behind, count=_PAGE_KEYS
+        )
+        for key, value in page.values:
+            yield int.from_bytes(key[-8:], "big"), decode_file(value)
+        following = page.following
 
 
 def _whole_batches(content: bytes, offset: int, end: int, name: str) -> tuple[slice, bool]:
