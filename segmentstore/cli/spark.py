@@ -405,8 +405,10 @@ def export(
 
 @submit.command("import")
 @click.argument("inputs", nargs=-1, required=True)
-@click.option("--stream", required=True, metavar="SCOPE/STREAM")
+@click.option("--stream", default="", metavar="SCOPE/STREAM")
+@click.option("--topic", default="", metavar="NAME", help="A topic of records, with --kafka.")
 @click.option("--controller", required=True, metavar="tcp://HOST:PORT")
+@click.option("--kafka", default="", metavar="HOST:PORT", help="Where the service has --kafka.")
 @click.option(
     "--state",
     "state_directory",
@@ -441,7 +443,9 @@ def import_files(
     *,
     inputs: tuple[str, ...],
     stream: str,
+    topic: str,
     controller: str,
+    kafka: str,
     state_directory: Path,
     file_format: str,
     key_column: str,
@@ -452,8 +456,13 @@ def import_files(
     skip_missing: bool,
     read_option: tuple[str, ...],
 ) -> int:
-    """Write the rows of files to a stream, each once; a later run adds the files that are new."""
-    sink = {"stream": stream, "controller": controller}
+    """Write the rows of files to a stream or a topic, each once; a later run adds the files that are new."""
+    if bool(stream) == bool(topic):
+        raise InvalidRequestError("an import is into a stream or a topic: --stream or --topic")
+    if topic and (segments is not None or records):
+        raise InvalidRequestError("--segments and --records are for streams")
+    sink = {"controller": controller}
+    sink |= {"topic": topic, "kafka": kafka} if topic else {"stream": stream}
     if segments is not None:
         sink |= {"createIfMissing": "true", "segments": str(segments)}
     if records:

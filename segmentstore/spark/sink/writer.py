@@ -53,7 +53,7 @@ from segmentstore.spark.streams.segment_graph import StreamMissingError
 
 _SLICE_BYTES = 64 << 20
 _ABORTS_AT_ONCE = 16
-_COMMIT_SECONDS = 3600.0
+COMMIT_SECONDS = 3600.0
 """A commit takes seconds, and longer while its store is recovering; giving up earlier would only repeat it."""
 _APPLICATION_PREFIX = "app:"
 _QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -334,7 +334,7 @@ async def _commit_stages(
                 version,
                 stages,
                 forgettable=forgettable,
-                wait_seconds=_COMMIT_SECONDS,
+                wait_seconds=COMMIT_SECONDS,
             )
         )
     return not committed.is_duplicate

@@ -43,6 +43,7 @@ from segmentstore.runtime.entropy import system_random
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.service_connection import connect_service
 from segmentstore.spark.sink.writer import (
+    COMMIT_SECONDS,
     SinkPlan,
     StagedCommitMessage,
     abort_quietly,
@@ -218,6 +219,31 @@ class _TopicWrite:
             with suppress(NotFoundError):
                 await stream.seal()
                 await stream.delete()
+
+
+def settled_version_of(given: Mapping[str, str], transaction_app_id: str) -> int | None:
+    """The newest txnVersion of an application whose rows are in their topics: None if there is none.
+
+    What a commit left behind in the staging stream is sent on first. Raises InvalidRequestError, SegmentStoreError.
+    """
+    options = parse_topic_sink_options(given)
+    with LoopRunner() as runner:
+        return runner.run(_settled_version(options, f"app:{transaction_app_id}"))
+
+
+async def _settled_version(options: TopicSinkOptions, application_id: str) -> int | None:
+    async with connect_service(options) as store:
+        stream = store.stream(staging_stream(options, application_id))
+        try:
+            version = await stream.staged().last_version(application_id)
+        except NotFoundError:
+            return None
+        if version is not None:
+            # Decided, but maybe not merged yet: the repetition waits for that.
+            await stream.staged().commit(application_id, version, (), wait_seconds=COMMIT_SECONDS)
+            relay = RecordRelay(stream, kafka=options.kafka, application_id=application_id)
+            await relay.relay(version)
+        return version
 
 
 def staging_stream(options: TopicSinkOptions, application_id: str) -> str:

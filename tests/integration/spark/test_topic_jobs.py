@@ -1,6 +1,7 @@
 """The jobs over a store with topics in it: files of records are proved, and exported each record once."""
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,8 @@ from segmentstore.client.topics import NewRecord
 from segmentstore.codec.topic_files import RegisteredFile
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.jobs.export import ExportSettings, ExportSummary
-from segmentstore.spark.jobs.job_execution import LocalTaskRunner
+from segmentstore.spark.jobs.file_import import ImportJob, ImportSettings, ImportSummary
+from segmentstore.spark.jobs.job_execution import Entry, JobCheckpoint, LocalTaskRunner
 from segmentstore.spark.jobs.output_directory import open_output
 from segmentstore.spark.jobs.record_file_scrub import ScrubFile, scrub_files
 from segmentstore.spark.jobs.topic_export import TopicExportJob
@@ -43,6 +45,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TopicProcess]:
                 asyncio.run(asyncio.sleep(0.1))
         process.flush()
         yield process
+
+
+class DriverDiedError(Exception):
+    """What happens to drivers."""
 
 
 def records(random: Random, count: int) -> list[NewRecord]:
@@ -176,3 +182,60 @@ def test_an_export_has_each_record_once_and_adds_what_is_new(
     store.create("other", 1)
     with pytest.raises(InvalidRequestError, match="another stream was exported there"):
         exported(spark, store, out, topic="other", batch_bytes=20_000)
+
+
+def imported(spark: SparkSession, store: TopicProcess, inputs: Path, state: Path) -> ImportSummary:
+    return ImportJob(
+        spark=spark,
+        sink_options={"topic": "loaded", "kafka": store.kafka, "controller": store.controller},
+        settings=ImportSettings(
+            state_directory=state, inputs=(str(inputs),), format="json", batch_files=1
+        ),
+    ).run()
+
+
+def test_an_import_that_was_killed_behind_its_commit_has_each_row_once(
+    spark: SparkSession, store: TopicProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("loaded", 2)
+    inputs, state = tmp_path / "in", tmp_path / "state"
+    inputs.mkdir()
+    for name in ("a", "b"):
+        rows = [json.dumps({"key": f"{name}{n % 7}", "value": f"{name} {n}"}) for n in range(50)]
+        (inputs / f"{name}.json").write_text("\n".join(rows))
+    add = JobCheckpoint.add
+
+    def die_before_the_note(ledger: JobCheckpoint, entry: Entry) -> None:
+        if "version" in entry:
+            raise DriverDiedError
+        add(ledger, entry)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JobCheckpoint, "add", die_before_the_note)
+        with pytest.raises(DriverDiedError):
+            imported(spark, store, inputs, state)
+    assert imported(spark, store, inputs, state).rows == 100
+    assert imported(spark, store, inputs, state).batches == []
+    found = Counter(each.value for some in store.consume("loaded").values() for each in some)
+    assert found == Counter(f"{name} {n}".encode() for name in "ab" for n in range(50))
+
+
+def test_files_and_batches_are_read_from_tier2_alone_when_the_service_is_dead(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with topic_process(tmp_path, options=OPTIONS) as own:
+        own.create("logs", 1)
+        random = Random(3)
+        own.produce("logs", 0, records(random, 300))
+        while not files_of(own):
+            asyncio.run(asyncio.sleep(0.1))
+        own.produce("logs", 0, records(random, 50))
+        own.flush()
+        expected = [(each.offset, each.key, each.value) for each in own.consume("logs")[0]]
+        own.server.kill()
+        frame = spark.read.format("segmentstore").options(
+            tier2=own.tier2, topic="logs", mode="offline", maxBytesPerPartition="8k"
+        )
+        rows = frame.load().select("offset", "key", "value").collect()
+        assert sorted((row[0], bytes(row[1]), bytes(row[2])) for row in rows) == expected
+        own.server.start()

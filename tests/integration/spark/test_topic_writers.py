@@ -5,6 +5,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -25,6 +26,7 @@ from segmentstore.spark.topics.topic_writer import (
     TopicStreamWriter,
     make_topic_batch_writer,
     make_topic_stream_writer,
+    settled_version_of,
     staging_stream,
 )
 from tests.integration.spark.sink_runs import (
@@ -240,6 +242,22 @@ def test_a_driver_that_died_behind_the_relay_adds_nothing_when_the_epoch_is_run_
     assert query.held_bytes() == 0
 
 
+def test_what_a_job_asks_for_its_last_version_is_sent_on_first(
+    store: TopicProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("settled", 2)
+    words = {"txnAppId": "settled", "txnVersion": "4"}
+    assert settled_version_of(options(store, "settled"), "settled") is None
+    writer = batch_writer(store, "settled", **words)
+    message = task(writer, iter([batch_of(rows_named("a", ROWS))]))
+    with monkeypatch.context() as patched:
+        dying_after(3, patched)
+        with pytest.raises(DriverDiedError):
+            commit(writer, [message])
+    assert settled_version_of(options(store, "settled"), "settled") == 4
+    assert values_in(store, "settled") == expected("a")
+
+
 def test_two_drivers_that_relay_at_once_store_each_record_once(
     store: TopicProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,7 +351,7 @@ def test_what_cannot_be_written_fails_its_task_and_leaves_nothing(store: TopicPr
     store.create("refused", 1, max_message_bytes="1000")
     writer = batch_writer(store, "refused")
     with pytest.raises(InvalidRequestError, match="too large for its topic"):
-        task(writer, iter([batch_of([(b"k", bytes(i % 251 for i in range(5000)) * 3)])]))
+        task(writer, iter([batch_of([(b"k", Random(1).randbytes(5000))])]))
     missing = batch_writer(store, "no-such-topic")
     with pytest.raises(Exception, match="topic does not exist"):
         task(missing, iter([batch_of(rows_named("a", 1))]))
