@@ -138,6 +138,9 @@ class WriterSettings:
     """A segment with this many pending bytes is flushed at once."""
     flush_age_seconds: float = 10.0
     """A segment whose oldest pending item is this old is flushed, however small."""
+    short_lived_factor: float = 3.0
+    """A segment that says of itself that its bytes are soon truncated (SHORT_LIVED) may be so many times as old, and as
+    large, though at most three times. What is truncated before it is flushed costs nothing."""
     prompt_age_seconds: float = 1.0
     """The same for a seal, merge, truncate or delete: soon, yet many of them share a publication."""
     look_again_seconds: float = 0.2

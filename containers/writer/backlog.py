@@ -43,6 +43,7 @@ from containers.writer.segment_aggregator import (
 )
 from segmentstore.contracts.identifiers import NO_SEGMENT, SegmentId, SequenceNumber
 
+_BYTES_FACTOR_MAX = 3.0
 _SPACE_FREEING_ITEMS = (DeleteOperation, TruncateOperation)
 
 
@@ -86,7 +87,9 @@ class Backlog:
         self._tally = ByteTally()
         self._oldest = NEVER
         self._oldest_prompt = NEVER
-        self._largest_bytes = 0
+        self._oldest_short_lived = NEVER
+        self._largest_bytes = 0.0
+        """Those of a short-lived segment count less."""
 
     def __len__(self) -> int:
         return len(self._aggregators)
@@ -104,7 +107,7 @@ class Backlog:
     @property
     def oldest(self) -> float:
         """Loop time at which the oldest item was consumed, infinite if there is none."""
-        return self._oldest
+        return min(self._oldest, self._oldest_short_lived)
 
     # --- items come in ------------------------------------------------------------------------
 
@@ -168,9 +171,18 @@ class Backlog:
         return aggregator
 
     def _note_marks(self, aggregator: SegmentAggregator) -> None:
-        self._oldest = min(self._oldest, aggregator.since)
+        if aggregator.short_lived:
+            self._oldest_short_lived = min(self._oldest_short_lived, aggregator.since)
+        else:
+            self._oldest = min(self._oldest, aggregator.since)
         self._oldest_prompt = min(self._oldest_prompt, aggregator.prompt_since)
-        self._largest_bytes = max(self._largest_bytes, aggregator.pending_bytes)
+        self._largest_bytes = max(
+            self._largest_bytes,
+            aggregator.pending_bytes / min(self._factor(aggregator), _BYTES_FACTOR_MAX),
+        )
+
+    def _factor(self, aggregator: SegmentAggregator) -> float:
+        return self._settings.short_lived_factor if aggregator.short_lived else 1.0
 
     # --- items go out -------------------------------------------------------------------------
 
@@ -194,8 +206,10 @@ class Backlog:
             or self.total_bytes >= settings.publication_bytes_max
         ):
             return -NEVER
+        age = settings.flush_age_seconds * limit_factor
         return min(
-            self._oldest + settings.flush_age_seconds * limit_factor,
+            self._oldest + age,
+            self._oldest_short_lived + age * settings.short_lived_factor,
             self._oldest_prompt + settings.prompt_age_seconds * limit_factor,
         )
 
@@ -209,7 +223,7 @@ class Backlog:
         """
         limit_factor = 1.0 - pressure
         bytes_min = self._settings.flush_bytes * limit_factor
-        aged_since = now - self._settings.flush_age_seconds * limit_factor / 2
+        aged = self._settings.flush_age_seconds * limit_factor / 2
         everything = self.total_bytes >= self._settings.publication_bytes_max or limit_factor <= 0
         chosen: list[tuple[int, int, SegmentAggregator]] = []
         for number, aggregator in enumerate(list(self._aggregators.values()), 1):
@@ -220,6 +234,7 @@ class Backlog:
             lowest = aggregator.lowest_number()
             if lowest is None:
                 continue
+            factor = self._factor(aggregator)
             if kind is FlushKind.FRUGAL:
                 if aggregator.prompt_since != NEVER:
                     chosen.append((aggregator.pending_bytes, aggregator.segment_id, aggregator))
@@ -228,9 +243,9 @@ class Backlog:
                     chosen.append((lowest, aggregator.segment_id, aggregator))
             elif (
                 everything
-                or aggregator.pending_bytes >= bytes_min
+                or aggregator.pending_bytes >= bytes_min * min(factor, _BYTES_FACTOR_MAX)
                 or aggregator.prompt_since != NEVER
-                or aggregator.since <= aged_since
+                or aggregator.since <= now - aged * factor
                 or lowest <= forced_up_to
             ):
                 chosen.append((lowest, aggregator.segment_id, aggregator))
@@ -243,8 +258,8 @@ class Backlog:
         Items consumed meanwhile have higher numbers than the calculator was made with. Going over a copy of the
         list keeps a source in sight that a merge takes away from under us.
         """
-        self._oldest = self._oldest_prompt = NEVER
-        self._largest_bytes = 0
+        self._oldest = self._oldest_prompt = self._oldest_short_lived = NEVER
+        self._largest_bytes = 0.0
         for number, aggregator in enumerate(list(self._aggregators.values()), 1):
             if number % self._settings.slice_count == 0:
                 await asyncio.sleep(0)
@@ -274,6 +289,7 @@ class Backlog:
                 count += len(source.items)
             total += aggregator.held_bytes
             if aggregator.items and not aggregator.awaits_removal:
-                assert self._oldest <= aggregator.since, f"{self._oldest} > {aggregator.since}"
+                oldest = self._oldest_short_lived if aggregator.short_lived else self._oldest
+                assert oldest <= aggregator.since, f"{oldest} > {aggregator.since}"
         assert count == self.item_count, f"{self.item_count} items noted, {count} held"
         assert total == self.total_bytes, f"{self.total_bytes} bytes noted, {total} held"

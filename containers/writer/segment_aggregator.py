@@ -28,7 +28,7 @@ from containers.operations.operation import (
     SegmentOperation,
     TruncateOperation,
 )
-from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
+from segmentstore.contracts.identifiers import SHORT_LIVED, SegmentId, SequenceNumber
 from segmentstore.contracts.storage import SegmentRecord
 
 NEVER = float("inf")
@@ -76,6 +76,7 @@ class SegmentAggregator:
         "prompt_since",
         "published_head",
         "segment",
+        "short_lived",
         "since",
         "tally",
     )
@@ -96,6 +97,8 @@ class SegmentAggregator:
         """If the base ends inside a run: the run's offset, and the CRC32C of what Tier 2 has of it."""
         self.outcome_unknown = False
         """A publication of it may have happened, or may still happen, without our knowing."""
+        self.short_lived = segment.attributes.committed_value(SHORT_LIVED) == 1
+        """Whether most of its bytes are to be truncated soon, as far as was known when its first item came."""
         self.since = NEVER
         """Loop time at which the oldest item was consumed."""
         self.prompt_since = NEVER

@@ -91,7 +91,7 @@ _MAX_TIMESTAMP_AT: Final = 35
 _PRODUCER_AT: Final = 43
 
 _MAGIC: Final = 2
-_CODEC_BITS: Final = 0b111
+CODEC_BITS: Final = 0b111
 _APPEND_TIME_BIT: Final = 1 << 3
 _TRANSACTIONAL_BIT: Final = 1 << 4
 _CONTROL_BIT: Final = 1 << 5
@@ -418,7 +418,7 @@ def decompressed_records(
 ) -> bytes:
     """The bytes of a batch's records. Raises BatchError."""
     with memoryview(batch) as view, view[BATCH_HEADER_BYTES : header.size] as body:
-        return _decompress(body, header.compression, bytes_max)
+        return decompress(body, header.compression, bytes_max)
 
 
 def record_end(cursor: FieldCursor) -> int:
@@ -467,7 +467,7 @@ def _write_checksum(batch: bytearray) -> None:
 
 
 def _compression_of(attributes: int) -> Compression:
-    codec = attributes & _CODEC_BITS
+    codec = attributes & CODEC_BITS
     if codec > Compression.ZSTD:
         raise BatchError(BatchProblem.UNKNOWN_COMPRESSION, f"a codec does not exist codec={codec}")
     return Compression(codec)
@@ -513,8 +513,13 @@ def _compress_xerial(content: bytearray) -> bytes:
     return b"".join(pieces)
 
 
-def _decompress(body: memoryview, compression: Compression, bytes_max: int) -> bytes:
-    """Raises BatchError for what the codec does not read, and for more than `bytes_max` bytes."""
+def decompress(
+    body: memoryview, compression: Compression, bytes_max: int = DECODED_BYTES_MAX
+) -> bytes:
+    """What is behind the header of a batch.
+
+    Raises BatchError for what the codec does not read, and for more than `bytes_max` bytes.
+    """
     try:
         content = _decompress_by(compression, body, bytes_max)
     except _CODEC_ERRORS as error:

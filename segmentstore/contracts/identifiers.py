@@ -48,6 +48,9 @@ EVENT_COUNT = AttributeKey(CORE_ATTRIBUTE_PREFIX + (1).to_bytes(8, "big"))
 SCALE_POLICY_TYPE = AttributeKey(CORE_ATTRIBUTE_PREFIX + (2).to_bytes(8, "big"))
 """Core attribute: 0 fixed, 1 kilobytes per second, 2 events per second."""
 SCALE_POLICY_RATE = AttributeKey(CORE_ATTRIBUTE_PREFIX + (3).to_bytes(8, "big"))
+SHORT_LIVED = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00flush\x00\x01")
+"""Core attribute, 1: bytes are mostly truncated soon, because they are kept elsewhere by then. They go to Tier 2 later
+than others, so that most of them need not."""
 SEGMENT_TYPE = AttributeKey(CORE_ATTRIBUTE_PREFIX + (9).to_bytes(8, "big"))
 TABLE_KEY_LENGTH = AttributeKey(CORE_ATTRIBUTE_PREFIX + (12).to_bytes(8, "big"))
 """Core attribute, on table segments only: 0 for the hash layout, else the length of every key in bytes."""

@@ -580,6 +580,7 @@ class ContainerFactory:
                     WriterSettings(),
                     flush_bytes=settings.writer.flush_bytes,
                     flush_age_seconds=settings.writer.flush_interval_seconds,
+                    short_lived_factor=_short_lived_factor(settings),
                 ),
                 expiry=ExpirySettings(
                     rules=parse_retention_rules(settings.retention.rules),
@@ -614,6 +615,12 @@ class ContainerFactory:
             compaction_bytes_per_second=tier2.compaction_bytes_max,
             scrub_bytes_per_second=tier2.scrub_bytes_max,
         )
+
+
+def _short_lived_factor(settings: ServiceSettings) -> float:
+    """Batches wait until a file of theirs is late, so that a partition's files are all that goes to Tier 2."""
+    seconds = max(settings.writer.flush_interval_seconds, settings.kafka.file_seconds)
+    return 3 * seconds / settings.writer.flush_interval_seconds
 
 
 def _processor_settings(settings: ServiceSettings) -> OperationProcessorSettings:

@@ -5,7 +5,8 @@
 Invariants:
 
 - At most `files_at_once_max` files are being made: that bounds the memory.
-- One partition is worked at by one at a time. A failure is tried again in pauses that grow; it holds up no other one.
+- One partition is worked at by one at a time. A failure is tried again in pauses that grow; it holds up no other one,
+  and neither does a bug that one partition's bytes meet.
 - What is closed is forgotten; its next opening notes it again.
 """
 
@@ -136,6 +137,11 @@ class FileWriter:
             )
             pause = backoff.next_seconds()
             _LOG.warning("%s makes its file later seconds=%.0f: %s", partition.label, pause, error)
+            self._schedule(partition, asyncio.get_running_loop().time() + pause)
+        except Exception:  # noqa: BLE001  # topics go on without this file
+            numbers.failures += 1
+            _LOG.exception("%s makes no file for a while, because of a bug", partition.label)
+            pause = self._settings.file_retry_seconds_max
             self._schedule(partition, asyncio.get_running_loop().time() + pause)
         else:
             self._backoffs.pop(partition, None)

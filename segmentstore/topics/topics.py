@@ -41,7 +41,7 @@ from segmentstore.contracts.errors import (
     TableKeyNotFoundError,
     TableVersionError,
 )
-from segmentstore.contracts.identifiers import EVENT_COUNT
+from segmentstore.contracts.identifiers import EVENT_COUNT, SHORT_LIVED
 from segmentstore.contracts.segments import AttributeUpdate, SegmentApi
 from segmentstore.contracts.tables import NOT_EXISTS, TableApi, TableEntry, TableKey
 from segmentstore.runtime.cancellation import ChangeTasks, await_shielded
@@ -411,7 +411,8 @@ class Topics:
     async def _create_segment(self, topic: _Topic, index: int) -> None:
         name = partition_segment_name(topic.name, topic.record.topic_id, index)
         with suppress(SegmentExistsError):
-            await self._segments.create(name, [AttributeUpdate(EVENT_COUNT, 0)])
+            is_short_lived = AttributeUpdate(SHORT_LIVED, int(self._file_writer is not None))
+            await self._segments.create(name, [AttributeUpdate(EVENT_COUNT, 0), is_short_lived])
 
     async def _delete_files(self, topic: _Topic) -> None:
         """Of all partitions, while their segments still say which there are. Raises TopicsUnavailableError."""

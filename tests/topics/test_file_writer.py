@@ -36,12 +36,15 @@ class Objects(MemoryObjectStore):
     def __init__(self) -> None:
         super().__init__()
         self.broken = ""
+        self.is_bug = False
         self.under_way = self.most_under_way = 0
         self.failed_at: list[float] = []
 
     async def put_if_absent(self, key: str, content: BufferView) -> str:
         if self.broken and self.broken in key:
             self.failed_at.append(asyncio.get_running_loop().time())
+            if self.is_bug:
+                raise ZeroDivisionError
             raise StorageError("the object store is in trouble")
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
@@ -129,6 +132,27 @@ def test_a_partition_in_trouble_holds_up_no_other_one_and_is_tried_in_growing_pa
             assert loop.time() > 0
 
     run_simulation(2, main)
+
+
+def test_a_bug_that_one_partition_meets_is_told_and_holds_up_no_other_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main(loop: SimLoop) -> None:
+        objects = Objects()
+        objects.broken, objects.is_bug = "/partitions/0/", True
+        async with topics_over(objects, partitions=2) as topics:
+            for n in range(2):
+                await (await topics.partition("t", n)).produce(batch_of(b"x"))
+            await asyncio.sleep(100)
+            assert await objects.count() == 1
+            assert len(objects.failed_at) == 2
+            objects.broken = ""
+            await asyncio.sleep(SETTINGS.file_retry_seconds_max)
+            assert await objects.count() == 2
+            assert loop.time() > 0
+
+    run_simulation(5, main)
+    assert len([each for each in caplog.records if "because of a bug" in each.getMessage()]) == 2
 
 
 def test_a_partition_that_is_not_used_is_closed_behind_its_file() -> None:

@@ -6,26 +6,31 @@ from random import Random
 
 import pytest
 
+from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.codec.record_batch import Compression, Record, encode_batch
+from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.topics.errors import PartitionUnavailableError
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topics import Topics
 from tests.containers.node import MemoryTiers, running
-from tests.topics.batches import NOW, batch_of, read_all, records_in
+from tests.topics.batches import NOW, batch_of, files_in, read_all, records_in
 
 SETTINGS = TopicSettings(mark_bytes=100_000, positions_per_partition_max=4)
 
 
 @asynccontextmanager
-async def topics_over(container: StreamSegmentContainer) -> AsyncIterator[Topics]:
+async def topics_over(
+    container: StreamSegmentContainer, objects: ObjectStore | None = None
+) -> AsyncIterator[Topics]:
     topics = Topics(
         segments=container,
         tables=container,
         wall_clock=SystemWallClock(),
         random=Random(3),
         settings=SETTINGS,
+        record_files=None if objects is None else files_in(objects, batch_bytes_max=10_000),
     )
     await topics.start()
     try:
@@ -104,6 +109,45 @@ async def test_cold_records_are_read_by_offset_and_by_time() -> None:
 
 def _value(offset: int) -> bytes:
     return Random(offset).randbytes(20_000)
+
+
+async def test_files_survive_the_recovery_of_their_container_and_are_all_that_goes_to_tier_2() -> (
+    None
+):
+    tiers = MemoryTiers()
+    objects = tiers.object_store
+    async with (
+        running(tiers, settings=ContainerSettings()) as container,
+        topics_over(container, objects) as topics,
+    ):
+        records = await fill(topics)
+        partition = await topics.partition("t", 1)
+        while await partition.make_file():
+            pass
+        made = partition.size_bytes
+        assert partition.hot_bytes == 0
+        assert await read_all(partition, max_bytes=100_000) == records
+    for flushed in (False, True):
+        async with (
+            running(tiers, settings=ContainerSettings()) as container,
+            topics_over(container, objects) as topics,
+        ):
+            partition = await topics.partition("t", 1)
+            assert partition.size_bytes == made
+            assert await read_all(partition, max_bytes=100_000) == records
+            assert await partition.offset_at_time(NOW + 100 * 90) is not None
+            for n in range(10):
+                again = await partition.produce(batch_of(b"x", producer=(n, 1, 0)))
+                assert again.duplicate == flushed
+            if not flushed:
+                await partition.make_file()
+                made = partition.size_bytes
+                records = await read_all(partition, max_bytes=100_000)
+                await container.flush()
+                in_chunks = [info.size async for info in objects.list("containers/0000/chunks")]
+                in_files = [info.size async for info in objects.list("topics/")]
+                assert sum(in_files) == made
+                assert sum(in_chunks) < made / 20, "batches were moved as well"
 
 
 async def test_a_batch_may_hold_more_records_than_it_has_bytes() -> None:

@@ -31,10 +31,11 @@ from crc32c import crc32c
 
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
+    CODEC_BITS,
     BatchError,
-    BatchHeader,
     BatchProblem,
-    decompressed_records,
+    Compression,
+    decompress,
     parse_header,
     proved_header,
     record_end,
@@ -74,6 +75,8 @@ class Stop(IntEnum):
     """What follows belongs to the next block."""
     OTHER = 2
     """What follows is left to the caller."""
+    COMPRESSED = 3
+    """The records that follow are to be decompressed; a CompressedRecords says how they lie."""
 
 
 class BlockSums(NamedTuple):
@@ -94,6 +97,19 @@ class RecordsPlace(NamedTuple):
     position: int
     left: int
     last_delta: int
+
+
+class CompressedRecords(NamedTuple):
+    """The records of a batch whose header and checksum are right."""
+
+    end: int
+    """Of the batch."""
+    codec: int
+    record_count: int
+    base_offset: int
+    base_timestamp: int
+    last_offset_delta: int
+    append_time: int | None
 
 
 class BlockFacts(NamedTuple):
@@ -128,7 +144,8 @@ class RecordLoops:
     """The loops over records: native ones, or their twins."""
 
     batches_to_block: Callable[
-        [BufferView, int, bytearray, int, BlockSums], tuple[int, int, tuple[int, ...]]
+        [BufferView, int, bytearray, int, BlockSums],
+        tuple[int, int, tuple[int, ...], tuple[int | None, ...] | None],
     ]
     records_to_block: Callable[
         [BufferView, RecordsPlace, int, int, int, int | None, bytearray, int, BlockSums],
@@ -148,26 +165,62 @@ def blocks_of_batches(
     """The blocks of whole batches, one behind the other, with growing offsets; control batches have no records.
 
     What cannot be read is added to `unreadable`. Raises BatchError if the bytes are not batches as they were written,
-    ValueError if their offsets do not grow. Complexity: O(bytes).
+    ValueError if their offsets do not grow or the last one is cut off. Complexity: O(bytes).
     """
     turn = _Turn(target, loops or FASTEST_LOOPS)
     at = 0
     with memoryview(batches) as view:
         while at < len(view):
-            stop, at = turn.add_batches(view, at)
-            if stop is Stop.FULL:
+            stop, at, met = turn.add_batches(view, at)
+            if stop == Stop.DONE:
+                break
+            if stop == Stop.FULL:
                 yield from turn.take()
-            elif stop is Stop.OTHER:
-                header = parse_header(view, at)
-                if header.size > len(view) - at:
-                    raise BatchError(
-                        BatchProblem.INVALID,
-                        f"the last batch is cut off offset={header.base_offset} size={header.size}",
-                    )
-                with view[at : at + header.size] as batch:
-                    yield from turn.add_batch(batch, unreadable)
+                continue
+            header = parse_header(view, at) if met is None else None
+            try:
+                batch = CompressedRecords._make(met) if met else _opened_batch(view, at)
+                if batch.record_count:
+                    with view[at + BATCH_HEADER_BYTES : batch.end] as body:
+                        records = decompress(body, Compression(batch.codec))
+                    if not turn.takes(len(records), batch):
+                        yield from turn.take()
+                    if len(records) > BLOCK_BYTES_MAX:
+                        yield from turn.cut(records, batch)
+                    else:
+                        turn.join(records, batch)
+            except BatchError as error:
+                if error.problem is BatchProblem.CORRUPT:
+                    raise
+                header = header or parse_header(view, at)
+                unreadable.append(
+                    UnreadableBatch(header.base_offset, header.next_offset, str(error))
+                )
                 at += header.size
+            else:
+                at = batch.end
     yield from turn.take()
+
+
+def _opened_batch(batches: memoryview, at: int) -> CompressedRecords:
+    """What the loop does not take, compressed or not; without records for control batches. Raises BatchError."""
+    header = parse_header(batches, at)
+    end = at + header.size
+    if end > len(batches):
+        raise ValueError(
+            f"the last batch is cut off offset={header.base_offset} size={header.size}"
+        )
+    with batches[at:end] as batch:
+        header = proved_header(batch)
+    return CompressedRecords(
+        end,
+        header.attributes & CODEC_BITS,
+        0 if header.is_control else header.record_count,
+        header.base_offset,
+        header.base_timestamp,
+        header.last_offset_delta,
+        header.append_time,
+    )
 
 
 class _Turn:
@@ -181,39 +234,23 @@ class _Turn:
         self._next_offset = 0
         """Behind the last block."""
 
-    def add_batches(self, batches: memoryview, at: int) -> tuple[Stop, int]:
-        """Those that are usual and belong to this block, and the position behind them."""
-        stop, at, sums = self._loops.batches_to_block(
+    def add_batches(
+        self, batches: memoryview, at: int
+    ) -> tuple[int, int, tuple[int | None, ...] | None]:
+        """Those that are usual and belong to this block; why it ended there, the position behind them, what is met."""
+        stop, at, sums, met = self._loops.batches_to_block(
             batches, at, self._out, self._target, self._sums
         )
         self._sums = BlockSums._make(sums)
-        return Stop(stop), at
+        return stop, at, met
 
-    def add_batch(
-        self, batch: memoryview, unreadable: list[UnreadableBatch]
-    ) -> Iterator[RecordBlock]:
-        """Any one batch; the blocks that are full because of it."""
-        header = parse_header(batch)
-        try:
-            header = proved_header(batch)
-            if header.is_control:
-                return
-            self._require_growth(header.base_offset)
-            if header.next_offset > _OFFSET_MAX:
-                raise ValueError(f"an offset has more than 63 bits offset={header.next_offset}")
-            records = decompressed_records(batch, header)
-            length = len(records)
-            used = self._sums.used
-            if self._sums.records and used + length - self._target > self._target - used:
-                yield from self.take()
-            if length > BLOCK_BYTES_MAX:
-                yield from self._cut(records, header)
-            else:
-                self._join(records, header)
-        except BatchError as error:
-            if error.problem is BatchProblem.CORRUPT:
-                raise
-            unreadable.append(UnreadableBatch(header.base_offset, header.next_offset, str(error)))
+    def takes(self, length: int, batch: CompressedRecords) -> bool:
+        """Whether records of so many bytes belong to this block. Raises ValueError if they do not follow it."""
+        used = self._sums.used
+        self._require_growth(batch.base_offset)
+        if batch.base_offset + batch.last_offset_delta >= _OFFSET_MAX:
+            raise ValueError(f"an offset has more than 63 bits offset={batch.base_offset}")
+        return not self._sums.records or used + length - self._target <= self._target - used
 
     def take(self) -> Iterator[RecordBlock]:
         """The block as it is, if there is a record in it; a new one begins."""
@@ -224,14 +261,15 @@ class _Turn:
             with memoryview(self._out) as out, out[: sums.used] as content:
                 yield RecordBlock(content, sums)
 
-    def _join(self, records: bytes, header: BatchHeader) -> None:
+    def join(self, records: bytes, header: CompressedRecords) -> None:
+        """Raises BatchError."""
         count = min(header.record_count, len(records) // _RECORD_BYTES_MIN)
         self._make_room(len(records) + (count + 1) * _NUMBERS_BYTES_MAX)
         begin = RecordsPlace(0, header.record_count, -1)
         _, _, self._sums = self._turned(records, header, begin, _OFFSET_MAX, self._sums)
 
-    def _cut(self, records: bytes, header: BatchHeader) -> Iterator[RecordBlock]:
-        """The first pass only looks, so that nothing is made of records before one that cannot be read."""
+    def cut(self, records: bytes, header: CompressedRecords) -> Iterator[RecordBlock]:
+        """Into blocks of their own. Raises BatchError before the first one: all records are looked at once before."""
         if self._sums.records:
             yield from self.take()
         self._make_room(len(records) + self._target + _NUMBERS_BYTES_MAX)
@@ -248,7 +286,7 @@ class _Turn:
     def _turned(
         self,
         records: bytes,
-        header: BatchHeader,
+        header: CompressedRecords,
         place: RecordsPlace,
         bytes_stop: int,
         sums: BlockSums,
@@ -328,10 +366,10 @@ def require_agreement(facts: BlockFacts, entry: BlockEntry, *, source: str) -> N
 
 def batches_to_block_in_python(
     batches: BufferView, position: int, out: bytearray, target: int, sums: BlockSums
-) -> tuple[int, int, BlockSums]:
+) -> tuple[int, int, BlockSums, None]:
     """Nothing is usual here: every batch is left to the caller."""
     del out, target
-    return (Stop.OTHER if position < len(batches) else Stop.DONE), position, sums
+    return (Stop.OTHER if position < len(batches) else Stop.DONE), position, sums, None
 
 
 def records_to_block_in_python(

@@ -29,6 +29,7 @@ from segmentstore.codec.topic_files import (
 from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, SegmentStoreError
 from segmentstore.contracts.identifiers import (
     CORE_ATTRIBUTE_PREFIX,
+    SHORT_LIVED,
     AttributeKey,
     AttributeValue,
 )
@@ -154,6 +155,7 @@ class RegisteredFiles:
             AttributeUpdate(FIRST_FILE, self.first),
             AttributeUpdate(COLD_END, file.end_offset),
             AttributeUpdate(COLD_BYTES, self.size_bytes + file.size),
+            AttributeUpdate(SHORT_LIVED, 1),
         ]
 
     def added(self, file: RegisteredFile) -> None:

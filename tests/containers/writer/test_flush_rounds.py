@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from containers.container_settings import WriterSettings
+from segmentstore.contracts.identifiers import SHORT_LIVED
 from segmentstore.contracts.storage import DataPiece
 from tests.containers.writer.memory_storage import MemoryStorage
 from tests.containers.writer.running_writer import flush_all, running
@@ -26,6 +27,57 @@ def test_a_small_append_reaches_tier_2_when_it_is_ten_seconds_old() -> None:
             container.check_equal(storage)
 
     simulate(scenario)
+
+
+def test_bytes_of_a_short_lived_segment_wait_longer_and_cost_nothing_once_truncated() -> None:
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        async with running(container, storage):
+            short = container.create("short", [(SHORT_LIVED, 1)])
+            container.append(short, b"gone before it is flushed")
+            other = container.create("other")
+            container.append(other, b"hello")
+            await asyncio.sleep(10.5)
+            assert list(storage.segments) == [other], "the other one does not take it along"
+            container.append(short, b"stays")
+            container.truncate(short, 25)
+            await asyncio.sleep(1.5)
+            container.check_equal(storage)
+            (publication,) = publications_of(storage, short)
+            pieces = [piece for piece in publication.pieces if isinstance(piece, DataPiece)]
+            assert [(each.offset, b"".join(each.runs)) for each in pieces] == [(25, b"stays")]
+
+    simulate(scenario)
+
+
+def test_a_short_lived_segment_is_flushed_at_three_times_the_age_or_size_and_under_pressure() -> (
+    None
+):
+    async def aged(container: SmallContainer, storage: MemoryStorage) -> None:
+        async with running(container, storage):
+            container.append(container.create("short", [(SHORT_LIVED, 1)]), b"x")
+            await asyncio.sleep(29.8)
+            assert not storage.segments
+            await asyncio.sleep(0.4)
+            container.check_equal(storage)
+
+    async def large(container: SmallContainer, storage: MemoryStorage) -> None:
+        async with running(container, storage, WriterSettings(flush_bytes=1000)):
+            short = container.create("short", [(SHORT_LIVED, 1)])
+            container.append(short, b"x" * 2_900)
+            await asyncio.sleep(0.1)
+            assert not storage.segments
+            container.append(short, b"x" * 100)
+            await asyncio.sleep(0.1)
+            container.check_equal(storage)
+
+    async def forced(container: SmallContainer, storage: MemoryStorage) -> None:
+        async with running(container, storage) as writer:
+            container.append(container.create("short", [(SHORT_LIVED, 1)]), b"x")
+            await flush_all(container, writer)
+            container.check_equal(storage)
+
+    for scenario in (aged, large, forced):
+        simulate(scenario)
 
 
 def test_an_empty_segment_gets_a_record() -> None:

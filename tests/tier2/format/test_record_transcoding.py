@@ -425,7 +425,7 @@ def test_batches_that_are_not_in_order_are_the_callers_mistake(
         made(batch * count, loops, target=100)
     with pytest.raises(ValueError, match="one record at least"):
         made(b"", loops)
-    with pytest.raises(BatchError):
+    with pytest.raises(ValueError, match="cut off"):
         made(batch[:-1], loops)
 
 
@@ -436,7 +436,7 @@ def test_the_native_loops_do_not_write_behind_their_buffer() -> None:
     for room in range(120):
         out = bytearray(b"\xee" * 200)
         with memoryview(out)[:room] as part:
-            stop, at, sums = NATIVE.batches_to_block(batch, 0, part, 1 << 20, BlockSums())  # type: ignore[arg-type]
+            stop, at, sums, _ = NATIVE.batches_to_block(batch, 0, part, 1 << 20, BlockSums())  # type: ignore[arg-type]
         assert out[room:] == b"\xee" * (200 - room)
         assert (stop == Stop.DONE) == (at == len(batch))
         assert BlockSums._make(sums).used <= room

@@ -7,8 +7,8 @@
  *
  * - Nothing outside of the given buffers is read or written, whatever their bytes say; a record that does not fit what is
  *   left of `out` is not begun.
- * - What is unusual (a compressed batch, one that contradicts itself or does not fit, numbers that are longer than they
- *   need be) is left to Python, which says what is wrong with it. The sums are then as they were before that batch.
+ * - What is unusual (a batch that contradicts itself or does not fit, numbers that are longer than they need be) is left
+ *   to Python, which says what is wrong with it; so is decompression. The sums are then as they were before that batch.
  * - The interpreter is given away while records are turned; the buffers are held meanwhile, so nothing can resize them.
  */
 #define PY_SSIZE_T_CLEAN
@@ -31,7 +31,7 @@
 #define DELTA_MAX INT32_MAX
 #define FACTS 5
 
-typedef enum { DONE, FULL, OTHER } Stop;
+typedef enum { DONE, FULL, OTHER, COMPRESSED } Stop;
 
 /* What is known of a block, and where it goes on. Without a record the numbers mean nothing. */
 typedef struct {
@@ -45,7 +45,7 @@ typedef struct {
     int64_t left, last_delta;
     int64_t base_offset, base_time, last_offset_delta;
     int64_t append_time;
-    int has_append_time;
+    int has_append_time, codec;
 } Records;
 
 static inline uint64_t big_endian(const uint8_t *data, int bytes) {
@@ -124,13 +124,13 @@ static Stop turn_records(Records *records, uint8_t *out, Py_ssize_t room, Py_ssi
     return stop;
 }
 
-/* 0 if the batch at the begin of `left` bytes is one that Python has to look at. */
-static Py_ssize_t plain_batch(const uint8_t *batch, Py_ssize_t left, Records *records) {
+/* The size of the batch at the begin of `left` bytes, whose header and checksum are right; 0 for any other. */
+static Py_ssize_t sound_batch(const uint8_t *batch, Py_ssize_t left, Records *records) {
     if (left < BATCH_HEADER_BYTES || batch[MAGIC_AT] != MAGIC)
         return 0;
     int64_t size = (int64_t)(int32_t)big_endian(batch + 8, 4) + BEFORE_LENGTH_ENDS;
     int attributes = (int)big_endian(batch + 21, 2);
-    if (size < BATCH_HEADER_BYTES || size > left || attributes & (CODEC_BITS | CONTROL_BIT))
+    if (size < BATCH_HEADER_BYTES || size > left || attributes & CONTROL_BIT)
         return 0;
     if (big_endian(batch + CHECKSUM_AT, 4) != crc32c_of(batch + CHECKED_FROM, (size_t)(size - CHECKED_FROM), 0))
         return 0;
@@ -141,6 +141,7 @@ static Py_ssize_t plain_batch(const uint8_t *batch, Py_ssize_t left, Records *re
     records->last_offset_delta = (int32_t)big_endian(batch + 23, 4);
     records->base_time = (int64_t)big_endian(batch + 27, 8);
     records->has_append_time = attributes & APPEND_TIME_BIT;
+    records->codec = attributes & CODEC_BITS;
     records->append_time = (int64_t)big_endian(batch + 35, 8);
     records->left = (int32_t)big_endian(batch + 57, 4);
     if (records->left < 1 || records->last_offset_delta < 0 || records->base_offset < 0 ||
@@ -151,13 +152,17 @@ static Py_ssize_t plain_batch(const uint8_t *batch, Py_ssize_t left, Records *re
 
 static Stop turn_batches(
     const uint8_t *batches, Py_ssize_t length, Py_ssize_t *position, uint8_t *out, Py_ssize_t room, Py_ssize_t target,
-    Sums *sums
+    Sums *sums, Records *met
 ) {
     while (*position < length) {
         Records records;
-        Py_ssize_t size = plain_batch(batches + *position, length - *position, &records);
+        Py_ssize_t size = sound_batch(batches + *position, length - *position, &records);
         if (!size)
             return OTHER;
+        if (records.codec) {
+            *met = records;
+            return COMPRESSED;
+        }
         if (sums->count && sums->used + (size - BATCH_HEADER_BYTES) - target > target - sums->used)
             return FULL;
         if (turn_records(&records, out, room, PY_SSIZE_T_MAX, sums) != DONE)
@@ -194,10 +199,22 @@ static PyObject *batches_to_block(PyObject *module, PyObject *arguments) {
     PyObject *answer = NULL;
     if (sums_fit(&sums, position, &batches, &out)) {
         Stop stop;
+        Records met;
         Py_BEGIN_ALLOW_THREADS
-        stop = turn_batches(batches.buf, batches.len, &position, out.buf, out.len, target, &sums);
+        stop = turn_batches(batches.buf, batches.len, &position, out.buf, out.len, target, &sums, &met);
         Py_END_ALLOW_THREADS
-        answer = Py_BuildValue("in" SUMS_FORMAT, (int)stop, position, SUMS_VALUES(sums));
+        if (stop == COMPRESSED) {
+            Py_ssize_t body_end = met.end - (const uint8_t *)batches.buf;
+            PyObject *append_time =
+                met.has_append_time ? PyLong_FromLongLong((long long)met.append_time) : Py_NewRef(Py_None);
+            answer = append_time ? Py_BuildValue(
+                "in" SUMS_FORMAT "(niLLLLN)", (int)stop, position, SUMS_VALUES(sums), body_end, met.codec,
+                (long long)met.left, (long long)met.base_offset, (long long)met.base_time,
+                (long long)met.last_offset_delta, append_time
+            ) : NULL;
+        } else {
+            answer = Py_BuildValue("in" SUMS_FORMAT "O", (int)stop, position, SUMS_VALUES(sums), Py_None);
+        }
     }
     PyBuffer_Release(&batches);
     PyBuffer_Release(&out);

@@ -8,7 +8,12 @@ def batches_to_block(
     target: int,
     sums: BlockSums,
     /,
-) -> tuple[int, int, tuple[int, int, int, int, int, int, int]]: ...
+) -> tuple[
+    int,
+    int,
+    tuple[int, int, int, int, int, int, int],
+    tuple[int, int, int, int, int, int, int | None] | None,
+]: ...
 def records_to_block(
     records: BufferView,
     place: RecordsPlace,
