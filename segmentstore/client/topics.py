@@ -9,8 +9,8 @@ It asks one server and repeats nothing: an error says by its kind whether to ask
 than that any client of Kafka will do.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +39,7 @@ from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
 from segmentstore.codec.kafka_protocol.fetch import (
     EARLIEST,
     LATEST,
+    FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -71,6 +72,7 @@ from segmentstore.codec.record_batch import (
     decode_batches,
     encode_batch,
 )
+from segmentstore.codec.record_columns import RecordColumns, columns_of_batches
 from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, InvalidRequestError
 from segmentstore.runtime.clock import SystemWallClock, WallClock
 
@@ -153,6 +155,16 @@ class FetchedBatches:
     """Whole batches as they are stored, one behind the other; the first contains the offset that was asked for."""
 
     content: bytes
+    end: int
+    """Behind the last record that can be read now."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedColumns:
+    """Records from the offset that was asked for as columns, and where to go on."""
+
+    columns: RecordColumns
+    next_offset: int
     end: int
     """Behind the last record that can be read now."""
 
@@ -334,16 +346,10 @@ class Topics:
         Also raises CorruptedDataError. Batches that the server cuts at the end of its answer are not expected: ours are
         whole.
         """
-        fetched = await self.fetch_batches(
-            name, partition, offset=offset, wait_ms=wait_ms, bytes_max=bytes_max
-        )
-        try:
-            records, following = decode_batches(fetched.content, offset)
-        except BatchError as error:
-            raise CorruptedDataError(
-                f"records do not read topic={name!r} partition={partition}: {error}"
-            ) from error
-        return FetchedRecords(records, following, fetched.end)
+        fetched = await self._fetched(name, partition, offset, wait_ms, bytes_max)
+        with _read_as_batches(name, partition):
+            records, following = decode_batches(fetched.records or b"", offset)
+        return FetchedRecords(records, following, fetched.high_watermark)
 
     async def fetch_batches(
         self,
@@ -355,19 +361,23 @@ class Topics:
         bytes_max: int = _FETCH_BYTES,
     ) -> FetchedBatches:
         """As fetch(), without a look at what is in the batches."""
-        wanted = FetchPartition(
-            partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max
-        )
-        request = FetchRequest(
-            max_wait_ms=wait_ms,
-            min_bytes=1,
-            max_bytes=bytes_max,
-            topics=(FetchTopic(topic=name, partitions=(wanted,)),),
-        )
-        answer = await self._connection.ask(request, FetchResponse)
-        (fetched,) = (each for topic in answer.topics for each in topic.partitions)
-        _require(fetched.error_code, f"topic={name!r} partition={partition} offset={offset}")
+        fetched = await self._fetched(name, partition, offset, wait_ms, bytes_max)
         return FetchedBatches(bytes(fetched.records or b""), fetched.high_watermark)
+
+    async def fetch_columns(
+        self,
+        name: str,
+        partition: int,
+        *,
+        offset: int,
+        wait_ms: int = 0,
+        bytes_max: int = _FETCH_BYTES,
+    ) -> FetchedColumns:
+        """As fetch(), without an object per record: for programs that look at millions of them."""
+        fetched = await self._fetched(name, partition, offset, wait_ms, bytes_max)
+        with _read_as_batches(name, partition):
+            columns, following = columns_of_batches(fetched.records or b"", offset)
+        return FetchedColumns(columns, following, fetched.high_watermark)
 
     # --- groups -----------------------------------------------------------------------------------
 
@@ -426,6 +436,23 @@ class Topics:
 
     # --- steps ------------------------------------------------------------------------------------
 
+    async def _fetched(
+        self, name: str, partition: int, offset: int, wait_ms: int, bytes_max: int
+    ) -> FetchedPartition:
+        wanted = FetchPartition(
+            partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max
+        )
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=bytes_max,
+            topics=(FetchTopic(topic=name, partitions=(wanted,)),),
+        )
+        answer = await self._connection.ask(request, FetchResponse)
+        (fetched,) = (each for topic in answer.topics for each in topic.partitions)
+        _require(fetched.error_code, f"topic={name!r} partition={partition} offset={offset}")
+        return fetched
+
     async def _metadata(self, name: str | None) -> Sequence[MetadataTopic]:
         topics = None if name is None else (MetadataRequestTopic(name=name),)
         answer = await self._connection.ask(
@@ -462,6 +489,16 @@ async def connected_topics(
         yield Topics(connection, wall_clock=wall_clock or SystemWallClock())
     finally:
         await connection.close()
+
+
+@contextmanager
+def _read_as_batches(name: str, partition: int) -> Iterator[None]:
+    try:
+        yield
+    except BatchError as error:
+        raise CorruptedDataError(
+            f"records do not read topic={name!r} partition={partition}: {error}"
+        ) from error
 
 
 def _require(code: int, what: str, message: str | None = None) -> None:

@@ -48,7 +48,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import cramjam
 import lz4.frame
@@ -82,6 +82,7 @@ _PRODUCER: Final = struct.Struct(">qhi")
 NO_LEADER_EPOCH: Final = -1
 """Consumers take it for "there are no epochs here", and do not try to compare them."""
 
+_LENGTH_AT: Final = 8
 _LEADER_EPOCH_AT: Final = 12
 _BEFORE_LENGTH_ENDS: Final = 12
 _MAGIC_AT: Final = 16
@@ -91,7 +92,7 @@ _MAX_TIMESTAMP_AT: Final = 35
 _PRODUCER_AT: Final = 43
 
 _MAGIC: Final = 2
-CODEC_BITS: Final = 0b111
+_CODEC_BITS: Final = 0b111
 _APPEND_TIME_BIT: Final = 1 << 3
 _TRANSACTIONAL_BIT: Final = 1 << 4
 _CONTROL_BIT: Final = 1 << 5
@@ -205,6 +206,20 @@ class BatchHeader:
         return add_to_sequence(self.base_sequence, self.last_offset_delta)
 
 
+class BatchRecords(NamedTuple):
+    """How the records of a batch lie whose header and checksum are right: as much as loops over records need."""
+
+    end: int
+    """Of the batch."""
+    codec: int
+    record_count: int
+    base_offset: int
+    base_timestamp: int
+    last_offset_delta: int
+    append_time: int | None
+    """Of every record, if it is that of the append."""
+
+
 def add_to_sequence(sequence: int, count: int) -> int:
     """The sequence number `count` records behind `sequence`: 0 follows 2**31 - 1."""
     return (sequence + count) % _SEQUENCE_END
@@ -263,6 +278,12 @@ def parse_header(data: BatchBytes, at: int = 0) -> BatchHeader:
         base_sequence,
         record_count,
     )
+
+
+def batch_size(batches: memoryview, at: int) -> int:
+    """What the header of the batch at `at` says, without a look at anything else."""
+    (length,) = _LENGTH.unpack_from(batches, at + _LENGTH_AT)
+    return int(length) + _BEFORE_LENGTH_ENDS
 
 
 def check_batch(data: BatchBytes) -> BatchHeader:
@@ -413,6 +434,28 @@ def decode_batches(content: BatchBytes, offset: int = 0) -> tuple[list[Record], 
     return records, next_offset
 
 
+def batch_records(batches: memoryview, at: int) -> BatchRecords:
+    """Of the batch that begins at `at`, whose checksum is proved. A control batch has no records.
+
+    Raises BatchError; ValueError if the batch is cut off.
+    """
+    header = parse_header(batches, at)
+    end = at + header.size
+    if end > len(batches):
+        raise ValueError(f"a batch is cut off offset={header.base_offset} size={header.size}")
+    with batches[at:end] as batch:
+        header = proved_header(batch)
+    return BatchRecords(
+        end,
+        header.attributes & _CODEC_BITS,
+        0 if header.is_control else header.record_count,
+        header.base_offset,
+        header.base_timestamp,
+        header.last_offset_delta,
+        header.append_time,
+    )
+
+
 def decompressed_records(
     batch: BatchBytes, header: BatchHeader, *, bytes_max: int = DECODED_BYTES_MAX
 ) -> bytes:
@@ -467,7 +510,7 @@ def _write_checksum(batch: bytearray) -> None:
 
 
 def _compression_of(attributes: int) -> Compression:
-    codec = attributes & CODEC_BITS
+    codec = attributes & _CODEC_BITS
     if codec > Compression.ZSTD:
         raise BatchError(BatchProblem.UNKNOWN_COMPRESSION, f"a codec does not exist codec={codec}")
     return Compression(codec)

@@ -146,14 +146,30 @@ class FieldCursor:
         """Key, value and headers."""
         key = self._counted()
         value = self._counted()
+        return key, value, self.headers()
+
+    def headers(self) -> Headers:
+        """The end of a tail."""
         count = self._count()
-        headers = tuple([self._header() for _ in range(count)]) if count else ()
-        return key, value, headers
+        return tuple([self._header() for _ in range(count)]) if count else ()
+
+    def places(self) -> tuple[tuple[int, int], tuple[int, int], int]:
+        """Of a tail: position and length of key and value (-1: null), and the position of its headers."""
+        key_length = self._skip_counted()
+        key_at = self.position - max(0, key_length)
+        value_length = self._skip_counted()
+        value_at = self.position - max(0, value_length)
+        headers_at = self.position
+        self._skip_headers()
+        return (key_at, key_length), (value_at, value_length), headers_at
 
     def skip_tail(self) -> None:
         """The same, without a copy of anything."""
         self._skip_counted()
         self._skip_counted()
+        self._skip_headers()
+
+    def _skip_headers(self) -> None:
         for _ in range(self._count()):
             if self._skip_counted() < 0:
                 raise self.damaged("a header has no name")

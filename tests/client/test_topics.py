@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from segmentstore.client.errors import ConnectionLostError, OutcomeUnknownError
+from segmentstore.client.sync_topics import connect_topics
 from segmentstore.client.topics import (
     GroupOffset,
     NewRecord,
@@ -164,3 +165,45 @@ async def test_a_caller_that_leaves_ends_the_connection_and_mixes_up_no_answers(
         await asyncio.gather(waiting, return_exceptions=True)
         with pytest.raises(ConnectionLostError):
             await topics.groups()
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+async def test_columns_say_what_records_do(compression: Compression) -> None:
+    written = [
+        NewRecord(value=b"%d" % n, key=None if n % 2 else b"k", headers=(("h", None),))
+        for n in range(20)
+    ]
+    async with (
+        kafka_service(MemoryTiers()) as service,
+        connected_topics(service.address) as topics,
+    ):
+        await topics.create("logs", partitions=1)
+        await topics.produce("logs", 0, written, compression=compression)
+        page = await topics.fetch("logs", 0, offset=3)
+        found = await topics.fetch_columns("logs", 0, offset=3)
+        assert [found.columns.record(row) for row in range(len(found.columns))] == page.records
+        assert (found.next_offset, found.end) == (page.next_offset, page.end) == (20, 20)
+        nothing = await topics.fetch_columns("logs", 0, offset=20)
+        assert (len(nothing.columns), nothing.next_offset) == (0, 20)
+
+
+async def test_code_without_a_loop_has_the_same_calls() -> None:
+    def use(address: str) -> None:
+        with connect_topics(address) as topics:
+            topics.create("logs", partitions=2)
+            assert topics.produce("logs", 1, [NewRecord(value=b"one"), NewRecord(value=None)]) == 0
+            assert [each.value for each in topics.fetch("logs", 1, offset=0).records] == [
+                b"one",
+                None,
+            ]
+            assert list(topics.fetch_columns("logs", 1, offset=1).columns.offsets) == [1]
+            assert topics.offsets("logs")[1] == PartitionOffsets(1, 0, 2)
+            assert topics.run(lambda each: each.partition_counts()) == {"logs": 2}
+            topics.delete("logs")
+            with pytest.raises(TopicRequestError):
+                topics.offsets("logs")
+        with pytest.raises(InvalidRequestError), connect_topics("nowhere"):
+            pass
+
+    async with kafka_service(MemoryTiers()) as service:
+        await asyncio.to_thread(use, service.address)

@@ -31,13 +31,13 @@ from crc32c import crc32c
 
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
-    CODEC_BITS,
     BatchError,
     BatchProblem,
+    BatchRecords,
     Compression,
+    batch_records,
     decompress,
     parse_header,
-    proved_header,
     record_end,
 )
 from segmentstore.codec.record_fields import (
@@ -76,7 +76,7 @@ class Stop(IntEnum):
     OTHER = 2
     """What follows is left to the caller."""
     COMPRESSED = 3
-    """The records that follow are to be decompressed; a CompressedRecords says how they lie."""
+    """The records that follow are to be decompressed; BatchRecords say how they lie."""
 
 
 class BlockSums(NamedTuple):
@@ -97,19 +97,6 @@ class RecordsPlace(NamedTuple):
     position: int
     left: int
     last_delta: int
-
-
-class CompressedRecords(NamedTuple):
-    """The records of a batch whose header and checksum are right."""
-
-    end: int
-    """Of the batch."""
-    codec: int
-    record_count: int
-    base_offset: int
-    base_timestamp: int
-    last_offset_delta: int
-    append_time: int | None
 
 
 class BlockFacts(NamedTuple):
@@ -179,7 +166,7 @@ def blocks_of_batches(
                 continue
             header = parse_header(view, at) if met is None else None
             try:
-                batch = CompressedRecords._make(met) if met else _opened_batch(view, at)
+                batch = BatchRecords._make(met) if met else batch_records(view, at)
                 if batch.record_count:
                     with view[at + BATCH_HEADER_BYTES : batch.end] as body:
                         records = decompress(body, Compression(batch.codec))
@@ -200,27 +187,6 @@ def blocks_of_batches(
             else:
                 at = batch.end
     yield from turn.take()
-
-
-def _opened_batch(batches: memoryview, at: int) -> CompressedRecords:
-    """What the loop does not take, compressed or not; without records for control batches. Raises BatchError."""
-    header = parse_header(batches, at)
-    end = at + header.size
-    if end > len(batches):
-        raise ValueError(
-            f"the last batch is cut off offset={header.base_offset} size={header.size}"
-        )
-    with batches[at:end] as batch:
-        header = proved_header(batch)
-    return CompressedRecords(
-        end,
-        header.attributes & CODEC_BITS,
-        0 if header.is_control else header.record_count,
-        header.base_offset,
-        header.base_timestamp,
-        header.last_offset_delta,
-        header.append_time,
-    )
 
 
 class _Turn:
@@ -244,7 +210,7 @@ class _Turn:
         self._sums = BlockSums._make(sums)
         return stop, at, met
 
-    def takes(self, length: int, batch: CompressedRecords) -> bool:
+    def takes(self, length: int, batch: BatchRecords) -> bool:
         """Whether records of so many bytes belong to this block. Raises ValueError if they do not follow it."""
         used = self._sums.used
         self._require_growth(batch.base_offset)
@@ -261,14 +227,14 @@ class _Turn:
             with memoryview(self._out) as out, out[: sums.used] as content:
                 yield RecordBlock(content, sums)
 
-    def join(self, records: bytes, header: CompressedRecords) -> None:
+    def join(self, records: bytes, header: BatchRecords) -> None:
         """Raises BatchError."""
         count = min(header.record_count, len(records) // _RECORD_BYTES_MIN)
         self._make_room(len(records) + (count + 1) * _NUMBERS_BYTES_MAX)
         begin = RecordsPlace(0, header.record_count, -1)
         _, _, self._sums = self._turned(records, header, begin, _OFFSET_MAX, self._sums)
 
-    def cut(self, records: bytes, header: CompressedRecords) -> Iterator[RecordBlock]:
+    def cut(self, records: bytes, header: BatchRecords) -> Iterator[RecordBlock]:
         """Into blocks of their own. Raises BatchError before the first one: all records are looked at once before."""
         if self._sums.records:
             yield from self.take()
@@ -286,7 +252,7 @@ class _Turn:
     def _turned(
         self,
         records: bytes,
-        header: CompressedRecords,
+        header: BatchRecords,
         place: RecordsPlace,
         bytes_stop: int,
         sums: BlockSums,

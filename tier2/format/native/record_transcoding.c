@@ -17,17 +17,9 @@
 #include <string.h>
 
 #include "crc32c.h"
+#include "record_batches.h"
 #include "record_fields.h"
 
-#define BATCH_HEADER_BYTES 61
-#define BEFORE_LENGTH_ENDS 12
-#define MAGIC_AT 16
-#define CHECKSUM_AT 17
-#define CHECKED_FROM 21
-#define MAGIC 2
-#define CODEC_BITS 7
-#define APPEND_TIME_BIT 8
-#define CONTROL_BIT 32
 #define DELTA_MAX INT32_MAX
 #define FACTS 5
 
@@ -39,22 +31,6 @@ typedef struct {
     long long count, first_offset, last_offset, last_time, lowest_time, highest_time;
 } Sums;
 
-/* The records of one batch, and how far they are. */
-typedef struct {
-    const uint8_t *at, *end;
-    int64_t left, last_delta;
-    int64_t base_offset, base_time, last_offset_delta;
-    int64_t append_time;
-    int has_append_time, codec;
-} Records;
-
-static inline uint64_t big_endian(const uint8_t *data, int bytes) {
-    uint64_t number = 0;
-    for (int i = 0; i < bytes; i++)
-        number = number << 8 | data[i];
-    return number;
-}
-
 static inline void write_big_endian(uint8_t *data, uint64_t number, int bytes) {
     for (int i = bytes - 1; i >= 0; i--, number >>= 8)
         data[i] = (uint8_t)number;
@@ -65,89 +41,39 @@ static inline void write_big_endian(uint8_t *data, uint64_t number, int bytes) {
 /* Turns records until none is left (DONE), the block has `bytes_stop` bytes (FULL), or one is bad or finds no room (OTHER). */
 static Stop turn_records(Records *records, uint8_t *out, Py_ssize_t room, Py_ssize_t bytes_stop, Sums *sums) {
     Sums now = *sums;
-    const uint8_t *at = records->at;
-    int64_t last_delta = records->last_delta, left = records->left;
+    Records left = *records;
     Stop stop = DONE;
-    for (; left; left--) {
-        uint64_t number;
-        int padded = 0; /* of what is not copied it does not matter */
-        Tail tail;
+    while (left.count) {
+        FoundRecord found;
         if (now.count && now.used >= bytes_stop) {
             stop = FULL;
             break;
         }
-        const uint8_t *place = read_number(at, records->end, &number, &padded);
-        int64_t length = place ? from_zigzag(number) : -1;
-        if (length < 1 || length > records->end - place)
+        if (!next_record(&left, &found) || found.tail.padded)
             return OTHER;
-        const uint8_t *end = place + length;
-        place = read_number(place + 1, end, &number, &padded);
-        if (!place)
-            return OTHER;
-        int64_t time = records->has_append_time ? records->append_time
-                                                : (int64_t)((uint64_t)records->base_time + (uint64_t)from_zigzag(number));
-        place = read_number(place, end, &number, &padded);
-        int64_t delta = place ? from_zigzag(number) : -1;
-        if (delta <= last_delta || delta > records->last_offset_delta)
-            return OTHER;
-        if (read_tail(place, end, &tail) != end || tail.padded)
-            return OTHER;
-        if (2 * NUMBER_BYTES_MAX + (end - place) > room - now.used)
-            return OTHER;
-        int64_t offset = records->base_offset + delta;
-        if (now.count && offset <= now.last_offset)
+        ptrdiff_t length = found.end - found.tail_at;
+        if (2 * NUMBER_BYTES_MAX + length > room - now.used || (now.count && found.offset <= now.last_offset))
             return OTHER;
         uint8_t *to = out + now.used;
-        to = write_varint(to, (uint64_t)offset - (now.count ? (uint64_t)now.last_offset : 0));
-        to = write_varint(to, to_zigzag((int64_t)((uint64_t)time - (now.count ? (uint64_t)now.last_time : 0))));
-        memcpy(to, place, (size_t)(end - place));
-        to += end - place;
+        to = write_varint(to, (uint64_t)found.offset - (now.count ? (uint64_t)now.last_offset : 0));
+        to = write_varint(to, to_zigzag((int64_t)((uint64_t)found.time - (now.count ? (uint64_t)now.last_time : 0))));
+        memcpy(to, found.tail_at, (size_t)length);
         if (!now.count)
-            now.first_offset = offset;
-        if (!now.count || time < now.lowest_time)
-            now.lowest_time = time;
-        if (!now.count || time > now.highest_time)
-            now.highest_time = time;
-        now.last_offset = offset;
-        now.last_time = time;
-        now.used = to - out;
+            now.first_offset = found.offset;
+        if (!now.count || found.time < now.lowest_time)
+            now.lowest_time = found.time;
+        if (!now.count || found.time > now.highest_time)
+            now.highest_time = found.time;
+        now.last_offset = found.offset;
+        now.last_time = found.time;
+        now.used = to + length - out;
         now.count++;
-        last_delta = delta;
-        at = end;
     }
-    if (stop == DONE && at != records->end)
+    if (stop == DONE && left.at != left.end)
         return OTHER;
     *sums = now;
-    records->at = at;
-    records->last_delta = last_delta;
-    records->left = left;
+    *records = left;
     return stop;
-}
-
-/* The size of the batch at the begin of `left` bytes, whose header and checksum are right; 0 for any other. */
-static Py_ssize_t sound_batch(const uint8_t *batch, Py_ssize_t left, Records *records) {
-    if (left < BATCH_HEADER_BYTES || batch[MAGIC_AT] != MAGIC)
-        return 0;
-    int64_t size = (int64_t)(int32_t)big_endian(batch + 8, 4) + BEFORE_LENGTH_ENDS;
-    int attributes = (int)big_endian(batch + 21, 2);
-    if (size < BATCH_HEADER_BYTES || size > left || attributes & CONTROL_BIT)
-        return 0;
-    if (big_endian(batch + CHECKSUM_AT, 4) != crc32c_of(batch + CHECKED_FROM, (size_t)(size - CHECKED_FROM), 0))
-        return 0;
-    records->at = batch + BATCH_HEADER_BYTES;
-    records->end = batch + size;
-    records->last_delta = -1;
-    records->base_offset = (int64_t)big_endian(batch, 8);
-    records->last_offset_delta = (int32_t)big_endian(batch + 23, 4);
-    records->base_time = (int64_t)big_endian(batch + 27, 8);
-    records->has_append_time = attributes & APPEND_TIME_BIT;
-    records->codec = attributes & CODEC_BITS;
-    records->append_time = (int64_t)big_endian(batch + 35, 8);
-    records->left = (int32_t)big_endian(batch + 57, 4);
-    if (records->left < 1 || records->last_offset_delta < 0 || records->base_offset < 0 ||
-        records->base_offset > INT64_MAX - records->last_offset_delta)
-        return 0;
-    return (Py_ssize_t)size;
 }
 
 static Stop turn_batches(
@@ -199,7 +125,7 @@ static PyObject *batches_to_block(PyObject *module, PyObject *arguments) {
     PyObject *answer = NULL;
     if (sums_fit(&sums, position, &batches, &out)) {
         Stop stop;
-        Records met;
+        Records met = {.at = NULL};
         Py_BEGIN_ALLOW_THREADS
         stop = turn_batches(batches.buf, batches.len, &position, out.buf, out.len, target, &sums, &met);
         Py_END_ALLOW_THREADS
@@ -209,7 +135,7 @@ static PyObject *batches_to_block(PyObject *module, PyObject *arguments) {
                 met.has_append_time ? PyLong_FromLongLong((long long)met.append_time) : Py_NewRef(Py_None);
             answer = append_time ? Py_BuildValue(
                 "in" SUMS_FORMAT "(niLLLLN)", (int)stop, position, SUMS_VALUES(sums), body_end, met.codec,
-                (long long)met.left, (long long)met.base_offset, (long long)met.base_time,
+                (long long)met.count, (long long)met.base_offset, (long long)met.base_time,
                 (long long)met.last_offset_delta, append_time
             ) : NULL;
         } else {
@@ -236,7 +162,7 @@ static PyObject *records_to_block(PyObject *module, PyObject *arguments) {
     PyObject *answer = NULL;
     const uint8_t *first = content.buf;
     Records records = {
-        .left = left, .last_delta = last_delta, .base_offset = base_offset, .base_time = base_time,
+        .count = left, .last_delta = last_delta, .base_offset = base_offset, .base_time = base_time,
         .last_offset_delta = last_offset_delta, .has_append_time = append_time != Py_None,
     };
     if (records.has_append_time)
@@ -252,7 +178,7 @@ static PyObject *records_to_block(PyObject *module, PyObject *arguments) {
             Py_END_ALLOW_THREADS
         }
         answer = Py_BuildValue(
-            "i(nLL)" SUMS_FORMAT, (int)stop, (Py_ssize_t)(records.at - first), (long long)records.left,
+            "i(nLL)" SUMS_FORMAT, (int)stop, (Py_ssize_t)(records.at - first), (long long)records.count,
             (long long)records.last_delta, SUMS_VALUES(sums)
         );
     }

@@ -1,0 +1,173 @@
+"""Goal: the columns of batches say what the decoder of batches reads, natively and in Python; both refuse the same."""
+
+import struct
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segmentstore.codec.record_batch import (
+    BATCH_HEADER_BYTES,
+    BatchError,
+    Compression,
+    decode_batches,
+    encode_batch,
+    place_batch,
+    stamp_append_time,
+)
+from segmentstore.codec.record_columns import (
+    PYTHON_LOOPS,
+    ColumnLoops,
+    Stop,
+    columns_of_batches,
+    native_loops,
+)
+from segmentstore.codec.record_fields import Record
+
+NATIVE = native_loops()
+needs_native = pytest.mark.skipif(NATIVE is None, reason="it was not built, or is switched off")
+LOOPS = [
+    pytest.param(NATIVE, marks=needs_native, id="native"),
+    pytest.param(PYTHON_LOOPS, id="python"),
+]
+TIME = 1_795_000_000_000
+
+contents = st.none() | st.binary(max_size=40) | st.just(b"x" * 200)
+records_of_a_batch = st.lists(
+    st.builds(
+        Record,
+        offset=st.just(0),
+        timestamp_ms=st.integers(-(2**63), 2**63 - 1),
+        key=contents,
+        value=contents,
+        headers=st.lists(st.tuples(st.text(max_size=5), contents), max_size=3).map(tuple),
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+def read_by(loops: ColumnLoops, content: bytes, offset: int) -> tuple[list[Record], int] | str:
+    try:
+        columns, following = columns_of_batches(content, offset, loops=loops)
+    except BatchError as error:
+        return str(error)
+    return [columns.record(row) for row in range(len(columns))], following
+
+
+def decoded(content: bytes, offset: int) -> tuple[list[Record], int] | str:
+    try:
+        return decode_batches(content, offset)
+    except BatchError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+@settings(max_examples=150, deadline=None)
+@given(
+    parts=st.lists(
+        st.tuples(
+            records_of_a_batch,
+            st.sampled_from(Compression),
+            st.none() | st.integers(0, 2**62),
+            st.booleans(),
+        ),
+        max_size=6,
+    ),
+    offset=st.integers(0, 40),
+)
+def test_columns_say_what_the_decoder_reads(
+    loops: ColumnLoops,
+    parts: list[tuple[list[Record], Compression, int | None, bool]],
+    offset: int,
+) -> None:
+    content = b""
+    following = 0
+    for records, compression, append_time, is_control in parts:
+        batch = bytearray(encode_batch(records, compression=compression, is_control=is_control))
+        place_batch(batch, following)
+        if append_time is not None:
+            stamp_append_time(batch, append_time)
+        following += len(records)
+        content += batch
+    assert read_by(loops, content, offset) == decoded(content, offset)
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+def test_more_rows_than_were_expected_find_room(loops: ColumnLoops) -> None:
+    records = [Record(n, TIME, None, None) for n in range(5000)]
+    content = encode_batch(records[:2500]) + encode_batch(
+        records[2500:], base_offset=2500, compression=Compression.ZSTD
+    )
+    columns, following = columns_of_batches(content, loops=loops)
+    assert list(columns.offsets) == list(range(5000))
+    assert set(columns.timestamps_ms) == {TIME}
+    assert (columns.key(4999), columns.value(0), columns.headers(7), following) == (
+        None,
+        None,
+        (),
+        5000,
+    )
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+def test_what_is_not_compressed_is_not_copied(loops: ColumnLoops) -> None:
+    content = encode_batch([Record(0, TIME, b"key", b"value")])
+    assert columns_of_batches(content, loops=loops)[0].content is content
+    assert len(columns_of_batches(b"", 9, loops=loops)[0]) == 0
+    assert columns_of_batches(b"", 9, loops=loops)[1] == 9
+
+
+BODY = encode_batch(
+    [
+        Record(0, TIME, b"key", b"value", (("h", b"1"), ("i", None))),
+        Record(1, TIME - 300, None, None),
+        Record(2, TIME, b"k" * 70, b"v" * 130),
+    ]
+)[BATCH_HEADER_BYTES:]
+
+
+def batch_of(body: bytes, count: int) -> bytes:
+    """With a checksum that is right."""
+    checked = struct.pack(">hiqqqhii", 0, count - 1, TIME, TIME, -1, -1, -1, count) + body
+    return struct.pack(">qiibI", 0, len(checked) + 9, -1, 2, crc32c(checked)) + checked
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+def test_every_damaged_byte_is_judged_as_by_the_decoder(loops: ColumnLoops) -> None:
+    for at in range(len(BODY)):
+        for byte in (*(BODY[at] ^ 1 << bit for bit in range(8)), 0x00, 0x7F, 0xFF):
+            body = bytearray(BODY)
+            body[at] = byte
+            whole = batch_of(bytes(body), 3)
+            assert read_by(loops, whole, 0) == decoded(whole, 0), (at, byte)
+    damaged = bytearray(batch_of(BODY, 3))
+    for at in range(8, len(damaged)):
+        damaged[at] ^= 1
+        assert isinstance(read_by(loops, bytes(damaged), 0), str) or at in range(12, 16), at
+        damaged[at] ^= 1
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+@settings(max_examples=300, deadline=None)
+@given(noise=st.binary(max_size=80), count=st.integers(1, 4))
+def test_noise_is_judged_as_by_the_decoder(loops: ColumnLoops, noise: bytes, count: int) -> None:
+    whole = batch_of(noise, count)
+    assert read_by(loops, whole, 0) == decoded(whole, 0)
+    assert isinstance(read_by(loops, noise, 0), tuple) == (not noise)
+
+
+@needs_native
+def test_the_native_loops_stay_in_their_columns() -> None:
+    assert NATIVE is not None
+    content = encode_batch([Record(n, TIME, b"k", b"v") for n in range(5)])
+    for rows in range(9):
+        numbers = bytearray(b"\xee" * 64 * rows)
+        stop, at, told, _ = NATIVE.batches_to_columns(content, 0, 0, numbers, 0)
+        assert (stop, at, told) == (
+            (Stop.DONE, len(content), 5) if rows >= 5 else (Stop.FULL, 0, 0)
+        )
+    for position, row in ((-1, 0), (len(content) + 1, 0), (0, 1), (0, -1)):
+        with pytest.raises(ValueError, match="outside"):
+            NATIVE.batches_to_columns(content, position, 0, bytearray(), row)
