@@ -43,11 +43,11 @@ from segmentstore.runtime.entropy import system_random
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.service_connection import connect_service
 from segmentstore.spark.sink.writer import (
-    COMMIT_SECONDS,
     SinkPlan,
     StagedCommitMessage,
     abort_quietly,
     abort_stages,
+    batch_id_of_task,
     commit_stages,
     query_id_of_task,
 )
@@ -115,7 +115,8 @@ class TopicBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One attempt of one task."""
-        return _stage_rows(self._options, iterator, self._application_id)
+        version = self._options.transaction_version
+        return _stage_rows(self._options, iterator, self._application_id, version)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have written."""
@@ -141,7 +142,10 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One attempt of one task of a micro-batch."""
         query_id = query_id_of_task()
-        return _stage_rows(self._options, iterator, _application_of(query_id), query_id=query_id)
+        version = batch_id_of_task()
+        return _stage_rows(
+            self._options, iterator, _application_of(query_id), version, query_id=query_id
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """All tasks of the micro-batch have written."""
@@ -193,16 +197,16 @@ class _TopicWrite:
                 raise
             return  # nothing was ever staged, so there is no stream
         with LoopRunner() as runner:
-            runner.run(self._relay(version))
+            runner.run(self._relay())
 
-    async def _relay(self, version: int) -> None:
+    async def _relay(self) -> None:
         async with connect_service(self.options) as store:
             relay = RecordRelay(
                 store.stream(staging_stream(self.options, self.application_id)),
                 kafka=self.options.kafka,
                 application_id=self.application_id,
             )
-            await relay.relay(version)
+            await relay.relay()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Throw away what was staged."""
@@ -234,15 +238,8 @@ def settled_version_of(given: Mapping[str, str], transaction_app_id: str) -> int
 async def _settled_version(options: TopicSinkOptions, application_id: str) -> int | None:
     async with connect_service(options) as store:
         stream = store.stream(staging_stream(options, application_id))
-        try:
-            version = await stream.staged().last_version(application_id)
-        except NotFoundError:
-            return None
-        if version is not None:
-            # Decided, but maybe not merged yet: the repetition waits for that.
-            await stream.staged().commit(application_id, version, (), wait_seconds=COMMIT_SECONDS)
-            relay = RecordRelay(stream, kafka=options.kafka, application_id=application_id)
-            await relay.relay(version)
+        version = await stream.staged().last_version(application_id)
+        await RecordRelay(stream, kafka=options.kafka, application_id=application_id).relay()
         return version
 
 
@@ -269,6 +266,7 @@ def _stage_rows(
     options: TopicSinkOptions,
     batches: Iterator[pa.RecordBatch],
     application_id: str,
+    version: int,
     *,
     query_id: str = "",
 ) -> StagedCommitMessage:
@@ -277,6 +275,7 @@ def _stage_rows(
     task = _StagingTask(
         options,
         application_id,
+        version=version,
         query_id=query_id,
         first_partition=0 if context is None else context.partitionId(),
         wall_clock=SystemWallClock(),
@@ -293,12 +292,14 @@ class _StagingTask:
         options: TopicSinkOptions,
         application_id: str,
         *,
+        version: int,
         query_id: str,
         first_partition: int,
         wall_clock: WallClock,
     ) -> None:
         self._options = options
         self._stream = staging_stream(options, application_id)
+        self._version = version
         self._query_id = query_id
         self._wall_clock = wall_clock
         self._encoder = RecordEncoder(topic=options.topic, first_partition=first_partition)
@@ -342,7 +343,7 @@ class _StagingTask:
 
     async def _write(self, stage: Stage, batch: TargetBatch) -> None:
         slot = staging_slot(batch.topic, batch.partition, slots=len(stage.ranges))
-        event = encode_staged(batch)
+        event = encode_staged(batch, self._version)
         await stage.write(stage.ranges[slot].segment_id, event, events=1)
         self._rows += batch.records
         self._size += len(event)
