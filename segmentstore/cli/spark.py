@@ -286,7 +286,10 @@ def stats(
     task_chunks: int,
     state_directory: Path | None,
 ) -> int:
-    """Sizes, rates and skew of every stream over time, as a table and an HTML report with charts."""
+    """Sizes, rates and skew of every stream over time, as a table and an HTML report with charts.
+
+    Of a topic the table has its partitions, records and files: bytes are those of batches that are in no file yet.
+    """
     with options.open_spark("stats") as session:
         from segmentstore.spark.jobs.job_execution import SparkTaskRunner
         from segmentstore.spark.jobs.stats import StatsJob, StatsSettings
@@ -315,6 +318,19 @@ def stats(
             "skew": round(stream.skew, 2),
         }
         for stream in summary.streams
+    ]
+    rows += [
+        {
+            "stream": f"topic {topic.name}",
+            "segments": len(topic.partitions),
+            "bytes": topic.batch_bytes,
+            "stored_bytes": topic.file_bytes,
+            "ratio": None,
+            "events": topic.offsets,
+            "chunks": topic.files,
+            "skew": round(topic.skew, 2),
+        }
+        for topic in summary.topics
     ]
     print_rows(rows, options.output)
     resumed = f", {summary.chunks_known} known from an earlier run" if summary.chunks_known else ""

@@ -19,6 +19,7 @@ from segmentstore.spark.jobs.file_import import ImportJob, ImportSettings, Impor
 from segmentstore.spark.jobs.job_execution import Entry, JobCheckpoint, LocalTaskRunner
 from segmentstore.spark.jobs.output_directory import open_output
 from segmentstore.spark.jobs.record_file_scrub import ScrubFile, scrub_files
+from segmentstore.spark.jobs.stats import StatsJob, StatsSettings
 from segmentstore.spark.jobs.topic_export import TopicExportJob
 from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings, VerifySummary
 from segmentstore.spark.tier2_access import Tier2Location
@@ -80,6 +81,20 @@ def test_registered_files_are_proved_and_counted(store: TopicProcess) -> None:
     assert sum(row.files for row in summary.containers.values()) == FILES
     stored = sum(row.stored_bytes for row in summary.containers.values())
     assert summary.scrubbed_bytes == stored > sum(each.stat().st_size for each in files_of(store))
+
+
+def test_topics_are_counted_from_their_registrations(store: TopicProcess) -> None:
+    summary = StatsJob(
+        place=Tier2Location(place=store.tier2), tasks=LocalTaskRunner(), settings=StatsSettings()
+    ).run()
+    (topic,) = summary.topics
+    assert (topic.name, topic.files, topic.offsets) == ("logs", FILES, 800)
+    assert topic.file_bytes == sum(each.stat().st_size for each in files_of(store))
+    assert sorted(each.index for each in topic.partitions) == [0, 1]
+    times = [each.timestamp_ms for some in store.consume("logs").values() for each in some]
+    assert min(each.lowest_ms or 0 for each in topic.partitions) == min(times)
+    assert max(each.highest_ms or 0 for each in topic.partitions) == max(times)
+    assert topic.skew == 1.0
 
 
 @pytest.mark.parametrize("place", [3, 200, -300, -3])
