@@ -162,6 +162,7 @@ def verify(
             "chunks": row.chunks,
             "stored_bytes": row.stored_bytes,
             "events": row.events,
+            "files": row.files,
             "orphans": row.orphans,
             "damages": row.damages,
         }
@@ -285,7 +286,10 @@ def stats(
     task_chunks: int,
     state_directory: Path | None,
 ) -> int:
-    """Sizes, rates and skew of every stream over time, as a table and an HTML report with charts."""
+    """Sizes, rates and skew of every stream over time, as a table and an HTML report with charts.
+
+    Of a topic the table has its partitions, records and files: bytes are those of batches that are in no file yet.
+    """
     with options.open_spark("stats") as session:
         from segmentstore.spark.jobs.job_execution import SparkTaskRunner
         from segmentstore.spark.jobs.stats import StatsJob, StatsSettings
@@ -314,6 +318,19 @@ def stats(
             "skew": round(stream.skew, 2),
         }
         for stream in summary.streams
+    ]
+    rows += [
+        {
+            "stream": f"topic {topic.name}",
+            "segments": len(topic.partitions),
+            "bytes": topic.batch_bytes,
+            "stored_bytes": topic.file_bytes,
+            "ratio": None,
+            "events": topic.offsets,
+            "chunks": topic.files,
+            "skew": round(topic.skew, 2),
+        }
+        for topic in summary.topics
     ]
     print_rows(rows, options.output)
     resumed = f", {summary.chunks_known} known from an earlier run" if summary.chunks_known else ""
@@ -404,8 +421,10 @@ def export(
 
 @submit.command("import")
 @click.argument("inputs", nargs=-1, required=True)
-@click.option("--stream", required=True, metavar="SCOPE/STREAM")
+@click.option("--stream", default="", metavar="SCOPE/STREAM")
+@click.option("--topic", default="", metavar="NAME", help="A topic of records, with --kafka.")
 @click.option("--controller", required=True, metavar="tcp://HOST:PORT")
+@click.option("--kafka", default="", metavar="HOST:PORT", help="Where the service has --kafka.")
 @click.option(
     "--state",
     "state_directory",
@@ -440,7 +459,9 @@ def import_files(
     *,
     inputs: tuple[str, ...],
     stream: str,
+    topic: str,
     controller: str,
+    kafka: str,
     state_directory: Path,
     file_format: str,
     key_column: str,
@@ -451,8 +472,13 @@ def import_files(
     skip_missing: bool,
     read_option: tuple[str, ...],
 ) -> int:
-    """Write the rows of files to a stream, each once; a later run adds the files that are new."""
-    sink = {"stream": stream, "controller": controller}
+    """Write the rows of files to a stream or a topic, each once; a later run adds the files that are new."""
+    if bool(stream) == bool(topic):
+        raise InvalidRequestError("an import is into a stream or a topic: --stream or --topic")
+    if topic and (segments is not None or records):
+        raise InvalidRequestError("--segments and --records are for streams")
+    sink = {"controller": controller}
+    sink |= {"topic": topic, "kafka": kafka} if topic else {"stream": stream}
     if segments is not None:
         sink |= {"createIfMissing": "true", "segments": str(segments)}
     if records:

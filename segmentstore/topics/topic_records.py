@@ -29,7 +29,8 @@ from segmentstore.topics.errors import InvalidTopicError
 CATALOGUE_TABLE: Final = f"{SYSTEM_PREFIX}_topics/catalogue"
 TOPIC_NAME_LENGTH_MAX: Final = 249
 
-_PARTITION_PREFIX: Final = f"{SYSTEM_PREFIX}_topics/"
+PARTITION_PREFIX: Final = f"{SYSTEM_PREFIX}_topics/"
+"""What names of partitions' segments begin with."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _VERSION: Final = 1
 _HEAD: Final = Struct(">BB16sIIqH")
@@ -72,7 +73,16 @@ def check_topic_name(name: str) -> None:
 
 def partition_segment_name(name: str, topic_id: UUID, index: int) -> str:
     """Clients of segments can neither read nor write it by that name."""
-    return f"{_PARTITION_PREFIX}{name}~{topic_id.hex}/{index}"
+    return f"{PARTITION_PREFIX}{name}~{topic_id.hex}/{index}"
+
+
+def parse_partition_segment(name: str) -> tuple[str, int] | None:
+    """Topic and index of the partition whose segment has that name; None if none has."""
+    topic, tilde, rest = name.removeprefix(PARTITION_PREFIX).partition("~")
+    _, _, index = rest.partition("/")
+    if not (name.startswith(PARTITION_PREFIX) and tilde and index.isascii() and index.isdigit()):
+        return None
+    return topic, int(index)
 
 
 def encode_topic(record: TopicRecord) -> bytes:

@@ -13,8 +13,15 @@ from segmentstore.client.topics import (
     TopicRequestError,
     connected_topics,
 )
+from segmentstore.codec.kafka_protocol.administration import TOPIC_ID_CONFIG
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
-from segmentstore.codec.record_batch import Compression
+from segmentstore.codec.record_batch import (
+    Compression,
+    Record,
+    encode_batch,
+    place_batch,
+    stamp_producer,
+)
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError
 from segmentstore.topics.groups.committed_offsets import TopicPartition
 from segmentstore.topics.groups.groups import OffsetToCommit
@@ -207,3 +214,55 @@ async def test_code_without_a_loop_has_the_same_calls() -> None:
 
     async with kafka_service(MemoryTiers()) as service:
         await asyncio.to_thread(use, service.address)
+
+
+async def test_a_topic_tells_its_id_where_it_is_asked_for_by_name_alone() -> None:
+    async with (
+        kafka_service(MemoryTiers()) as service,
+        connected_topics(service.address) as topics,
+    ):
+        ids: list[str] = []
+        for _ in range(2):
+            await topics.create("logs", partitions=1)
+            described = service.topics.describe("logs")
+            assert described is not None
+            ids.append(await topics.topic_id("logs"))
+            assert ids[-1] == described.topic_id.hex
+            assert TOPIC_ID_CONFIG not in await topics.config("logs")
+            await topics.delete("logs")
+        assert ids[0] != ids[1]
+        with pytest.raises(TopicRequestError) as refused:
+            await topics.topic_id("logs")
+        assert refused.value.kind is ErrorKind.NOT_FOUND
+
+
+async def test_batches_go_in_and_out_as_they_are_and_a_repeated_one_is_stored_once() -> None:
+    async with (
+        kafka_service(MemoryTiers()) as service,
+        connected_topics(service.address) as topics,
+    ):
+        await topics.create("logs", partitions=2)
+        records = [Record(0, 1_000 * number, b"k", b"%d" % number) for number in range(3)]
+        batches = [
+            encode_batch(records, producer_id=7, producer_epoch=1, base_sequence=3 * number)
+            for number in range(7)
+        ]
+        offsets = [await topics.produce_batch("logs", 0, each) for each in batches]
+        assert offsets == [0, 3, 6, 9, 12, 15, 18]
+        assert await topics.produce_batch("logs", 0, batches[4]) == 12
+        for number, epoch, code in (
+            (0, 1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            (0, 0, ErrorCode.INVALID_PRODUCER_EPOCH),
+        ):
+            again = bytearray(batches[number])
+            stamp_producer(again, producer_id=7, producer_epoch=epoch, base_sequence=0)
+            with pytest.raises(TopicRequestError) as refused:
+                await topics.produce_batch("logs", 0, bytes(again))
+            assert (refused.value.code, refused.value.kind) == (code, ErrorKind.CONFLICT)
+        fetched = await topics.fetch_batches("logs", 0, offset=4)
+        placed = bytearray(batches[1])
+        place_batch(placed, 3)
+        assert fetched.content.startswith(bytes(placed))
+        assert fetched.end == 21
+        assert await topics.offsets_at_time("logs", 1_500) == {0: 2}
+        assert await topics.offsets_at_time("logs", 2_001) == {}

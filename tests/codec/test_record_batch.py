@@ -26,6 +26,7 @@ from segmentstore.codec.record_batch import (
     parse_header,
     place_batch,
     stamp_append_time,
+    stamp_producer,
 )
 
 TIME = 1_700_000_000_000
@@ -346,6 +347,21 @@ def test_the_time_of_the_append_becomes_the_time_of_every_record(compression: Co
         batch[BATCH_HEADER_BYTES:]
         == encode_batch(THREE, compression=compression)[BATCH_HEADER_BYTES:]
     )
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_batch_is_given_to_a_producer_as_if_it_had_made_it(compression: Compression) -> None:
+    producer, epoch, sequence = 1 << 62, 32_767, (1 << 31) - 1
+    batch = bytearray(encode_batch(THREE, compression=compression))
+    stamp_producer(batch, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+    assert batch == encode_batch(
+        THREE,
+        compression=compression,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+    assert check_batch(batch).has_producer
 
 
 def test_a_header_is_read_anywhere_and_without_its_records() -> None:

@@ -1,4 +1,4 @@
-"""The `import` job: rows of Parquet, JSON, CSV or text files as events of a stream, each row once.
+"""The `import` job: rows of Parquet, JSON, CSV or text files as events of a stream or records of a topic, each once.
 
     plan    the input files that were not planned yet -> batches of files, with their schema (job_execution.py)
     batch   spark.read of its files (input_files.py) -> key and value -> the exactly-once sink, as one version
@@ -34,6 +34,9 @@ from segmentstore.spark.jobs.input_files import FORMATS, InputFiles
 from segmentstore.spark.jobs.job_execution import Entry, JobCheckpoint, Progress
 from segmentstore.spark.sink.sink_options import parse_sink_options
 from segmentstore.spark.sink.writer import last_version_of
+from segmentstore.spark.topics.topic_options import writes_topics
+from segmentstore.spark.topics.topic_sink_options import parse_topic_sink_options
+from segmentstore.spark.topics.topic_writer import settled_version_of
 
 _PASSED: Final = ("timestamp", "headers")
 _NAMED_MAX = 5
@@ -164,6 +167,8 @@ class SparkImport:
         return self._files.missing(files)
 
     def last_version(self, application: str) -> int | None:
+        if writes_topics(self._sink_options):
+            return settled_version_of(self._sink_options, application)
         return last_version_of(self._sink_options, application)
 
     def write(self, version: int, plan: ImportPlan, files: Sequence[str]) -> int:
@@ -174,6 +179,8 @@ class SparkImport:
             key_column=settings.key_column,
             value_column=settings.value_column,
         )
+        if writes_topics(self._sink_options):
+            events = as_topic_headers(events)
         observed = Observation("import") if files else None
         if observed is not None:
             events = events.observe(observed, sql.count(sql.lit(1)).alias("rows"))
@@ -196,7 +203,7 @@ class ImportJob:
     ) -> None:
         """`progress` counts files.
 
-        `sink_options`: which stream, and whose: options of a write without txnAppId and txnVersion.
+        `sink_options`: which stream or topic, and whose: options of a write without txnAppId and txnVersion.
         """
         if settings.format not in FORMATS:
             raise InvalidRequestError(
@@ -230,12 +237,12 @@ class ImportRun:
         self._steps = steps
         self._settings = settings
         self._progress = progress
-        self._stream = parse_sink_options(sink_options).stream_name
+        self._stream = _target_of(sink_options)
         self._ledger = JobCheckpoint(
             settings.state_directory,
             identity={
                 "job": "import",
-                "stream": sink_options.get("stream", ""),
+                "stream": sink_options.get("stream", "") or self._stream,
                 "scope": self._stream.partition("/")[0],
                 "format": settings.format,
                 "key": settings.key_column,
@@ -354,6 +361,16 @@ class ImportRun:
             )
 
 
+def _target_of(sink_options: Mapping[str, str]) -> str:
+    """What rows are written to, for messages. Raises InvalidRequestError."""
+    if not writes_topics(sink_options):
+        return parse_sink_options(sink_options).stream_name
+    topic = parse_topic_sink_options(sink_options).topic
+    if not topic:
+        raise InvalidRequestError("an import is into one topic")
+    return f"topic {topic}"
+
+
 def _version_of(entry: Entry, field: str = "version") -> int:
     version = entry[field]
     assert isinstance(version, int), f"a version is a number {entry!r}"
@@ -392,6 +409,14 @@ def events_of(frame: DataFrame, *, key_column: str, value_column: str) -> DataFr
         # Files that an export wrote bring what records have besides.
         selected += [sql.col(name) for name in _PASSED if name in frame.columns]
     return frame.select(*selected)
+
+
+def as_topic_headers(frame: DataFrame) -> DataFrame:
+    """Headers of streams' records have names where those of topics have keys."""
+    if "headers" not in frame.columns:
+        return frame
+    kind = "array<struct<key:string,value:binary>>"
+    return frame.withColumn("headers", sql.col("headers").cast(kind))
 
 
 def _bytes_of(frame: DataFrame, column: str, name: str) -> Column:

@@ -3,6 +3,7 @@
     driver    layouts -> stretches of neighbouring chunks
     tasks     the indexes of a stretch -> its facts (stream_statistics.py)
     driver    stretches -> segments -> streams -> one HTML file (stats_report.py)
+    driver    topics, from the attributes of their partitions (topic_statistics.py); they are not in the file
 
 - The file is written beside its place and renamed: a reader finds the old report or the new one.
 - With a directory for its state, a job that was killed goes on: chunks never change, so their facts are read once,
@@ -31,6 +32,7 @@ from segmentstore.spark.jobs.stream_statistics import (
     read_spans,
     stream_of,
 )
+from segmentstore.spark.jobs.topic_statistics import TopicStatistics, add_topics
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.tier2_access import (
     Tier2Location,
@@ -61,6 +63,8 @@ class StatsSummary:
 
     streams: list[StreamStatistics] = field(default_factory=list)
     """Largest first."""
+    topics: list[TopicStatistics] = field(default_factory=list)
+    """By name."""
     containers: int = 0
     chunks_read: int = 0
     """Indexes that this run asked for."""
@@ -101,6 +105,7 @@ class StatsJob:
         started = time.perf_counter()
         self._resume()
         layouts = {_segment_of(layout): layout for layout in self._look()}
+        self._summary.topics = self._topics()
         known = frozenset(self._facts)
         for _ in range(_ROUNDS_MAX):
             stretches = {key: self._stretches(layout) for key, layout in layouts.items()}
@@ -155,6 +160,20 @@ class StatsJob:
                 return found
 
             return runner.run(look())
+
+    def _topics(self) -> list[TopicStatistics]:
+        with LoopRunner() as runner:
+
+            async def look() -> dict[str, TopicStatistics]:
+                found: dict[str, TopicStatistics] = {}
+                async with open_for_reading(self._place, runner.executor) as store:
+                    for reader in await open_containers(
+                        store, runner.executor, place=self._place.place
+                    ):
+                        await add_topics(reader, found)
+                return found
+
+            return [each for _, each in sorted(runner.run(look()).items())]
 
     def _stretches(self, layout: SegmentLayout) -> list[ChunkSpan]:
         step = self._settings.stretch_chunks

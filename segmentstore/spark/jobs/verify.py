@@ -3,6 +3,7 @@
     driver    every container: SSTs, catalog, references, garbage, continuity of layouts, orphans (tier2/offline)
     tasks     every chunk image: checksums of blocks and file, offsets, event framing (chunk_scrub.py)
     driver    events go on from chunk to chunk (chunk_scrub.py)
+    tasks     every registered file of topics' records (record_file_scrub.py)
 
 - The service may be at work meanwhile. Every byte that the manifests named at first is proved, unless it was deleted:
   what compaction moves away is looked for where it is now. What came later is for the next run.
@@ -33,6 +34,12 @@ from segmentstore.spark.jobs.chunk_scrub import (
     scrub_images,
 )
 from segmentstore.spark.jobs.job_execution import Entry, JobCheckpoint, Progress, TaskRunner, waves
+from segmentstore.spark.jobs.record_file_scrub import (
+    ScrubbedFile,
+    ScrubFile,
+    plan_files,
+    scrub_files,
+)
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.tier2_access import (
     Tier2Location,
@@ -70,6 +77,8 @@ class ContainerSummary:
     chunks: int = 0
     stored_bytes: int = 0
     events: int = 0
+    files: int = 0
+    """Of topics' records; their bytes count as stored."""
     orphans: int = 0
     damages: int = 0
 
@@ -108,6 +117,9 @@ class _Plan:
     images: list[ScrubImage] = field(default_factory=list)
     sealed_lengths: dict[tuple[int, int], int] = field(default_factory=dict)
     """By container and segment."""
+    files: list[ScrubFile] = field(default_factory=list)
+    file_damages: list[tuple[int, str]] = field(default_factory=list)
+    """Container, and what registrations contradict."""
 
 
 class VerifyJob:
@@ -143,7 +155,7 @@ class VerifyJob:
     def _run(self) -> VerifySummary:
         started = time.perf_counter()
         resumed = self._resume()
-        plan = self._look(first=True)
+        plan = first_plan = self._look(first=True)
         missing = [image for image in plan.images if image.name not in self._found]
         for _ in range(_ROUNDS_MAX):
             moved = self._scrub(missing)
@@ -156,6 +168,7 @@ class VerifyJob:
         else:
             raise StorageError("chunks move faster than they can be verified")
         self._summarize(plan, resumed)
+        self._prove_files(first_plan, resumed)
         if self._ledger is not None:
             self._ledger.add({"ended": True})
         self._summary.seconds = time.perf_counter() - started
@@ -245,6 +258,57 @@ class VerifyJob:
             for sentence in joint_damages(framings, sealed_length=plan.sealed_lengths.get(key)):
                 self._summary.add_damage(key[0], f"{sentence} segment={images[0].segment_name!r}")
 
+    # --- files of topics' records --------------------------------------------------------------
+
+    def _prove_files(self, plan: _Plan, resumed: frozenset[str]) -> None:
+        """Of those that are missing the registration is looked at anew: retention or compaction may have come by."""
+        for _ in range(_ROUNDS_MAX):
+            files = [each for each in plan.files if each.name not in self._found]
+            missing = self._scrub_files(files)
+            if not missing:
+                break
+            plan = self._look(first=False)
+            named = {each.key for each in plan.files}
+            self._keep_files([each for each in missing if each.file.key in named])
+        for container, sentence in plan.file_damages:
+            self._summary.add_damage(container, sentence)
+        for each in plan.files:
+            if each.name not in self._found:
+                continue  # registered since this run began
+            row = self._summary.of(each.container_id)
+            row.files += 1
+            row.stored_bytes += each.file.size
+            self._summary.resumed_chunks += each.name in resumed
+            for sentence in self._found[each.name]:
+                self._summary.add_damage(each.container_id, sentence)
+
+    def _scrub_files(self, files: Sequence[ScrubFile]) -> list[ScrubbedFile]:
+        """Those that are missing."""
+        missing: list[ScrubbedFile] = []
+        work = partial(scrub_files, self._place)
+        groups = file_tasks(files, self._settings.task_bytes)
+        total = sum(each.file.size for each in files)
+        done = 0
+        self._progress(0, total)
+        for wave in waves(groups, self._tasks.wave_tasks):
+            results = [one for found in self._tasks.run(work, wave) for one in found]
+            missing += [one for one in results if one.is_missing]
+            self._keep_files([one for one in results if not one.is_missing])
+            done += sum(one.file.file.size for one in results)
+            self._progress(done, total)
+        self._summary.scrubbed_bytes += done
+        return missing
+
+    def _keep_files(self, found: Sequence[ScrubbedFile]) -> None:
+        for one in found:
+            self._found[one.file.name] = one.damages
+        if self._ledger is not None and found:
+            images = [
+                {"name": one.file.name, "damages": list(one.damages), "framing": None}
+                for one in found
+            ]
+            self._ledger.add({"images": images})
+
     # --- what an earlier run did --------------------------------------------------------------
 
     def _resume(self) -> frozenset[str]:
@@ -280,6 +344,9 @@ async def _plan_container(reader: ContainerReader, plan: _Plan) -> None:
             record, container = layout.record, layout.container_id
             if record.sealed:
                 plan.sealed_lengths[container, record.segment_id] = record.length
+            files, damages = await plan_files(reader, record)
+            plan.files += files
+            plan.file_damages += [(container, sentence) for sentence in damages]
             plan.images += [
                 ScrubImage(container, record.segment_id, record.name, entry)
                 for entry in layout.entries
@@ -318,6 +385,19 @@ def tasks_of(images: Sequence[ScrubImage], task_bytes: int) -> list[Sequence[Scr
     if first < len(ordered):
         tasks.append(ordered[first:])
     return tasks
+
+
+def file_tasks(files: Sequence[ScrubFile], task_bytes: int) -> list[Sequence[ScrubFile]]:
+    """Neighbours together, about so many bytes in each task."""
+    tasks: list[list[ScrubFile]] = []
+    size = 0
+    for each in files:
+        if not tasks or size + each.file.size > task_bytes:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(each)
+        size += each.file.size
+    return list[Sequence[ScrubFile]](tasks)
 
 
 def _since_last_end(entries: Sequence[Entry]) -> Sequence[Entry]:

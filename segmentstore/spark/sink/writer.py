@@ -53,10 +53,11 @@ from segmentstore.spark.streams.segment_graph import StreamMissingError
 
 _SLICE_BYTES = 64 << 20
 _ABORTS_AT_ONCE = 16
-_COMMIT_SECONDS = 3600.0
+COMMIT_SECONDS = 3600.0
 """A commit takes seconds, and longer while its store is recovering; giving up earlier would only repeat it."""
 _APPLICATION_PREFIX = "app:"
 _QUERY_ID_PROPERTY = "sql.streaming.queryId"
+_BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +184,22 @@ class SegmentStoreStreamWriter(DataSourceStreamArrowWriter):
 
 def query_id_of_task() -> str:
     """Of the streaming query that the task of this process belongs to. Raises InvalidRequestError."""
+    return _property_of_task(_QUERY_ID_PROPERTY)
+
+
+def batch_id_of_task() -> int:
+    """Of the micro-batch that the task of this process belongs to. Raises InvalidRequestError."""
+    return int(_property_of_task(_BATCH_ID_PROPERTY))
+
+
+def _property_of_task(name: str) -> str:
     context = TaskContext.get()
-    query_id: str | None = None
+    found: str | None = None
     if context is not None:
-        query_id = context.getLocalProperty(_QUERY_ID_PROPERTY)
-    if not query_id:
-        raise InvalidRequestError("a task of a streaming write does not know its query's id")
-    return query_id
+        found = context.getLocalProperty(name)
+    if not found:
+        raise InvalidRequestError(f"a task of a streaming write does not know its {name}")
+    return found
 
 
 def make_plan(options: SinkOptions) -> SinkPlan:
@@ -334,7 +344,7 @@ async def _commit_stages(
                 version,
                 stages,
                 forgettable=forgettable,
-                wait_seconds=_COMMIT_SECONDS,
+                wait_seconds=COMMIT_SECONDS,
             )
         )
     return not committed.is_duplicate

@@ -41,7 +41,6 @@ from segmentstore.spark.topics.published_partition import PartitionFacts, Publis
 from segmentstore.spark.topics.record_rows import (
     RecordRun,
     RowBuilder,
-    run_of_block,
     runs_of_batches,
 )
 from segmentstore.spark.topics.topic_options import TopicReadOptions
@@ -142,9 +141,8 @@ class PartitionReader:
             begun_at = self._offset
             async with aclosing(self._round(is_late=rounds > 0)) as pieces:
                 async for runs in pieces:
-                    batch = self._rows.batch(runs)
-                    if batch.num_rows:
-                        yield batch
+                    for run in runs:
+                        yield self._rows.batch(run)
             rounds = 0 if self._offset > begun_at else rounds + 1
             if rounds == OPEN_ATTEMPTS:
                 self._give_up()
@@ -196,18 +194,10 @@ class PartitionReader:
         )
         async with aclosing(blocks) as groups:
             async for group in groups:
-                start = self._offset
-                self._offset = min(end, group[-1].end_offset)
-                yield [
-                    run_of_block(
-                        block.content,
-                        start=start,
-                        end=end,
-                        timestamp_type=block.timestamp_type,
-                        source=part.name,
-                    )
-                    for block in group
-                ]
+                # Blocks of one request together: small Arrow batches cost Spark more a row.
+                runs = self._pass(b"".join([block.batches for block in group]), end)
+                self._offset = max(self._offset, min(end, group[-1].end_offset))
+                yield runs
         self._offset = end
 
     async def _of_chunks(self, facts: PartitionFacts) -> AsyncGenerator[list[RecordRun], None]:

@@ -22,7 +22,6 @@ from typing import Final
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
     BatchError,
-    TimestampType,
     parse_header,
 )
 from segmentstore.codec.topic_files import (
@@ -38,13 +37,12 @@ from segmentstore.contracts.identifiers import (
     EVENT_COUNT,
     AttributeKey,
     AttributeValue,
-    BufferView,
     SegmentId,
 )
 from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.spark.scan.block_reader import BlockReader
 from segmentstore.spark.tier2_access import Tier2Reader
-from segmentstore.spark.topics.record_rows import run_of_block, runs_of_batches
+from segmentstore.spark.topics.record_rows import runs_of_batches
 from segmentstore.topics.batch_positions import NO_TIME, Mark, Place, decode_mark, mark_key
 from segmentstore.topics.partition import LAST_MARK, LOG_START
 from tier2.format.block import decode_block
@@ -58,10 +56,13 @@ from tier2.format.chunk_format import (
     parse_index,
 )
 from tier2.format.chunk_format import parse_header as parse_file_header
+from tier2.format.record_transcoding import batches_of_block
 from tier2.store_reader import ContainerReader
 
 _GROUP_BYTES: Final = 4 << 20
 """Stored bytes of blocks that one request brings."""
+_BATCH_BYTES: Final = 1 << 20
+"""Of batches that blocks are turned to: as large as a block is."""
 _PAGE_KEYS: Final = 512
 
 
@@ -88,10 +89,10 @@ class PartitionFacts:
 class FileBlock:
     """One block of a record file."""
 
-    content: BufferView
+    batches: bytes
+    """Its records, as batches that are not compressed."""
     first_offset: int
     end_offset: int
-    timestamp_type: TimestampType
 
 
 class PublishedPartition:
@@ -127,18 +128,7 @@ class PublishedPartition:
         if container is None or record is None:
             return None
         self._container = container
-        log_start = _number(record, LOG_START)
-        return PartitionFacts(
-            segment_id=record.segment_id,
-            log_start=log_start,
-            cold_end=_number(record, COLD_END),
-            end=_number(record, EVENT_COUNT),
-            first_file=_number(record, FIRST_FILE),
-            last_file=_number(record, LAST_FILE),
-            last_mark=_number(record, LAST_MARK),
-            start_position=record.start_offset,
-            end_position=record.length,
-        )
+        return facts_of_record(record)
 
     # --- files -----------------------------------------------------------------------------------
 
@@ -153,15 +143,9 @@ class PublishedPartition:
     ) -> AsyncGenerator[RegisteredFile, None]:
         """From the first that fits on; what fits once fits for all that follow. Hold it in `aclosing`."""
         number = await self._first_file(facts, fits)
-        following: AttributeKey | None = file_key(number)
-        behind = file_key(facts.last_file + 1)
-        while number <= facts.last_file and following is not None:
-            page = await self._opened().scan_attributes(
-                facts.segment_id, start=following, end=behind, count=_PAGE_KEYS
-            )
-            for _, value in page.values:
-                yield decode_file(value)
-            following = page.following
+        async with aclosing(registered_files(self._opened(), facts, first=number)) as found:
+            async for _, file in found:
+                yield file
 
     async def _first_file(
         self, facts: PartitionFacts, fits: Callable[[RegisteredFile], bool]
@@ -197,11 +181,6 @@ class PublishedPartition:
         flags = parse_file_header(
             await self._view.store.get_range(key, 0, HEADER_BYTES), source=key
         ).flags
-        times = (
-            TimestampType.LOG_APPEND_TIME
-            if flags & ChunkFlag.LOG_APPEND_TIME
-            else TimestampType.CREATE_TIME
-        )
         index = await self._index(file, key)
         group: list[int] = []
         size = 0
@@ -215,12 +194,12 @@ class PublishedPartition:
             ):
                 continue
             if group and (group[-1] + 1 != number or size + entry.stored_length > _GROUP_BYTES):
-                yield await self._fetch(index, group, key, times)
+                yield await self._fetch(index, group, key, flags)
                 group, size = [], 0
             group.append(number)
             size += entry.stored_length
         if group:
-            yield await self._fetch(index, group, key, times)
+            yield await self._fetch(index, group, key, flags)
 
     async def _index(self, file: RegisteredFile, key: str) -> ChunkIndex:
         """Raises ObjectNotFoundError, CorruptedDataError after one more attempt."""
@@ -251,28 +230,15 @@ class PublishedPartition:
         raise AssertionError("two attempts neither succeed nor fail")
 
     async def _fetch(
-        self, index: ChunkIndex, numbers: list[int], key: str, times: TimestampType
+        self, index: ChunkIndex, numbers: list[int], key: str, flags: ChunkFlag
     ) -> list[FileBlock]:
         """Neighbouring blocks."""
-        entries = [index.entries[number] for number in numbers]
-        start = entries[0].position
-        length = entries[-1].end_position - start
+        start = index.entries[numbers[0]].position
+        length = index.entries[numbers[-1]].end_position - start
         for attempt in range(2):
             stored = memoryview(await self._view.store.get_range(key, start, length))
             try:
-                return [
-                    FileBlock(
-                        decode_block(
-                            entry,
-                            stored[entry.position - start : entry.end_position - start],
-                            source=f"{key} block={number}",
-                        ),
-                        entry.first_offset,
-                        index.block_end_offset(number),
-                        times,
-                    )
-                    for number, entry in zip(numbers, entries, strict=True)
-                ]
+                return [_opened(index, number, stored, start, key, flags) for number in numbers]
             except CorruptedDataError:
                 if attempt:
                     raise
@@ -367,9 +333,9 @@ class PublishedPartition:
                     source=self._segment_name,
                 )
                 for run in runs:
-                    for record in run.records:
-                        if record.timestamp_ms >= time_ms:
-                            return record.offset
+                    offset = run.first_not_older(time_ms)
+                    if offset is not None:
+                        return offset
         return None
 
     async def _first_of_file(
@@ -380,16 +346,17 @@ class PublishedPartition:
         async with aclosing(groups) as found:
             async for group in found:
                 for block in group:
-                    run = run_of_block(
-                        block.content,
+                    runs, _ = runs_of_batches(
+                        block.batches,
                         start=start,
                         end=file.end_offset,
-                        timestamp_type=block.timestamp_type,
+                        lowest_time_ms=time_ms,
                         source=self._segment_name,
                     )
-                    for record in run.records:
-                        if record.timestamp_ms >= time_ms:
-                            return record.offset
+                    for run in runs:
+                        offset = run.first_not_older(time_ms)
+                        if offset is not None:
+                            return offset
         return None
 
     # --- steps -----------------------------------------------------------------------------------
@@ -400,6 +367,49 @@ class PublishedPartition:
     def _opened(self) -> ContainerReader:
         assert self._container is not None, f"not looked at segment={self._segment_name!r}"
         return self._container
+
+
+def facts_of_record(record: SegmentRecord) -> PartitionFacts:
+    """What a partition's segment says of itself. Raises CorruptedDataError."""
+    return PartitionFacts(
+        segment_id=record.segment_id,
+        log_start=_number(record, LOG_START),
+        cold_end=_number(record, COLD_END),
+        end=_number(record, EVENT_COUNT),
+        first_file=_number(record, FIRST_FILE),
+        last_file=_number(record, LAST_FILE),
+        last_mark=_number(record, LAST_MARK),
+        start_position=record.start_offset,
+        end_position=record.length,
+    )
+
+
+async def registered_files(
+    container: ContainerReader, facts: PartitionFacts, *, first: int = 1
+) -> AsyncGenerator[tuple[int, RegisteredFile], None]:
+    """Files of a partition with their numbers, in order. Hold it in `aclosing`."""
+    following: AttributeKey | None = file_key(first)
+    behind = file_key(facts.last_file + 1)
+    while first <= facts.last_file and following is not None:
+        page = await container.scan_attributes(
+            facts.segment_id, start=following, end=behind, count=_PAGE_KEYS
+        )
+        for key, value in page.values:
+            yield int.from_bytes(key[-8:], "big"), decode_file(value)
+        following = page.following
+
+
+def _opened(
+    index: ChunkIndex, number: int, stored: memoryview, start: int, key: str, flags: ChunkFlag
+) -> FileBlock:
+    """`stored` begins at `start` of the file. Raises CorruptedDataError."""
+    entry = index.entries[number]
+    source = f"{key} block={number}"
+    content = decode_block(
+        entry, stored[entry.position - start : entry.end_position - start], source=source
+    )
+    batches = batches_of_block(content, entry, flags, batch_bytes_max=_BATCH_BYTES, source=source)
+    return FileBlock(batches, entry.first_offset, index.block_end_offset(number))
 
 
 def _whole_batches(content: bytes, offset: int, end: int, name: str) -> tuple[slice, bool]:

@@ -1,39 +1,49 @@
-"""Records as rows of Spark: from batches as producers sent them, and from blocks of record files.
+"""Records as rows of Spark, whole columns at a time: from batches, as they are stored or made of a file's blocks.
 
 Invariants:
 
 - A row depends on its record alone: neither on the form in which it was found nor on what is read with it.
-- Every checksum is compared before a record is given: that of the batch here, that of a block by who fetched it.
+- The checksum of every batch is compared before one of its records is given.
 - A time that Spark's microseconds cannot hold is the highest or lowest that they can.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from segmentstore.codec.record_batch import (
-    BatchError,
-    Record,
-    TimestampType,
-    decode_batch,
-    parse_header,
-)
+from segmentstore.codec.record_batch import BatchError, TimestampType, parse_header
+from segmentstore.codec.record_columns import RecordColumns, columns_of_batches
 from segmentstore.contracts.errors import CorruptedDataError
-from segmentstore.contracts.identifiers import BufferView
+from segmentstore.spark.scan.event_parser import binary_column
 from segmentstore.spark.topics.topic_columns import topic_arrow_schema
-from tier2.format.records import RecordForm, decode_records
+
+Numbers = npt.NDArray[np.int64]
 
 _MS_MAX: Final = ((1 << 63) - 1) // 1000
+_CONTENT_BYTES_MAX: Final = (1 << 31) - 1
+"""What Arrow's offsets of 32 bits reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRun:
-    """Records that follow one another, and whose clock their times are of."""
+    """Records that follow one another, the first `count` of some columns, and whose clock their times are of."""
 
-    records: Sequence[Record]
+    columns: RecordColumns
+    count: int
     timestamp_type: TimestampType
+
+    def first_not_older(self, time_ms: int) -> int | None:
+        """The offset of the first record that is not older than that."""
+        times = _numbers(self.columns.timestamps_ms, self.count)
+        found = np.flatnonzero(times >= time_ms)
+        return self.columns.offsets[int(found[0])] if len(found) else None
 
 
 def runs_of_batches(
@@ -44,36 +54,51 @@ def runs_of_batches(
     Batches wholly before the time are left out. Raises CorruptedDataError.
     """
     runs: list[RecordRun] = []
-    at, behind = 0, start
     try:
-        with memoryview(content) as view:
-            while at < len(view):
-                header = parse_header(view, at)
-                behind = header.next_offset
-                is_old = lowest_time_ms is not None and header.max_timestamp < lowest_time_ms
-                is_outside = behind <= start or header.base_offset >= end
-                if not (is_old or is_outside or header.is_control):
-                    with view[at : at + header.size] as batch:
-                        records = decode_batch(batch)
-                    if header.base_offset < start or behind > end:
-                        records = [each for each in records if start <= each.offset < end]
-                    runs.append(RecordRun(records, header.timestamp_type))
-                at += header.size
+        kept, behind = _kept_batches(content, start, end, lowest_time_ms)
+        for places, timestamp_type in kept:
+            runs += _runs(content, places, start, end, timestamp_type)
     except BatchError as error:
         raise CorruptedDataError(f"records do not read {source}: {error}") from error
-    return runs, behind
+    return runs, max(start, behind)
 
 
-def run_of_block(
-    content: BufferView, *, start: int, end: int, timestamp_type: TimestampType, source: str
-) -> RecordRun:
-    """The records of [start, end) of a block of a record file. Raises CorruptedDataError."""
-    records = [
-        each
-        for each in decode_records(content, RecordForm.NULLABLE, source=source)
-        if start <= each.offset < end
-    ]
-    return RecordRun(records, timestamp_type)
+def _kept_batches(
+    content: bytes, start: int, end: int, lowest_time_ms: int | None
+) -> tuple[list[tuple[list[slice], TimestampType]], int]:
+    """Where the batches lie that are wanted, neighbours with the same clock together; the offset behind all."""
+    kept: list[tuple[list[slice], TimestampType]] = []
+    at, behind = 0, start
+    while at < len(content):
+        header = parse_header(content, at)
+        behind = header.next_offset
+        is_old = lowest_time_ms is not None and header.max_timestamp < lowest_time_ms
+        is_outside = behind <= start or header.base_offset >= end
+        if not (is_old or is_outside or header.is_control):
+            if not kept or kept[-1][1] is not header.timestamp_type:
+                kept.append(([], header.timestamp_type))
+            kept[-1][0].append(slice(at, at + header.size))
+        at += header.size
+    return kept, behind
+
+
+def _runs(
+    content: bytes, places: Sequence[slice], start: int, end: int, timestamp_type: TimestampType
+) -> list[RecordRun]:
+    is_all = places[0].start == 0 and places[-1].stop == len(content) and _meet(places)
+    batches = content if is_all else b"".join([content[place] for place in places])
+    columns, _ = columns_of_batches(batches, start)
+    if len(columns.content) > _CONTENT_BYTES_MAX and len(places) > 1:
+        # Decompressed they are too large together.
+        return [
+            run for place in places for run in _runs(content, [place], start, end, timestamp_type)
+        ]
+    count = bisect_left(columns.offsets, end)
+    return [RecordRun(columns, count, timestamp_type)] if count else []
+
+
+def _meet(places: Sequence[slice]) -> bool:
+    return all(one.stop == other.start for one, other in pairwise(places))
 
 
 class RowBuilder:
@@ -85,38 +110,60 @@ class RowBuilder:
         self._columns = columns
         self._schema = topic_arrow_schema(columns)
 
-    def batch(self, runs: Iterable[RecordRun]) -> pa.RecordBatch:
+    def batch(self, run: RecordRun) -> pa.RecordBatch:
         """One row for each record, in order."""
-        runs = list(runs)
-        records = [record for run in runs for record in run.records]
-        arrays = [self._column(name, runs, records) for name in self._columns]
+        arrays = [self._column(name, run) for name in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _column(self, name: str, runs: Sequence[RecordRun], records: Sequence[Record]) -> pa.Array:
+    def _column(self, name: str, run: RecordRun) -> pa.Array:
         kind = self._schema.field(name).type
+        columns, count = run.columns, run.count
         match name:
             case "key":
-                return pa.array([each.key for each in records], kind)
+                return _bytes_column(columns, columns.key_positions, columns.key_lengths, count)
             case "value":
-                return pa.array([each.value for each in records], kind)
+                return _bytes_column(columns, columns.value_positions, columns.value_lengths, count)
             case "topic":
-                return pa.repeat(pa.scalar(self._topic, kind), len(records))
+                return pa.repeat(pa.scalar(self._topic, kind), count)
             case "partition":
-                return pa.repeat(pa.scalar(self._partition, kind), len(records))
+                return pa.repeat(pa.scalar(self._partition, kind), count)
             case "offset":
-                return pa.array([each.offset for each in records], kind)
+                return pa.array(_numbers(columns.offsets, count))
             case "timestamp":
-                times = [max(-_MS_MAX, min(each.timestamp_ms, _MS_MAX)) * 1000 for each in records]
-                return pa.array(times, pa.int64()).cast(kind)
+                times = np.clip(_numbers(columns.timestamps_ms, count), -_MS_MAX, _MS_MAX) * 1000
+                return pa.array(times).cast(kind)
             case "timestampType":
-                types = [int(run.timestamp_type) for run in runs for _ in run.records]
-                return pa.array(types, kind)
+                return pa.repeat(pa.scalar(int(run.timestamp_type), kind), count)
             case _:
-                return pa.array([_headers_of(each) for each in records], kind)
+                return _headers_column(columns, count, kind)
 
 
-def _headers_of(record: Record) -> list[dict[str, object]] | None:
-    """None without headers, as Spark's Kafka source has it."""
-    if not record.headers:
-        return None
-    return [{"key": name, "value": value} for name, value in record.headers]
+def _numbers(column: memoryview, count: int) -> Numbers:
+    return np.frombuffer(column, np.int64)[:count]
+
+
+def _bytes_column(
+    columns: RecordColumns, positions: memoryview, lengths: memoryview, count: int
+) -> pa.Array:
+    starts, sizes = _numbers(positions, count), _numbers(lengths, count)
+    ends = starts + np.maximum(sizes, 0)
+    # What was decompressed lies behind everything: places grow but where such a batch ends.
+    edges = [0, *(np.flatnonzero(np.diff(starts) < 0) + 1).tolist(), count]
+    parts = [
+        binary_column(memoryview(columns.content), starts[first:last], ends[first:last])
+        for first, last in pairwise(edges)
+    ]
+    found = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    is_there = sizes >= 0
+    if is_there.all():
+        return found
+    return pc.if_else(pa.array(is_there), found, pa.scalar(None, pa.binary()))
+
+
+def _headers_column(columns: RecordColumns, count: int, kind: pa.DataType) -> pa.Array:
+    """Null without headers, as Spark's Kafka source has it."""
+    rows: list[list[dict[str, object]] | None] = [None] * count
+    # One byte is the count of none.
+    for row in np.flatnonzero(_numbers(columns.header_lengths, count) > 1).tolist():
+        rows[row] = [{"key": name, "value": value} for name, value in columns.headers(row)]
+    return pa.array(rows, kind)

@@ -164,5 +164,5 @@ def _check(options: TopicReadOptions) -> None:
 def check_address(address: str) -> None:
     """Raises InvalidRequestError."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or "," in host:
         raise InvalidRequestError(f"kafka is the HOST:PORT of one service given={address!r}")

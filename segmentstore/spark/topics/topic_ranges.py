@@ -179,7 +179,12 @@ async def _places(source: TopicSource, stretch: Stretch) -> list[tuple[int, int]
                 places.append((file.first_offset, file.size))
     if stretch.end > facts.cold_end:
         hot = [(max(facts.cold_end, facts.log_start), facts.start_position)]
-        hot += [(each.place.offset, each.place.position) for each in await published.marks(facts)]
+        hot += [
+            (each.place.offset, each.place.position)
+            for each in await published.marks(facts)
+            # The newest mark stays also where it lies below the begin of what is there.
+            if each.place.position > facts.start_position
+        ]
         hot.append((facts.end, facts.end_position))
         for (offset, position), (behind, end) in pairwise(hot):
             if offset < stretch.end and behind > stretch.start and end > position:

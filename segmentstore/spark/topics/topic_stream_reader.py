@@ -151,7 +151,7 @@ class _OpenTopics:
             waiting[key] = (begin, max(begin, end))
         # A partition that is gone keeps its place: whether that is loss is decided where ranges are made.
         found = {key: offset for key, offset in start.items() if key not in waiting}
-        return found | _shared(waiting, count_max)
+        return found | shared_ends(waiting, count_max)
 
     async def _ends(self, partitions: list[TopicPartition]) -> TopicOffsets:
         options = self._options
@@ -193,7 +193,7 @@ class _OpenTopics:
         )
 
 
-def _shared(
+def shared_ends(
     waiting: Mapping[tuple[str, int], tuple[int, int]], count_max: int | None
 ) -> dict[tuple[str, int], int]:
     """Ends of at most so many offsets more, in proportion to what waits; of a share below one, all that are first."""

@@ -47,6 +47,7 @@ from segmentstore.spark.sink.writer import (
     StagedCommitMessage,
     abort_quietly,
     abort_stages,
+    batch_id_of_task,
     commit_stages,
     query_id_of_task,
 )
@@ -114,7 +115,8 @@ class TopicBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One attempt of one task."""
-        return _stage_rows(self._options, iterator, self._application_id)
+        version = self._options.transaction_version
+        return _stage_rows(self._options, iterator, self._application_id, version)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have written."""
@@ -140,7 +142,10 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One attempt of one task of a micro-batch."""
         query_id = query_id_of_task()
-        return _stage_rows(self._options, iterator, _application_of(query_id), query_id=query_id)
+        version = batch_id_of_task()
+        return _stage_rows(
+            self._options, iterator, _application_of(query_id), version, query_id=query_id
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """All tasks of the micro-batch have written."""
@@ -192,16 +197,16 @@ class _TopicWrite:
                 raise
             return  # nothing was ever staged, so there is no stream
         with LoopRunner() as runner:
-            runner.run(self._relay(version))
+            runner.run(self._relay())
 
-    async def _relay(self, version: int) -> None:
+    async def _relay(self) -> None:
         async with connect_service(self.options) as store:
             relay = RecordRelay(
                 store.stream(staging_stream(self.options, self.application_id)),
                 kafka=self.options.kafka,
                 application_id=self.application_id,
             )
-            await relay.relay(version)
+            await relay.relay()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Throw away what was staged."""
@@ -218,6 +223,24 @@ class _TopicWrite:
             with suppress(NotFoundError):
                 await stream.seal()
                 await stream.delete()
+
+
+def settled_version_of(given: Mapping[str, str], transaction_app_id: str) -> int | None:
+    """The newest txnVersion of an application whose rows are in their topics: None if there is none.
+
+    What a commit left behind in the staging stream is sent on first. Raises InvalidRequestError, SegmentStoreError.
+    """
+    options = parse_topic_sink_options(given)
+    with LoopRunner() as runner:
+        return runner.run(_settled_version(options, f"app:{transaction_app_id}"))
+
+
+async def _settled_version(options: TopicSinkOptions, application_id: str) -> int | None:
+    async with connect_service(options) as store:
+        stream = store.stream(staging_stream(options, application_id))
+        version = await stream.staged().last_version(application_id)
+        await RecordRelay(stream, kafka=options.kafka, application_id=application_id).relay()
+        return version
 
 
 def staging_stream(options: TopicSinkOptions, application_id: str) -> str:
@@ -243,6 +266,7 @@ def _stage_rows(
     options: TopicSinkOptions,
     batches: Iterator[pa.RecordBatch],
     application_id: str,
+    version: int,
     *,
     query_id: str = "",
 ) -> StagedCommitMessage:
@@ -251,6 +275,7 @@ def _stage_rows(
     task = _StagingTask(
         options,
         application_id,
+        version=version,
         query_id=query_id,
         first_partition=0 if context is None else context.partitionId(),
         wall_clock=SystemWallClock(),
@@ -267,12 +292,14 @@ class _StagingTask:
         options: TopicSinkOptions,
         application_id: str,
         *,
+        version: int,
         query_id: str,
         first_partition: int,
         wall_clock: WallClock,
     ) -> None:
         self._options = options
         self._stream = staging_stream(options, application_id)
+        self._version = version
         self._query_id = query_id
         self._wall_clock = wall_clock
         self._encoder = RecordEncoder(topic=options.topic, first_partition=first_partition)
@@ -316,7 +343,7 @@ class _StagingTask:
 
     async def _write(self, stage: Stage, batch: TargetBatch) -> None:
         slot = staging_slot(batch.topic, batch.partition, slots=len(stage.ranges))
-        event = encode_staged(batch)
+        event = encode_staged(batch, self._version)
         await stage.write(stage.ranges[slot].segment_id, event, events=1)
         self._rows += batch.records
         self._size += len(event)

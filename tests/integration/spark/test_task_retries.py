@@ -41,7 +41,8 @@ def test_rows_are_read_and_written_once_when_the_processes_of_tasks_are_killed(
 
         live.run(fill)
         live.flush()
-        process.create("to", 2)
+        # Its readers need several requests.
+        process.create("to", 2, compression_type="uncompressed")
         words = [live.place, live.controller, "plant/from", "plant/to", str(jvm_jar())]
         words += [process.kafka, "to"]
         done = subprocess.run(

@@ -5,6 +5,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -25,6 +26,7 @@ from segmentstore.spark.topics.topic_writer import (
     TopicStreamWriter,
     make_topic_batch_writer,
     make_topic_stream_writer,
+    settled_version_of,
     staging_stream,
 )
 from tests.integration.spark.sink_runs import (
@@ -77,9 +79,13 @@ class Query:
     ) -> None:
         self.options = options(store, topic)
         self.application_id = f"query:{name}"
+        self._monkeypatch = monkeypatch
         monkeypatch.setattr(topic_writer, "query_id_of_task", lambda: name)
 
-    def stage(self, rows: Sequence[tuple[bytes | None, bytes]]) -> WriterCommitMessage:
+    def stage(
+        self, rows: Sequence[tuple[bytes | None, bytes]], batch_id: int
+    ) -> WriterCommitMessage:
+        self._monkeypatch.setattr(topic_writer, "batch_id_of_task", lambda: batch_id)
         copy: TopicStreamWriter = pickle.loads(pickle.dumps(self._writer()))
         return copy.write(iter([batch_of(rows)]))
 
@@ -87,7 +93,7 @@ class Query:
         self._writer().commit(list(messages), batch_id)
 
     def run(self, batch_id: int, *names: str) -> None:
-        self.commit([self.stage(rows_named(name, ROWS)) for name in names], batch_id)
+        self.commit([self.stage(rows_named(name, ROWS), batch_id) for name in names], batch_id)
 
     def _writer(self) -> DataSourceStreamArrowWriter:
         return make_topic_stream_writer(self.options, KEYED, False)
@@ -104,10 +110,7 @@ class Query:
 
         return asyncio.run(work())
 
-    def relay(self, version: int) -> None:
-        asyncio.run(self.relaying(version))
-
-    async def relaying(self, version: int) -> int:
+    async def relaying(self) -> int:
         async with connect(self.options["controller"]) as client:
             parsed = parse_topic_sink_options(self.options)
             relay = RecordRelay(
@@ -115,7 +118,7 @@ class Query:
                 kafka=self.options["kafka"],
                 application_id=self.application_id,
             )
-            return await relay.relay(version)
+            return await relay.relay()
 
 
 def values_in(store: TopicProcess, topic: str) -> "Counter[bytes | None]":
@@ -240,6 +243,22 @@ def test_a_driver_that_died_behind_the_relay_adds_nothing_when_the_epoch_is_run_
     assert query.held_bytes() == 0
 
 
+def test_what_a_job_asks_for_its_last_version_is_sent_on_first(
+    store: TopicProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("settled", 2)
+    words = {"txnAppId": "settled", "txnVersion": "4"}
+    assert settled_version_of(options(store, "settled"), "settled") is None
+    writer = batch_writer(store, "settled", **words)
+    message = task(writer, iter([batch_of(rows_named("a", ROWS))]))
+    with monkeypatch.context() as patched:
+        dying_after(3, patched)
+        with pytest.raises(DriverDiedError):
+            commit(writer, [message])
+    assert settled_version_of(options(store, "settled"), "settled") == 4
+    assert values_in(store, "settled") == expected("a")
+
+
 def test_two_drivers_that_relay_at_once_store_each_record_once(
     store: TopicProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,8 +269,8 @@ def test_two_drivers_that_relay_at_once_store_each_record_once(
         with pytest.raises(DriverDiedError):
             query.run(0, "a", "b")
 
-    async def both() -> Sequence[int | BaseException]:
-        return await asyncio.gather(query.relaying(0), query.relaying(0), return_exceptions=True)
+    async def both() -> Sequence[int]:
+        return await asyncio.gather(query.relaying(), query.relaying())
 
     asyncio.run(both())
     query.run(0, "x")
@@ -259,22 +278,24 @@ def test_two_drivers_that_relay_at_once_store_each_record_once(
     assert query.held_bytes() == 0
 
 
-def test_a_relay_that_was_overtaken_sends_nothing(
+def test_versions_that_are_committed_at_once_are_there_once_each(
     store: TopicProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.create("overtaken", 1)
     query = Query(store, "overtaken", "overtaken", monkeypatch)
-    query.run(0, "a")
-    message = query.stage(rows_named("b", ROWS))
-    with monkeypatch.context() as patched:
-        dying_after(0, patched)
-        with pytest.raises(DriverDiedError):
-            query.commit([message], 1)
-    # The stream holds version 1; the relay of version 0 takes none of it.
-    assert asyncio.run(query.relaying(0)) == 0
-    assert values_in(store, "overtaken") == expected("a")
-    query.run(1, "x")
+    for batch_id, name, count in ((0, "a", 9), (1, "b", 45)):
+        message = query.stage(rows_named(name, ROWS), batch_id)
+        with monkeypatch.context() as patched:
+            # The second one finds the first one in the stream, and dies in the middle of its own batches.
+            dying_after(count, patched)
+            with pytest.raises(DriverDiedError):
+                query.commit([message], batch_id)
+    found = values_in(store, "overtaken")
+    assert expected("a") < found < expected("a", "b")
+    # A driver of the first version goes on where it had died: the partition has a later epoch by now.
+    asyncio.run(query.relaying())
     assert values_in(store, "overtaken") == expected("a", "b")
+    assert query.held_bytes() == 0
 
 
 def test_without_its_sequences_a_relay_that_is_repeated_would_write_twice(
@@ -333,7 +354,7 @@ def test_what_cannot_be_written_fails_its_task_and_leaves_nothing(store: TopicPr
     store.create("refused", 1, max_message_bytes="1000")
     writer = batch_writer(store, "refused")
     with pytest.raises(InvalidRequestError, match="too large for its topic"):
-        task(writer, iter([batch_of([(b"k", bytes(i % 251 for i in range(5000)) * 3)])]))
+        task(writer, iter([batch_of([(b"k", Random(1).randbytes(5000))])]))
     missing = batch_writer(store, "no-such-topic")
     with pytest.raises(Exception, match="topic does not exist"):
         task(missing, iter([batch_of(rows_named("a", 1))]))

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from segmentstore.client.topics import NewRecord
-from tests.integration.spark.topic_process import TopicProcess, topic_process
+from tests.integration.spark.topic_process import WITHOUT_FILES, TopicProcess, topic_process
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -19,7 +19,7 @@ PARTITIONS = 3
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TopicProcess]:
-    with topic_process(tmp_path_factory.mktemp("topics")) as process:
+    with topic_process(tmp_path_factory.mktemp("topics"), options=WITHOUT_FILES) as process:
         yield process
 
 

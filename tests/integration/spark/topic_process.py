@@ -19,6 +19,8 @@ _OPTIONS = [
     "--containers=2",
     "--set=writer.flush_interval_seconds=1h",
 ]
+WITHOUT_FILES = ["--set=kafka.file_seconds=1h"]
+"""Records stay in batches, in chunks once they are flushed and in the log alone before."""
 
 
 class TopicProcess:

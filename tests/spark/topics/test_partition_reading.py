@@ -91,6 +91,28 @@ async def test_a_row_is_the_same_whichever_columns_are_asked_for() -> None:
             assert rows == [{name: row[name] for name in columns} for row in whole]
 
 
+async def test_rows_say_whose_clock_their_times_are_of_in_batches_and_in_files() -> None:
+    async with topic_store() as store:
+        random = Random(9)
+        for kind in ("CreateTime", "LogAppendTime", "CreateTime"):
+            await store.service.topics.alter("logs", {"message.timestamp.type": kind})
+            for _ in range(4):
+                await store.produce(some_records(random, 3), compression=random.choice(CODECS))
+        whole = await store.read(store.part(0, 36), tier2=False)
+        assert [row["timestampType"] for row in whole] == [0] * 12 + [1] * 12 + [0] * 12
+        untimed = [{**row, "timestamp": 0, "timestampType": 0} for row in whole]
+        given = [{**row, "timestamp": 0} for row in store.expected(0, 36)]
+        assert untimed == given
+        appended = [_time(row) for row in whole[12:24]]
+        assert min(appended) > (NOW + 10_000) * 1000
+        await store.flush()
+        assert await store.read(store.part(0, 36), served=False) == whole
+        while store.file_count < 3:
+            await store.make_file(small_blocks=False)
+        await store.flush()
+        assert await store.read(store.part(0, 36), served=False) == whole
+
+
 async def test_batches_that_became_a_file_while_a_task_ran_are_read_from_it() -> None:
     async with topic_store() as store:
         await fill(store, Random(3), 30)

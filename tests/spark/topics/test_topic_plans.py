@@ -1,0 +1,224 @@
+"""Goal: a plan covers what was asked for, each offset once, and says what is not there."""
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
+
+from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.topics.topic_catalogue import Tier2TopicCatalogue
+from segmentstore.spark.topics.topic_offsets import (
+    EARLIEST,
+    LATEST,
+    decode_topic_offsets,
+    encode_topic_offsets,
+)
+from segmentstore.spark.topics.topic_options import (
+    names_topics,
+    parse_topic_options,
+    writes_topics,
+)
+from segmentstore.spark.topics.topic_ranges import (
+    TopicRange,
+    split_stretches,
+    stretches_between,
+    topic_bounds_of,
+)
+from segmentstore.spark.topics.topic_service import TopicService
+from segmentstore.spark.topics.topic_source import TopicPartition, TopicSource
+from segmentstore.spark.topics.topic_stream_reader import shared_ends
+from tests.spark.topics.topic_store import TOPIC, TopicStore, some_records, topic_store
+
+WORDS = {"topic": "logs", "tier2": "data"}
+
+
+async def source_of(store: TopicStore, service: TopicService | None, **words: str) -> TopicSource:
+    options = parse_topic_options({**WORDS, "kafka": store.service.address, **words})
+    view = await store.view()
+    return TopicSource(options, view=view, service=service, executor=None)
+
+
+def check_cover(ranges: list[TopicRange], start: int, end: int) -> None:
+    assert (ranges[0].start, ranges[-1].end) == (start, end)
+    for one, other in pairwise(ranges):
+        assert one.start < one.end == other.start
+
+
+@pytest.mark.parametrize("served", [True, False])
+async def test_ranges_are_cut_where_files_and_marks_meet(served: bool) -> None:
+    random = Random(1)
+    async with topic_store(mark_bytes=1500) as store:
+        edges: list[int] = []
+        for _ in range(3):
+            for _ in range(10):
+                await store.produce(some_records(random, 5))
+            await store.make_file(small_blocks=False)
+            edges.append(len(store.produced))
+        for _ in range(30):
+            await store.produce(some_records(random, 5))
+        await store.flush()
+        end = len(store.produced)
+        async with TopicService(store.service.address) as service:
+            source = await source_of(store, service if served else None)
+            (partition,) = await source.partitions()
+            assert (partition.start, partition.end) == (0, end)
+            stretches = stretches_between(
+                [partition], starts={(TOPIC, 0): 3}, ends={(TOPIC, 0): end}, fail_on_data_loss=True
+            )
+            ranges = await split_stretches(source, stretches, bytes_max=1, count_min=1)
+            check_cover(ranges, 3, end)
+            assert [each.start for each in ranges[1:4]] == edges
+            assert len(ranges) > 6, "marks cut what lies in batches"
+            assert all(each.size_bytes > 0 for each in ranges)
+            whole = await split_stretches(source, stretches, bytes_max=1 << 30, count_min=1)
+            assert len(whole) == 1
+            many = await split_stretches(source, stretches, bytes_max=1 << 30, count_min=9)
+            check_cover(many, 3, end)
+            assert len(many) >= 9
+
+
+async def test_filters_on_partition_and_offset_bound_the_ranges() -> None:
+    async with topic_store() as store:
+        await store.produce(some_records(Random(2), 50))
+        async with TopicService(store.service.address) as service:
+            source = await source_of(store, service)
+            (partition,) = await source.partitions()
+            stretches = stretches_between(
+                [partition], starts={(TOPIC, 0): 0}, ends={(TOPIC, 0): 50}, fail_on_data_loss=True
+            )
+
+            async def found(*filters: object) -> list[tuple[int, int]]:
+                bounds = topic_bounds_of(filters)  # type: ignore[arg-type]
+                ranges = await split_stretches(
+                    source, stretches, bounds=bounds, bytes_max=1 << 20, count_min=1
+                )
+                return [(each.start, each.end) for each in ranges]
+
+            assert await found(EqualTo(("partition",), 1)) == []
+            assert await found(In(("partition",), (0, 4))) == [(0, 50)]
+            assert await found(GreaterThanOrEqual(("offset",), 7), LessThan(("offset",), 9)) == [
+                (7, 10)
+            ]
+
+
+async def test_a_topic_that_was_made_again_never_meets_the_records_of_the_old_one() -> None:
+    random = Random(3)
+    async with topic_store() as store:
+        await store.produce(some_records(random, 40))
+        await store.flush()
+        topics = store.service.topics
+        await topics.delete(TOPIC)
+        await topics.create(TOPIC, 1, {})
+        store.produced.clear()
+        await store.produce(some_records(random, 5))
+        # Tier 2 shows the old topic still.
+        view = await store.view()
+        old = await Tier2TopicCatalogue(view).find(TOPIC)
+        new = topics.describe(TOPIC)
+        assert old is not None
+        assert new is not None
+        assert old.topic_id != new.topic_id
+        async with TopicService(store.service.address) as service:
+            source = await source_of(store, service)
+            (partition,) = await source.partitions()
+        assert partition.end == 5
+        part = TopicRange(TOPIC, 0, partition.segment_name, 0, 5)
+        store.segment_name = partition.segment_name
+        assert await store.read(part) == store.expected(0, 5)
+
+
+def partition(index: int, start: int, end: int) -> TopicPartition:
+    return TopicPartition("logs", index, f"p{index}", start, end)
+
+
+def test_what_is_not_there_is_loss_or_left_out() -> None:
+    some = [partition(0, 5, 20), partition(1, 0, 3)]
+    for starts, ends in (((2, 0), (20, 3)), ((5, 0), (21, 3)), ((5, 4), (20, 4))):
+        words = {
+            "starts": {("logs", each): starts[each] for each in range(2)},
+            "ends": {("logs", each): ends[each] for each in range(2)},
+        }
+        with pytest.raises(DataLossError):
+            stretches_between(some, **words, fail_on_data_loss=True)
+        kept = stretches_between(some, **words, fail_on_data_loss=False)
+        assert all(
+            each.partition.start <= each.start < each.end <= each.partition.end for each in kept
+        )
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from(["a", "b", "c.d"]), st.integers(0, 9)), st.integers(0, 2**62)
+    )
+)
+def test_offsets_come_back_from_the_checkpoint(offsets: Mapping[tuple[str, int], int]) -> None:
+    content = json.loads(json.dumps(encode_topic_offsets(offsets)))
+    assert decode_topic_offsets(content) == dict(offsets)
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.just("t"), st.integers(0, 9)),
+        st.tuples(st.integers(0, 1000), st.integers(0, 1000)).map(lambda p: (p[0], p[0] + p[1])),
+        min_size=1,
+    ),
+    st.integers(1, 3000),
+)
+def test_a_batch_has_as_much_as_it_may_and_no_more(
+    waiting: Mapping[tuple[str, int], tuple[int, int]], count: int
+) -> None:
+    ends = shared_ends(waiting, count)
+    assert ends.keys() == waiting.keys()
+    assert all(begin <= ends[key] <= end for key, (begin, end) in waiting.items())
+    total = sum(end - begin for begin, end in waiting.values())
+    assert sum(ends[key] - begin for key, (begin, _) in waiting.items()) == min(total, count)
+    assert shared_ends(waiting, None) == {key: end for key, (_, end) in waiting.items()}
+
+
+def test_words_become_options() -> None:
+    options = parse_topic_options(
+        {
+            "Subscribe": "a, b,a",
+            "kafka.bootstrap.servers": "host:9092",
+            "startingoffsets": '{"a": {"0": 5, "1": -1}, "b": {"0": -2}}',
+            "includeHeaders": "true",
+        }
+    )
+    assert options.topics == ("a", "b")
+    assert options.service == "host:9092"
+    assert options.columns[-1] == "headers"
+    assert options.starting is not None
+    found = [options.starting.of(*each) for each in (("a", 0), ("a", 1), ("b", 0), ("b", 1))]
+    assert found == [5, LATEST, EARLIEST, None]
+    assert names_topics({"SUBSCRIBE": "a"})
+    assert not names_topics({"stream": "a/b"})
+    assert writes_topics({"kafka": "h:1"})
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"topic": " , "}, "names no topic"),
+        ({"tier2": ""}, "nowhere to read from"),
+        ({"tier2": "", "kafka": "h:1", "mode": "offline"}, "nowhere to read from"),
+        ({"kafka": "h:1,i:2"}, "HOST:PORT of one service"),
+        ({"kafka": "h:1", "kafka.bootstrap.servers": "i:2"}, "given twice"),
+        ({"stream": "a/b"}, "unknown option stream"),
+        ({"startingOffsets": "5"}, "earliest, latest or JSON"),
+        ({"startingOffsets": '{"other": {"0": 5}}'}, "no topic that is read"),
+        ({"startingOffsets": '{"0": -3}'}, "no offset"),
+        ({"topic": "a,b", "startingOffsets": '{"0": 3}'}, "stand under their names"),
+        ({"endingOffsets": '{"0": -2}'}, "cannot be the earliest"),
+        ({"startingOffsets": "latest", "startingTimestamp": "5"}, "exclude each other"),
+        ({"columns": "key,segment_id"}, "columns are some of"),
+    ],
+)
+def test_words_without_a_meaning_are_refused(words: dict[str, str], sentence: str) -> None:
+    with pytest.raises(InvalidRequestError, match=sentence):
+        parse_topic_options({**WORDS, **words})
