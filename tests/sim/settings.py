@@ -8,7 +8,6 @@ from random import Random
 
 from tests.sim.object_store import StoreFaults
 
-
 _LOOKS_IN_A_WAIT = 300
 """How often Tier 2 is looked after in the longest trouble of a world."""
 
@@ -125,7 +124,7 @@ def _with_volumes(swarm: Swarm) -> Swarm:
 
 
 def _with_long_waits(swarm: Swarm) -> Swarm:
-    """A world whose troubles last an hour mostly waits: Tier 2 is looked after a few hundred times meanwhile, not thousands.
+    """A world whose troubles last an hour mostly waits: Tier 2 is looked after some hundred times meanwhile.
 
     While clients work it is looked after as ever, behind every few publications.
     """
