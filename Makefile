@@ -14,11 +14,11 @@ HTTP ?= 127.0.0.1:9091
 WIRE ?= 127.0.0.1:12345
 CONTROLLER ?= 127.0.0.1:9090
 
-.PHONY: help setup run test lint types unit simulation integration bookkeeper bookies bookies-down cluster cluster-status cluster-down demo demo-spark bench bench-peers sim soak replay compose clean
+.PHONY: help setup run test lint types unit simulation integration clusters bookkeeper bookies bookies-down cluster cluster-status cluster-down demo demo-spark bench bench-peers sim soak replay compose clean
 
 help:
 	@echo "make run                serve ./$(DATA) on http://$(HTTP)"
-	@echo "make test               lint, types, unit, simulation, integration; the last lines say what passed"
+	@echo "make test               lint, types, unit, simulation, integration, clusters; the last lines say what passed"
 	@echo "make bookkeeper         build what Tier 1 on BookKeeper needs; needs a JDK of release 17 and Maven"
 	@echo "make bookies DATA=DIR   a BookKeeper of four bookies on this machine; make bookies-down DATA=DIR ends it"
 	@echo "make cluster DATA=DIR   three nodes, two controllers, BookKeeper and an S3 server on this machine; also needs Go"
@@ -117,11 +117,15 @@ unit: setup
 simulation: setup
 	@$(BIN)/python -m pytest -q -n auto -m simulation
 
-# Two files at a time: they wait more than they work. The tests of a file share what they start.
-SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
+# Three groups at a time: they wait more than they work. The tests of a group share what they start.
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
+CLUSTERS := $(addprefix tests/integration/,cluster bookkeeper kafka)
 
 integration: setup
-	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m integration
+	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m integration $(addprefix --ignore=,$(CLUSTERS))
+
+clusters: setup
+	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m integration $(CLUSTERS)
 
 demo: $(SERVABLE) $(if $(CLUSTER),$(CLUSTERED)) $(if $(findstring bookkeeper,$(DEMO)),$(BRIDGED))
 	@$(BIN)/python -m $(if $(CLUSTER),segmentstore.demo.cluster $(DATA),segmentstore.demo.store $(DEMO))

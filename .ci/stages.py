@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 - a script, not a package
 """Runs every stage of `make test`, and says at the end what passed.
 
-    lint, types, unit, simulation, integration
+    lint, types, unit, simulation, integration, clusters
 
 What the stages print comes in this order, each stage as a whole. They run in two lanes: in the first one after the
 other, with the machine as if they were alone; in the second those that only compute, with a lower priority, so that
@@ -58,9 +58,11 @@ def pytest(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", *arguments]
 
 
-# The tests of a file share a server or a JVM and stay together. Two files at a time: a part of their time they wait,
-# for clients that pause after a kill, for leases, and for processes to start.
-SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+# What shares a server stays together (tests/shared_servers.py). Three groups at a time on two cores: a part of
+# their time they wait, for clients that pause after a kill, for leases, and for processes to start.
+SIDE_BY_SIDE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+CLUSTERS = [f"tests/integration/{name}" for name in ("cluster", "bookkeeper", "kafka")]
+"""Many processes each, most of them Java's: a stage of their own."""
 
 STAGES = (
     Stage("lint: ruff check", [str(BIN / "ruff"), "check", "--quiet", "."]),
@@ -82,7 +84,12 @@ STAGES = (
     ),
     Stage("unit", pytest("-n", "auto", "-m", "not simulation and not integration"), tests=True),
     Stage("simulation", pytest("-n", "auto", "-m", "simulation"), tests=True, behind=True),
-    Stage("integration", pytest(*SIDE_BY_SIDE, "-m", "integration"), tests=True),
+    Stage(
+        "integration",
+        pytest(*SIDE_BY_SIDE, "-m", "integration", *(f"--ignore={each}" for each in CLUSTERS)),
+        tests=True,
+    ),
+    Stage("clusters", pytest(*SIDE_BY_SIDE, "-m", "integration", *CLUSTERS), tests=True),
 )
 
 _DURABLE_STREAMS = "the conformance suite of Durable Streams (tests/integration/durable_streams)"

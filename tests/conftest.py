@@ -15,9 +15,13 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import Scheduling
+
+from tests.shared_servers import LoadBySharedServer
 
 KINDS = ("simulation", "integration")
 _UNIT = "not simulation and not integration"
@@ -70,6 +74,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if kind not in ("unit", *KINDS) or not collection_path.name.startswith("test_"):
         return None
     return None if kind in kinds_of(collection_path) else True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
+    """By file (`--dist loadfile`), and files that share a server of the session together."""
+    return LoadBySharedServer(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)

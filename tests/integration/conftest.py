@@ -1,21 +1,28 @@
-"""The order of files where several run side by side: so that the cores are busy from the beginning to the end."""
+"""The order of files where several processes share them: so that the cores are busy from the beginning to the end.
 
-from itertools import chain, zip_longest
+What shares a server of the session comes first and is long (tests/shared_servers.py). Then the files of this folder,
+which wait more than they compute; the short ones elsewhere come last, so that no process ends long before the others.
+"""
+
 from pathlib import Path
 
 import pytest
 
+from tests.shared_servers import GROUP_OF_FIXTURE, group_of
+
 _HERE = Path(__file__).parent
+_ROOT = _HERE.parents[1]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with Spark compute, the others of this folder wait: they take turns. The short ones elsewhere come last."""
-    files: dict[Path, list[pytest.Item]] = {}
+    groups: dict[str, list[pytest.Item]] = {}
     for item in items:
-        files.setdefault(item.path, []).append(item)
-    here = [path for path in files if _HERE in path.parents]
-    computing = [path for path in here if _HERE / "spark" in path.parents]
-    waiting = [path for path in here if path not in computing]
-    turns = chain.from_iterable(zip_longest(computing, waiting))
-    last = [path for path in files if path not in here]
-    items[:] = [item for path in (*turns, *last) if path is not None for item in files[path]]
+        path = item.path.relative_to(_ROOT).as_posix()
+        for fixture in getattr(item, "fixturenames", ()):
+            if fixture in GROUP_OF_FIXTURE:
+                assert group_of(path) == GROUP_OF_FIXTURE[fixture], f"{path} asks for {fixture}"
+        groups.setdefault(group_of(path), []).append(item)
+    shared = [name for name in GROUP_OF_FIXTURE.values() if name in groups]
+    here = [name for name in groups if name.startswith("tests/integration/")]
+    elsewhere = [name for name in groups if name not in {*shared, *here}]
+    items[:] = [item for name in (*shared, *here, *elsewhere) for item in groups[name]]

@@ -21,6 +21,8 @@ from tier2.settings import StorageSettings
 
 CACHE_BYTES = 1 << 20
 """The smallest that a node takes; shares of it make it as small as a world wants."""
+_ATTRIBUTES_BYTES_NEVER_HELD = 1 << 20
+"""Under a bound as high as this every look at the attributes in memory finds nothing to do."""
 
 
 def log_settings(node: NodeSettings) -> FileLogSettings:
@@ -122,7 +124,9 @@ def container_settings(node: NodeSettings) -> ContainerSettings:
         ),
         writer=_writer_settings(node),
         attribute_memory=AttributeMemorySettings(
-            bytes_max=node.attribute_bytes_max, throttle_factor=1e9
+            bytes_max=node.attribute_bytes_max,
+            throttle_factor=1e9,
+            look_seconds=0.2 if node.attribute_bytes_max < _ATTRIBUTES_BYTES_NEVER_HELD else 60.0,
         ),
         tables=TableSettings(
             compact_bytes_min=200,
@@ -153,7 +157,7 @@ def _writer_settings(node: NodeSettings) -> WriterSettings:
         retry_seconds_first=0.05,
         retry_seconds_max=5.0,
         maintenance_publications=3,
-        maintenance_seconds=1.0,
+        maintenance_seconds=node.maintenance_seconds,
         remembered_records_max=4,
         load_records_max=3,
         compare_bytes=100,

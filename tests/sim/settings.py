@@ -3,10 +3,13 @@
 Values only. tests/sim/world.py maps them onto the settings of the rooms.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from tests.sim.object_store import StoreFaults
+
+_LOOKS_IN_A_WAIT = 300
+"""How often Tier 2 is looked after in the longest trouble of a world."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class NodeSettings:
     """Their index outlives the process."""
     attribute_bytes_max: int = 1 << 25
     """Memory of extended attributes, the places of tables' keys among them."""
+    maintenance_seconds: float = field(default=1.0, repr=False)
+    """Tier 2 is looked after this often while little is published. Not in the text that seeds other draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ class Swarm:
 def draw_swarm(random: Random) -> Swarm:
     """The world of a seed."""
     swarm = Swarm(_draw_node(random), _draw_work(random), _draw_trouble(random))
-    return _with_volumes(_with_tables(swarm, Random(repr(swarm))))
+    return _with_long_waits(_with_volumes(_with_tables(swarm, Random(repr(swarm)))))
 
 
 def _with_tables(swarm: Swarm, random: Random) -> Swarm:
@@ -116,6 +121,20 @@ def _with_volumes(swarm: Swarm) -> Swarm:
     kept = random.random() < 0.5
     node = replace(swarm.node, objects_in_volumes=True, volume_index_kept=kept)
     return replace(swarm, node=node)
+
+
+def _with_long_waits(swarm: Swarm) -> Swarm:
+    """A world whose troubles last an hour mostly waits: Tier 2 is looked after some hundred times meanwhile.
+
+    While clients work it is looked after as ever, behind every few publications.
+    """
+    trouble = swarm.trouble
+    longest = max(
+        trouble.pause_seconds_max if trouble.pause else 0.0,
+        trouble.store_down_seconds_max if trouble.store_down or trouble.cut_off else 0.0,
+    )
+    seconds = max(swarm.node.maintenance_seconds, longest / _LOOKS_IN_A_WAIT)
+    return replace(swarm, node=replace(swarm.node, maintenance_seconds=seconds))
 
 
 def _draw_node(random: Random) -> NodeSettings:

@@ -36,6 +36,14 @@ pytestmark = [pytest.mark.simulation, pytest.mark.slow]
 
 _SEEDS_MAX = 300
 _FOUND_BY = {
+    "ack before sync": 24,
+    "refusal judged on pending state": 17,
+    "merge forgotten": 6,
+    "acknowledged before it is synced": 12,
+    "a stale frame of a recycled file is replayed": 3,
+    "a removed key stays in its table": 6,
+    "an object in the volumes is answered for before it is synced": 46,
+    "an owner that was replaced refuses by what it remembers": 5,
     "tail served before it is synced": 77,
     "attribute without bytes": 57,
     "lost wake-up": 285,

@@ -83,6 +83,7 @@ def draw_settings(random: Random) -> LifeSettings:
             frame_operations_max=max(2, swarm.node.frame_operations_max),
             # One slow worker for a memory that holds nothing: such a world never gets anywhere.
             executor_workers=swarm.node.executor_workers if slow < 5 else 0,
+            maintenance_seconds=1.0,  # as there are no long troubles to wait for
         ),
         trouble=replace(
             swarm.trouble,

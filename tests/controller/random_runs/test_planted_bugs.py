@@ -27,10 +27,11 @@ pytestmark = [pytest.mark.simulation, pytest.mark.slow]
 _SEEDS_MAX = 80
 _FOUND_BY = {
     "forgets what an application committed": 7,
-    "commits some of the stages": 6,
+    "commits some of the stages": 9,
     "says too early that nothing follows": 7,
-    "seals before it is told what follows": 6,
-    "truncates ahead of a cut": 16,
+    "seals before it is told what follows": 7,
+    "truncates ahead of a cut": 9,
+    "answers commits before they are durable": 9,
     "loses a name between two pages": 7,
     "lives on without its containers": 11,
 }
