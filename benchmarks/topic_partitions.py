@@ -66,7 +66,9 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """User and system time, threads included."""
-        fields = Path(f"/proc/{self.process.process_id}/stat").read_text().rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{self.process.process_id}/stat").read_text().rpartition(")")[2].split()
+        )
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def resident_bytes(self) -> int:
