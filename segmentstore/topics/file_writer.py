@@ -4,7 +4,7 @@
 
 Invariants:
 
-- At most `files_at_once_max` files are being made: that bounds the memory.
+- At most `files_at_once_max` files are being made, `large_files_at_once_max` of them large: that bounds the memory.
 - One partition is worked at by one at a time. A failure is tried again in pauses that grow; it holds up no other one,
   and neither does a bug that one partition's bytes meet.
 - What is closed is forgotten; its next opening notes it again.
@@ -56,6 +56,7 @@ class FileWriter:
         self._backoffs: dict[Partition, Backoff] = {}
         self._working: set[Partition] = set()
         self._changed = asyncio.Event()
+        self._large = asyncio.Semaphore(settings.large_files_at_once_max)
         self.statistics = FileStatistics()
 
     def note(self, partition: Partition) -> None:
@@ -109,13 +110,21 @@ class FileWriter:
                 return partition
             await wait_for_event(self._changed, until=self._heap[0][0] if self._heap else math.inf)
 
+    async def _make_file(self, partition: Partition) -> int:
+        """A small one stays small whatever is appended meanwhile."""
+        small = self._settings.small_file_bytes
+        if partition.hot_bytes <= small:
+            return await partition.make_file(bytes_max=small)
+        async with self._large:
+            return await partition.make_file()
+
     async def _make_files(self, partition: Partition) -> None:
         """All that are due of one partition, then a sweep if that is due."""
         numbers = self.statistics
         try:
             due = partition.file_due_at
             while due is not None and due <= asyncio.get_running_loop().time():
-                made = await partition.make_file()
+                made = await self._make_file(partition)
                 numbers.files += made > 0
                 numbers.batch_bytes += made
                 if not made:

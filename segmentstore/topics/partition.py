@@ -1157,9 +1157,11 @@ class Partition:
             self._is_file_full = is_full
             self._on_hot(self)
 
-    async def make_file(self) -> int:
+    async def make_file(self, *, bytes_max: int | None = None) -> int:
         """Puts the oldest records that are in batches into one file; how many bytes these batches have, 0 if there is
         none to be made.
+
+        `bytes_max`: of the batches, if it is less than a file holds; one batch may be longer.
 
         Raises PartitionUnavailableError, UnknownPartitionError; what is to be a file is one later.
         """
@@ -1173,7 +1175,9 @@ class Partition:
                 if self._start_position < self._filed_position:
                     # Behind a failure: the bytes of files go first, so that there is one begin of what is hot.
                     await self._drop_bytes()
-                gathered = await self._make_one(segment, files)
+                limit = self._settings.file_bytes
+                limit = limit if bytes_max is None else min(limit, bytes_max)
+                gathered = await self._make_one(segment, files, limit)
             except StorageFullError as error:
                 raise PartitionUnavailableError(str(error)) from error
             except SegmentStoreError as error:
@@ -1188,9 +1192,11 @@ class Partition:
                 self._is_file_full = self.hot_bytes >= self._settings.file_bytes
             return gathered.end.position - gathered.begin.position
 
-    async def _make_one(self, segment: Segment, files: RecordFiles) -> GatheredBatches | None:
+    async def _make_one(
+        self, segment: Segment, files: RecordFiles, bytes_max: int
+    ) -> GatheredBatches | None:
         while True:
-            gathered = await self._gathered(segment)
+            gathered = await self._gathered(segment, bytes_max)
             if gathered is None:
                 return None
             form = self._config.file_form(
@@ -1205,7 +1211,7 @@ class Partition:
             await self._keep(segment, gathered, made)
             return gathered
 
-    async def _gathered(self, segment: Segment) -> GatheredBatches | None:
+    async def _gathered(self, segment: Segment, bytes_max: int) -> GatheredBatches | None:
         if self._log_start_offset > self._files.cold_end and len(self._files):
             await self._drop_bytes()  # all of them: files have no gap between them
         first = max(self._log_start_offset, self._files.cold_end)
@@ -1222,7 +1228,7 @@ class Partition:
             segment,
             begin,
             self._durable_length,
-            bytes_max=self._settings.file_bytes,
+            bytes_max=bytes_max,
             before_offset=self._unfit_offset,
         )
         self._is_blocked = gathered is None

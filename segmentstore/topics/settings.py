@@ -35,8 +35,12 @@ class TopicSettings:
     """Batches of one partition that become a file at once: at most so many, but one batch."""
     file_seconds: float = 10.0
     """Batches become a file when the oldest one that is in none is so old; 0: no files are made."""
-    files_at_once_max: int = 2
-    """Files that are being made side by side. Each takes the memory of its batches and of its image."""
+    files_at_once_max: int = 16
+    """Files that are being made side by side: most of the time of one is waiting for both tiers."""
+    large_files_at_once_max: int = 2
+    """Of these, larger than small_file_bytes. Each takes the memory of its batches and of its image."""
+    small_file_bytes: int = 4 * 1024 * 1024
+    """Batches of a small file."""
     file_retry_seconds_max: float = 60.0
     """Pauses behind failures grow up to it."""
     file_sweep_seconds: float = 86_400.0

@@ -112,6 +112,33 @@ def test_files_are_made_when_they_are_due_and_few_at_a_time() -> None:
     run_simulation(1, main)
 
 
+def test_large_files_are_few_at_a_time_and_small_ones_pass_them() -> None:
+    async def main(loop: SimLoop) -> None:
+        objects = Objects()
+        settings = replace(
+            SETTINGS,
+            file_bytes=20_000,
+            files_at_once_max=8,
+            large_files_at_once_max=1,
+            small_file_bytes=1_000,
+        )
+        async with topics_over(objects, settings) as topics:
+            partitions = [await topics.partition("t", n) for n in range(8)]
+            for number, each in enumerate(partitions):
+                await each.produce(batch_of(b"x" * (5_000 if number < 4 else 10)))
+            await asyncio.sleep(11.5)
+            assert await objects.count() == 5, "four small ones, and one that is large"
+            assert objects.most_under_way == 5
+            await asyncio.sleep(1)
+            assert await objects.count() == 6
+            await asyncio.sleep(3)
+            assert await objects.count() == 8
+            assert all(each.hot_bytes == 0 for each in partitions)
+            assert loop.time() > 0
+
+    run_simulation(4, main)
+
+
 def test_a_partition_in_trouble_holds_up_no_other_one_and_is_tried_in_growing_pauses() -> None:
     async def main(loop: SimLoop) -> None:
         objects = Objects()
