@@ -1,4 +1,4 @@
-"""Goal: behind the flush point a file is the only copy of a partition's records, and nobody who reads or writes the
+"""Goal: behind the flush point a file is the only copy of a partition's records, and no reader or writer of the
 partition sees a difference; what is in a file, where, and what is deleted when, is as the documents say.
 
 Method: one partition over segments in memory and real files in a real object store in memory.
