@@ -133,6 +133,8 @@ class PartitionReader:
         self._facts: PartitionFacts | None = None
         self._missing: str | None = None
         """What vanished in the last round."""
+        self._missing_end = part.end
+        """Where what is behind it begins."""
 
     async def batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
         """The rows. Hold it in `aclosing`. Raises as read_topic_range()."""
@@ -143,7 +145,9 @@ class PartitionReader:
                 async for runs in pieces:
                     for run in runs:
                         yield self._rows.batch(run)
-            rounds = 0 if self._offset > begun_at else rounds + 1
+            rounds += 1
+            if self._offset > begun_at:
+                rounds, self._missing = 0, None
             if rounds == OPEN_ATTEMPTS:
                 self._give_up()
             elif rounds and self._published is not None:
@@ -184,7 +188,7 @@ class PartitionReader:
         if file is None:
             self._missing = f"no file of an offset below the cold end offset={self._offset}"
             return
-        end = min(part.end, file.end_offset)
+        self._missing_end = end = min(part.end, file.end_offset)
         blocks = self._published.blocks(
             file,
             self._offset,
@@ -203,7 +207,7 @@ class PartitionReader:
     async def _of_chunks(self, facts: PartitionFacts) -> AsyncGenerator[list[RecordRun], None]:
         assert self._published is not None, "chunks without Tier 2"
         offset = self._offset
-        end = min(self._part.end, facts.end)
+        self._missing_end = end = min(self._part.end, facts.end)
         place = await self._published.place_of(facts, lambda each: each.offset <= offset)
         batches = self._published.batches(facts, place, offset=offset, end=end)
         async with aclosing(batches) as pieces:
@@ -260,16 +264,17 @@ class PartitionReader:
 
     def _give_up(self) -> None:
         """Rounds without progress. Raises StorageError, DataLossError."""
-        facts = self._facts
-        if self._missing is not None:
+        facts, missing = self._facts, self._missing
+        if missing is not None and self._settings.fail_on_data_loss:
             raise StorageError(
                 f"records were looked up anew and not found in any round {self._part.name}"
-                f" offset={self._offset}: {self._missing}"
+                f" offset={self._offset}: {missing}"
             )
         self._lose(
             head=0 if facts is None else facts.log_start, tail=0 if facts is None else facts.end
         )
-        self._offset = self._part.end
+        self._offset = self._part.end if missing is None else self._missing_end
+        self._missing = None
 
     def _lose(self, *, head: int, tail: int) -> None:
         part = self._part

@@ -147,10 +147,15 @@ async def test_a_file_that_is_missing_ends_after_a_bounded_number_of_rounds() ->
     async with topic_store() as store:
         await fill(store, Random(5), 20)
         await store.make_file()
+        behind = len(store.produced)
+        await fill(store, Random(5), 20)
         await store.flush()
         await store.tiers.object_store.delete((await store.file(1)).name("logs", 0).key)
+        part = store.part(0, len(store.produced))
         with pytest.raises(StorageError, match="looked up anew"):
-            await store.read(store.part(0, len(store.produced)), served=False)
+            await store.read(part, served=False)
+        rows = await store.read(part, served=False, fail_on_data_loss=False)
+        assert rows == store.expected(behind, len(store.produced))
 
 
 async def test_a_damaged_block_is_refused_and_its_neighbours_are_read() -> None:
