@@ -176,6 +176,11 @@ class ContainerObjects:
         self._counters = counters
         self._put_attempts_max = put_attempts_max
 
+    @property
+    def store(self) -> ObjectStore:
+        """Where they are, beside those of other containers."""
+        return self._store
+
     async def put(
         self, kind: ObjectKind, identity: ObjectIdentity, buffers: Sequence[BufferView]
     ) -> None:

@@ -13,7 +13,7 @@ Invariants:
 
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -109,7 +109,10 @@ class Tier2RecordFiles:
         readers: Executor | None,
         cache_bytes: int,
         batch_bytes_max: int = BATCH_BYTES_MAX,
+        has_backups: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
+        """`has_backups`: whether a backup is kept, or may be; it names files that were forgotten since."""
+        self._has_backups = has_backups
         self._objects = object_store
         self._writers = writers
         self._readers = readers
@@ -150,9 +153,12 @@ class Tier2RecordFiles:
             return False
         return True
 
-    async def delete(self, key: str) -> None:
+    async def delete(self, key: str) -> bool:
+        if self._has_backups is not None and await self._has_backups():
+            return False
         await self._objects.delete(key)
         self._opened.remove(key)
+        return True
 
     async def keys(self, prefix: str) -> AsyncGenerator[str, None]:
         async with aclosing(self._objects.list(prefix)) as listing:

@@ -3,8 +3,9 @@
 - A link (the default) moves no byte: DATA/tier2 is a symbolic link to the directory that has the objects, and the two
   belong together from then on. A bucket is not linked: the store is started with its URL.
 - A directory whose store is running is not linked.
-- A copy stands for itself: it has the objects that the manifests name, stored again in volumes, and nothing else. It is
-  made under another name and gets its own when it is whole, so a copy that was cut off is never taken for one.
+- A copy stands for itself: it has the objects that the manifests name, and the files of records that partitions of
+  topics name, stored again in volumes, and nothing else. It is made under another name and gets its own when it is
+  whole, so a copy that was cut off is never taken for one.
 - The data directory is held while a copy is made, from before anything is written there to behind the copy's own name:
   another recovery, restore or store in it is refused, and none gives its name to a copy that is not its own.
 - An object that goes while it is copied, because its owner runs, ends the copy: the survey before had found it.
@@ -32,6 +33,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.host.data_directory import LOCK_NAME, DataDirectory, DataDirectoryInUseError
+from segmentstore.recovery.record_files_copy import copy_record_files
 from segmentstore.recovery.survey import Bar
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
@@ -159,7 +161,7 @@ async def copy_tier2(
 ) -> Tier2Copy:
     """Copy what each manifest names, from where its components read, into new volumes in the data directory.
 
-    `bar` makes a progress bar in bytes for one of the two passes, from its name. The caller holds the directory.
+    `bar` makes a progress bar in bytes for one of the passes, from its name. The caller holds the directory.
 
     Raises InvalidRequestError if there is a Tier 2 already, CorruptedDataError, StorageError: also if something went
     while it was copied, because the store there runs or the backup was dropped.
@@ -184,12 +186,17 @@ async def copy_tier2(
         if missing and not with_damage:
             # They were looked for before.
             raise _went_meanwhile(missing[0])
+        damage: list[str] = []
+        with bar("copying records of topics") as update:
+            for manifest, components in roots:
+                reader = await _opened(manifest.container_id, volumes)
+                damage += await copy_record_files(
+                    reader, components.objects.store, volumes, progress=update
+                )
         with bar("reading the copy") as update:
-            damage = [
-                sentence
-                for manifest, _ in roots
-                for sentence in await _damage_of(manifest.container_id, volumes, update)
-            ]
+            for manifest, _ in roots:
+                reader = await _opened(manifest.container_id, volumes)
+                damage += (await find_damaged_chunks(reader, progress=update)).sentences()
         if missing:
             damage.append(f"{len(missing)} objects are not in the copy, the first: {missing[0]}")
     finally:
@@ -229,12 +236,9 @@ def _went_meanwhile(what: str) -> StorageError:
     )
 
 
-async def _damage_of(
-    container_id: ContainerId, volumes: LateVolumes, progress: Callable[[int], object]
-) -> list[str]:
+async def _opened(container_id: ContainerId, volumes: LateVolumes) -> ContainerReader:
     store = StoreReader(object_store=volumes, settings=StorageSettings(), executor=None)
-    reader = await store.open(container_id)
-    return (await find_damaged_chunks(reader, progress=progress)).sentences()
+    return await store.open(container_id)
 
 
 def _finish_copy(data_directory: Path, unfinished: Path) -> None:

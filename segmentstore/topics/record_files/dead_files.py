@@ -48,8 +48,7 @@ async def delete_dead_files(
             for name in names:
                 # By now its registration would be seen.
                 if name.key not in spared and not await _is_registered(segment, name, registered):
-                    await files.delete(name.key)
-                    deleted += 1
+                    deleted += await files.delete(name.key)
     return deleted
 
 

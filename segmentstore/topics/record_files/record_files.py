@@ -82,8 +82,8 @@ class RecordFiles(Protocol):
 
     async def exists(self, key: str) -> bool: ...
 
-    async def delete(self, key: str) -> None:
-        """One that is not there is none."""
+    async def delete(self, key: str) -> bool:
+        """False if a backup keeps it; a later sweep finds it again. One that is not there is none."""
 
     def keys(self, prefix: str) -> AsyncGenerator[str, None]:
         """In order; may be stale. Hold it in `aclosing`."""

@@ -6,6 +6,7 @@ seen as any tool sees them.
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -159,3 +160,56 @@ async def test_records_are_there_once_and_in_order_over_kills_beside_the_making_
             assert b"kafka_files_total" in answer.read()
     assert [each.value for each in found] == [b"%d" % at for at in range(sent)]
     assert len(acknowledged) == sent
+
+
+def test_a_backup_keeps_files_of_records_and_its_copy_has_them(tmp_path: Path) -> None:
+    data, restored = tmp_path / "data", tmp_path / "restored"
+    command = [sys.executable, "-m", "segmentstore.cli", "backup"]
+    with KafkaServerProcess(data, FILE_OPTIONS) as server:
+        topic = new_topic(server.bootstrap, config={"file.delete.delay.ms": "0"})
+        produce_by_confluent(server.bootstrap, topic, RECORDS)
+        kept = wait_for_files(server, topic, len(RECORDS))
+        subprocess.run([*command, "pin", "monday", "--server", server.address], check=True)
+        produce_by_confluent(server.bootstrap, topic, RECORDS[:2])
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        end = len(RECORDS) + 1
+        for done in admin.delete_records([ConfluentPartition(topic, 0, end)]).values():
+            assert done.result(SECONDS_MAX).low_watermark == end
+        for deleted in admin.delete_topics([topic]).values():
+            deleted.result(SECONDS_MAX)
+        assert server.terminate() == 0
+    assert all(each.exists() for each in kept), "a file went that a backup names"
+    words = ["restore", "monday", "--from", str(data), "--data", str(restored), "--quiet"]
+    subprocess.run([*command, *words], check=True)
+    shutil.rmtree(data)
+    with KafkaServerProcess(restored) as server:
+        assert read_by_confluent(server.bootstrap, topic, len(RECORDS)) == RECORDS
+        produce_by_confluent(server.bootstrap, topic, RECORDS[:2])
+        assert read_by_confluent(server.bootstrap, topic, 3, start=len(RECORDS) - 1) == [
+            RECORDS[-1],
+            *RECORDS[:2],
+        ]
+
+
+def test_a_copy_names_a_file_of_records_that_is_not_there_or_damaged(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    command = [sys.executable, "-m", "segmentstore.cli", "backup"]
+    with KafkaServerProcess(data, FILE_OPTIONS) as server:
+        topic = new_topic(server.bootstrap)
+        produce_by_confluent(server.bootstrap, topic, RECORDS)
+        (path, *_) = wait_for_files(server, topic, len(RECORDS))
+        subprocess.run([*command, "pin", "monday", "--server", server.address], check=True)
+        assert server.terminate() == 0
+    image = bytearray(path.read_bytes())
+    image[len(image) // 2] ^= 4
+    for number, is_there in enumerate((True, False)):
+        if is_there:
+            path.write_bytes(image)
+        else:
+            path.unlink()
+        words = ["restore", "monday", "--from", str(data), "--data", str(tmp_path / f"{number}")]
+        done = subprocess.run(
+            [*command, *words, "--quiet"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 7, done.stderr
+        assert path.name in done.stdout + done.stderr

@@ -1,0 +1,78 @@
+"""Copies the files of topics' records that a copy of containers names, to where the copy is.
+
+Behind a partition's flush point its files are the only copy of its records, and they lie outside of its container.
+Which they are, the attributes of its segment say (segmentstore/codec/topic_files.py).
+
+- The containers were copied before: what their copy names is copied, no more.
+- Each file is proved as it is copied. One that is damaged is copied as it is, and named; one that is missing is named.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
+
+from segmentstore.codec.topic_files import FIRST_FILE, LAST_FILE, decode_file, file_key
+from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
+from segmentstore.contracts.identifiers import AttributeKey
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.contracts.storage import SegmentRecord
+from segmentstore.topics.topic_records import parse_partition_segment
+from tier2.format.record_file import damages_of_record_file
+from tier2.store_reader import ContainerReader
+
+_PAGE_KEYS = 256
+
+
+async def copy_record_files(
+    reader: ContainerReader,
+    source: ObjectStore,
+    target: ObjectStore,
+    *,
+    progress: Callable[[int], object] = lambda _: None,
+) -> list[str]:
+    """Sentences about files that are damaged or missing. `progress` is called with the bytes of each file.
+
+    O(bytes); memory: the largest file. Raises CorruptedDataError (a registration), StorageError.
+    """
+    damage: list[str] = []
+    async with aclosing(_keys(reader)) as keys:
+        async for key in keys:
+            try:
+                content = (await source.get(key)).content
+            except ObjectNotFoundError:
+                damage.append(f"records are lost: their file is not there key={key}")
+                continue
+            damage += await reader.components.offload(
+                partial(damages_of_record_file, source=key), content
+            )
+            await target.put(key, [content])
+            progress(len(content))
+    return damage
+
+
+async def _keys(reader: ContainerReader) -> AsyncGenerator[str, None]:
+    """Of the files of all partitions in the container."""
+    async with aclosing(reader.scan_layouts()) as layouts:
+        async for layout in layouts:
+            place = parse_partition_segment(layout.record.name)
+            if place is None:
+                continue
+            first, last = (_number(layout.record, each) for each in (FIRST_FILE, LAST_FILE))
+            following: AttributeKey | None = file_key(first)
+            while first <= last and following is not None:
+                page = await reader.scan_attributes(
+                    layout.record.segment_id,
+                    start=following,
+                    end=file_key(last + 1),
+                    count=_PAGE_KEYS,
+                )
+                for _, value in page.values:
+                    yield decode_file(value).name(*place).key
+                following = page.following
+
+
+def _number(record: SegmentRecord, key: AttributeKey) -> int:
+    value = record.core_attributes.get(key, 0)
+    if not isinstance(value, int):
+        raise CorruptedDataError(f"an attribute of a partition is no count name={record.name!r}")
+    return value
