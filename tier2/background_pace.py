@@ -38,7 +38,9 @@ class BackgroundPace:
         self.busy_share = busy_share_max
         self.hurried = False
         """Set by its user: more is at stake than lateness."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._due = 0.0
+        """Of the timer. It is not asked: uvloop makes one whose time has come into a call without a time."""
         self._resting = False
         self._began = 0.0
         self._judged = 0.0
@@ -83,7 +85,8 @@ class BackgroundPace:
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(loop.time() + _LOOK_SECONDS, self._look)
+        self._due = loop.time() + _LOOK_SECONDS
+        self._timer = loop.call_at(self._due, self._look)
 
     def _look(self) -> None:
         self._note(asyncio.get_running_loop().time())
@@ -94,7 +97,7 @@ class BackgroundPace:
 
     def _note(self, now: float) -> None:
         if self._timer is not None:
-            self._latest = max(self._latest, now - self._timer.when())
+            self._latest = max(self._latest, now - self._due)
 
     def _end(self) -> None:
         if self._timer is not None:

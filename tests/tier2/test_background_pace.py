@@ -7,6 +7,7 @@ import pytest
 
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
+from tier2 import background_pace
 from tier2.background_pace import BackgroundPace
 
 LOW, HIGH = 0.1, 0.5
@@ -83,3 +84,20 @@ def test_a_rest_keeps_to_the_bounds_of_its_caller() -> None:
                 assert loop.time() - begin == pytest.approx(expected)
 
     run_simulation(1, main)
+
+
+def test_a_look_whose_time_has_come_when_it_is_asked_for_is_no_timer_on_uvloop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that the kernel leaves aside for two milliseconds asks too late; uvloop then calls soon."""
+    uvloop = pytest.importorskip("uvloop")
+    monkeypatch.setattr(background_pace, "_LOOK_SECONDS", 0.0)
+
+    async def work() -> None:
+        pace = new_pace()
+        with pace.working():
+            for _ in range(5):
+                await pace.rest(at_least=0.001)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work())
