@@ -1,4 +1,4 @@
-"""How far what a partition gives reaches, and waiting for more; its records: decode_batches() of record_batch.py."""
+"""How far what a partition gives reaches, and waiting for more; its records are read by codec/record_batch.py."""
 
 import asyncio
 
