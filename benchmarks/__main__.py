@@ -28,6 +28,7 @@ BENCHMARKS: Mapping[str, str] = {
     "sorted_index": "sorted_index:main",
     "volumes": "volumes:volumes",
     "spark_planning": "spark_planning:main",
+    "record_files": "record_files:main",
 }
 """What `make bench` runs, in this order: the name in the history, and the function of a module that measures it."""
 

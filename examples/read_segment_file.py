@@ -23,7 +23,7 @@ FOOTER = struct.Struct(">QIHH")
 NONE, LZ4, ZSTD = range(3)
 COMPRESSIONS = ("none", "lz4", "zstd")
 RECORD_TOPIC, LOG_APPEND_TIME = 1, 4
-BLOCK_BYTES_MAX = 16 << 20
+BLOCK_BYTES_MAX = 257 << 20
 
 
 class DamageError(Exception):

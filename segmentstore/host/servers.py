@@ -33,6 +33,7 @@ from segmentstore.http.tier2_verbs import BackupOwnerSource, SwapOwnerSource
 from segmentstore.kafka.server import KafkaServer
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.native import not_compiled
 from segmentstore.topics.api.grpc_server import TopicServer, TopicServerSettings
 from segmentstore.topics.groups.groups import Groups
 from segmentstore.topics.groups.settings import GroupSettings
@@ -95,6 +96,7 @@ class Servers:
 
         `store_calls` is for one too, whose controllers are other processes. `sockets`: None makes them by the settings.
         """
+        self._not_compiled = not_compiled()
         self._sockets = sockets
         self._record_files = record_files
         self._settings = settings
@@ -333,6 +335,7 @@ class Servers:
                 *self._registry.complaints(),
                 *complaints,
             ],
+            not_compiled=self._not_compiled,
         )
 
     def _container_changed(self, container_id: ContainerId, *, runs: bool) -> None:

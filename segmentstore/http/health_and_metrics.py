@@ -59,6 +59,9 @@ class NodeHealth:
     complaints: Sequence[str] = field(default_factory=tuple)
     """What is wrong with the node as a whole, in sentences; they do not make it less ready."""
 
+    not_compiled: Sequence[str] = ()
+    """Native pieces whose twins in Python serve."""
+
     @property
     def ready(self) -> bool:
         """Every container that should be here takes appends."""
@@ -82,6 +85,7 @@ def health_as_json(health: NodeHealth, complaints: Sequence[str]) -> dict[str, o
         "storage_state": storage_state,
         "storage_cause": storage_cause,
         "complaints": [*health.complaints, *complaints],
+        "not_compiled": list(health.not_compiled),
         "containers": [container_as_json(container) for container in health.containers],
     }
 

@@ -1,4 +1,7 @@
-"""How far what a partition gives reaches, and waiting for more; its records are read by codec/record_batch.py."""
+"""How far what a partition gives reaches, and waiting for more.
+
+Its records: decode_batches() of segmentstore/codec/record_batch.py.
+"""
 
 import asyncio
 

@@ -136,7 +136,9 @@ class FileWriter:
                 ),
             )
             pause = backoff.next_seconds()
-            _LOG.warning("%s makes its file later seconds=%.0f: %s", partition.label, pause, error)
+            # Once: while Tier 2 is away every partition comes here again and again.
+            level = logging.WARNING if backoff.attempts == 1 else logging.DEBUG
+            _LOG.log(level, "%s makes its file later: %s", partition.label, error)
             self._schedule(partition, asyncio.get_running_loop().time() + pause)
         except Exception:  # noqa: BLE001  # topics go on without this file
             numbers.failures += 1

@@ -269,6 +269,8 @@ class Partition:
         """Whether it is the first one that no file has."""
         self._forgetting_until = 0
         """Files of lower numbers are being forgotten."""
+        self._doomed: deque[tuple[float, str]] = deque()
+        """When to delete which objects, whose files are registered no more."""
         self._kept_keys: set[str] = set()
         """Of objects that are registered no more and are kept for readers."""
         self._held = AsyncExitStack()
@@ -347,7 +349,7 @@ class Partition:
 
     def is_idle(self, since: float) -> bool:
         """Whether it was not used since then (loop time), and nothing waits for it."""
-        if self._on_hot is not None and self.file_due_at is not None:
+        if self._doomed or (self._on_hot is not None and self.file_due_at is not None):
             return False
         return self._used_at < since and not self._appends and not self._watchers
 
@@ -478,7 +480,7 @@ class Partition:
         self._files.load(info.core_attributes)
         if self._files.last and self._record_files is None:
             raise StorageError(
-                f"a partition has files, and there is no Tier 2 for them {self._topic=}"
+                f"a partition has files, and there is no Tier 2 for them topic={self._topic!r}"
             )
         self._filed_position = self._dropping_position = info.start_offset
         self._plain_names = self._swept_at = self._hot_since = self._unfit_offset = None
@@ -949,9 +951,10 @@ class Partition:
             try:
                 forgotten = await self._forget_files(segment)
                 await self._truncate(segment)
-                for key in forgotten:
-                    assert self._record_files is not None, "files without a Tier 2"
-                    await self._record_files.delete(key)
+                due = _now() + self._config.file_delete_delay_ms / 1000
+                self._doomed.extend((due, key) for key in forgotten)
+                self._kept_keys.update(forgotten)
+                await self._delete_doomed()
             except SegmentStoreError as error:
                 if isinstance(error, SegmentTruncatedError | FileGoneError):
                     self._shut(str(error))  # another owner has trimmed
@@ -961,6 +964,21 @@ class Partition:
                     self._index,
                     error,
                 )
+
+    async def delete_doomed(self) -> None:
+        """Objects of files that were forgotten long enough ago (`file.delete.delay.ms`): readers may be at them, and
+        what Tier 2 has published of the segment may name them. One that cannot be deleted is left to a sweep."""
+        try:
+            await self._delete_doomed()
+        except StorageError as error:
+            _LOG.warning("%s keeps an object that is no file any more: %s", self.label, error)
+
+    async def _delete_doomed(self) -> None:
+        while self._doomed and self._doomed[0][0] <= _now():
+            _, key = self._doomed.popleft()
+            self._kept_keys.discard(key)
+            assert self._record_files is not None, "files without a Tier 2"
+            await self._record_files.delete(key)
 
     async def _truncate(self, segment: Segment) -> None:
         first = max(self._log_start_offset, self._files.cold_end)

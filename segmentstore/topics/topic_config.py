@@ -11,6 +11,7 @@ told as it was given, and has the effect that the table says.
 | message.timestamp.type | whose clock the times of new batches are of |
 | message.timestamp.before.max.ms, .after.max.ms | how far from now a producer's times may be |
 | compression.type | of the files that batches become: `zstd`, `uncompressed`, else lz4; batches stay as they came |
+| file.delete.delay.ms | how long an object stays when its file is one no more |
 | compression.zstd.level | of these files |
 | all others | none: an append is durable wherever the log keeps it before it is acknowledged; files are the store's |
 """
@@ -98,6 +99,7 @@ class TopicConfig:
     timestamp_type: TimestampType
     timestamp_before_ms_max: int
     timestamp_after_ms_max: int
+    file_delete_delay_ms: int
     file_compression: FileCompression
     zstd_level: int
 
@@ -137,6 +139,7 @@ def make_config(given: Mapping[str, str], *, bytes_max: int) -> TopicConfig:
         ),
         timestamp_before_ms_max=number("message.timestamp.before.max.ms"),
         timestamp_after_ms_max=number("message.timestamp.after.max.ms"),
+        file_delete_delay_ms=number("file.delete.delay.ms"),
         file_compression=_FILE_COMPRESSIONS.get(
             given.get("compression.type", ""), FileCompression.LZ4
         ),

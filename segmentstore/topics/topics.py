@@ -177,6 +177,8 @@ class Topics:
                 next_resume = loop.time() + settings.resume_seconds
             if loop.time() >= next_pass:
                 await self.expire_all()
+                for partition in list(self._partitions.values()):
+                    await partition.delete_doomed()
                 await self._close_idle()
                 next_pass = loop.time() + settings.retention_interval_seconds
 

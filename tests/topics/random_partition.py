@@ -137,8 +137,12 @@ class World:
 
     async def opened(self) -> Partition:
         """An owner in a process of its own."""
+        delay = self.random.choice(["0", "0", "40"])
         return await open_partition(
-            self.segments, settings=SETTINGS, record_files=files_in(self.objects.mount())
+            self.segments,
+            settings=SETTINGS,
+            config={"file.delete.delay.ms": delay},
+            record_files=files_in(self.objects.mount()),
         )
 
     async def work_at_files(self) -> None:
@@ -290,6 +294,8 @@ class World:
     async def check_files(self) -> None:
         """What is registered, is there; behind a sweep nothing else is that a sweep deletes."""
         (owner,) = self.owners
+        await asyncio.sleep(FAULTS.late_seconds_max)  # puts and deletions that come late as well
+        await owner.delete_doomed()
         await owner.sweep_files()
         attributes = await self.segments.attributes(SEGMENT)
         first, last = attributes.get(FIRST_FILE, 1), attributes.get(LAST_FILE, 0)

@@ -1,4 +1,4 @@
-"""Goal: behind the flush point a file is the only copy of a partition's records, and nobody who reads or writes the
+"""Goal: behind the flush point a file is the only copy of a partition's records, and no reader or writer of the
 partition sees a difference; what is in a file, where, and what is deleted when, is as the documents say.
 
 Method: one partition over segments in memory and real files in a real object store in memory.
@@ -72,7 +72,10 @@ class Store:
         return await open_partition(
             self.segments,
             clock=self.clock,
-            config={word.replace("_", "."): value for word, value in config.items()},
+            config={
+                "file.delete.delay.ms": "0",
+                **{word.replace("_", "."): value for word, value in config.items()},
+            },
             record_files=files_in(self.objects),
         )
 
@@ -297,6 +300,27 @@ async def test_whole_files_go_when_their_records_are_deleted() -> None:
     (file,) = await store.registered()
     assert (file.first_offset, file.end_offset) == (60, 75), "a batch is never cut"
     assert await read_all(partition) == records[61:]
+
+
+async def test_objects_of_forgotten_files_stay_for_a_while() -> None:
+    """For readers that have looked the file up, and for a recovery from what Tier 2 had published before."""
+    store = Store()
+    partition, records = await with_files(store, file_delete_delay_ms="50")
+    await partition.delete_records(30)
+    assert len(await store.registered()) == 2
+    assert len(await store.keys()) == 4
+    assert await partition.sweep_files() == 0, "they are kept"
+    assert not partition.is_idle(float("inf"))
+    await asyncio.sleep(0.06)
+    await partition.delete_doomed()
+    assert len(await store.keys()) == 2
+    assert partition.is_idle(float("inf"))
+    await partition.delete_records(45)
+    await partition.close()
+    partition = await store.restarted()
+    assert len(await store.keys()) == 2
+    assert await partition.sweep_files() == 1, "the process that kept it is gone"
+    assert await read_all(partition) == records[45:]
 
 
 async def test_everything_is_deleted_and_the_numbers_of_files_go_on() -> None:

@@ -159,7 +159,8 @@ async def a_topic(process: Process) -> None:
 async def files(process: Process) -> None:
     """A topic with three files, and batches behind them."""
     await nothing(process)
-    await process.topics.create("a", 3, {"retention.ms": "1000000"})
+    config = {"retention.ms": "1000000", "file.delete.delay.ms": "0"}
+    await process.topics.create("a", 3, config)
     await process.topics.create("b", 1, {})
     for _ in range(3):
         await process.fill("a", 1)

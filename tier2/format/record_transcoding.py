@@ -51,7 +51,7 @@ from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.native import native_module
 from tier2.format.chunk_format import BLOCK_BYTES_MAX, BlockEntry, ChunkFlag
-from tier2.format.records import RecordForm, block_cursor
+from tier2.format.records import RecordForm, block_cursor, read_offset_and_time
 
 _NUMBERS_BYTES_MAX: Final = 20
 """Of what stands in front of a record's tail."""
@@ -402,39 +402,62 @@ def block_to_batches_in_python(
 ) -> tuple[bytes, BlockFacts]:
     """Raises CorruptedDataError."""
     cursor = block_cursor(block, RecordForm.NULLABLE, source=source)
-    batches = bytearray()
-    batch: _Batch | None = None
+    builder = BatchBuilder(has_append_time=has_append_time, bytes_max=batch_bytes_max)
     offset = timestamp = count = first = lowest = highest = 0
     while not cursor.at_end():
-        delta = cursor.varint()
-        offset += delta
-        timestamp = wrapped(timestamp + cursor.zigzag())
-        if (count and not delta) or offset > _OFFSET_MAX:
-            raise cursor.damaged(f"offsets do not grow offset={offset} delta={delta}")
+        offset, timestamp = read_offset_and_time(cursor, offset, timestamp)
+        if offset > _OFFSET_MAX:
+            raise cursor.damaged(f"an offset has more than 63 bits offset={offset}")
         tail_at = cursor.position
         cursor.skip_tail()
-        tail = block[tail_at : cursor.position]
-        if batch is None or not batch.has_room(
-            offset, timestamp, len(tail), has_append_time=has_append_time, bytes_max=batch_bytes_max
-        ):
-            if batch is not None:
-                batches += batch.finished(has_append_time=has_append_time)
-            batch = _Batch(offset, timestamp)
-        batch.add(offset, timestamp, tail)
+        builder.add(offset, timestamp, block[tail_at : cursor.position])
         if not count:
             first, lowest, highest = offset, timestamp, timestamp
         lowest = min(lowest, timestamp)
         highest = max(highest, timestamp)
         count += 1
-    if batch is None:
+    if not count:
         raise cursor.damaged("a block has no records")
-    batches += batch.finished(has_append_time=has_append_time)
-    return bytes(batches), BlockFacts(count, first, offset, lowest, highest)
+    return builder.finished(), BlockFacts(count, first, offset, lowest, highest)
 
 
 def facts_of_block_in_python(block: BufferView, source: str = "block") -> BlockFacts:
     """Raises CorruptedDataError."""
     return block_to_batches_in_python(block, False, _DELTA_MAX, source)[1]
+
+
+class BatchBuilder:
+    """Batches of no producer, not compressed, of records in order."""
+
+    def __init__(self, *, has_append_time: bool, bytes_max: int) -> None:
+        self._has_append_time = has_append_time
+        self._bytes_max = bytes_max
+        self._batches = bytearray()
+        self._batch: _Batch | None = None
+
+    def add(self, offset: int, timestamp: int, tail: BufferView) -> None:
+        """Into a new batch where the last one is full."""
+        batch = self._batch
+        if batch is None or not batch.has_room(
+            offset,
+            timestamp,
+            len(tail),
+            has_append_time=self._has_append_time,
+            bytes_max=self._bytes_max,
+        ):
+            self._end_batch()
+            batch = self._batch = _Batch(offset, timestamp)
+        batch.add(offset, timestamp, tail)
+
+    def finished(self) -> bytes:
+        """All of them."""
+        self._end_batch()
+        return bytes(self._batches)
+
+    def _end_batch(self) -> None:
+        if self._batch is not None:
+            self._batches += self._batch.finished(has_append_time=self._has_append_time)
+            self._batch = None
 
 
 class _Batch:

@@ -63,15 +63,22 @@ def decode_records(
     """The records of one block, in order. Raises CorruptedDataError where the bytes stop making sense."""
     cursor = block_cursor(block, form, source=source)
     offset = timestamp_ms = 0
-    first = True
     while not cursor.at_end():
-        delta = cursor.varint()
-        offset += delta
-        timestamp_ms = wrapped(timestamp_ms + cursor.zigzag())
-        if not (first or delta) or offset >= _UNSIGNED_END:
-            raise cursor.damaged(f"offsets do not grow offset={offset} delta={delta}")
+        offset, timestamp_ms = read_offset_and_time(cursor, offset, timestamp_ms)
         yield Record(offset, timestamp_ms, *cursor.tail())
-        first = False
+
+
+def read_offset_and_time(
+    cursor: FieldCursor, last_offset: int, last_timestamp_ms: int
+) -> tuple[int, int]:
+    """Of the record at the cursor, which is then at its tail; both are 0 at the begin of a block."""
+    is_first = cursor.position == 0
+    delta = cursor.varint()
+    offset = last_offset + delta
+    timestamp_ms = wrapped(last_timestamp_ms + cursor.zigzag())
+    if not (is_first or delta) or offset >= _UNSIGNED_END:
+        raise cursor.damaged(f"offsets do not grow offset={offset} delta={delta}")
+    return offset, timestamp_ms
 
 
 def block_cursor(block: BufferView, form: RecordForm, *, source: str) -> FieldCursor:

@@ -6,9 +6,26 @@ Each has a twin in Python that does the same, bytes and errors included; tests h
 
 import importlib
 import os
+from collections.abc import Sequence
 from types import ModuleType
 
 SWITCH = "SEGMENTSTORE_NATIVE"
+
+
+NATIVE_MODULES = (
+    "segmentstore.codec.native.record_columns",
+    "segmentstore.runtime.native.digests",
+    "tier2.format.native.record_transcoding",
+    "tier2.volumes.native.record_seal",
+    "tier2.volumes.native.record_walk",
+    "tier2.volumes.native.row_reading",
+)
+"""All of them."""
+
+
+def not_compiled() -> Sequence[str]:
+    """Those whose twins serve in this process."""
+    return [name for name in NATIVE_MODULES if native_module(name) is None]
 
 
 def native_module(name: str) -> ModuleType | None:

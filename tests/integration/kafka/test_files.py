@@ -6,7 +6,6 @@ seen as any tool sees them.
 
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +18,6 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 
-from segmentstore.codec.topic_files import RecordFileName
 from tests.integration.kafka.clients import (
     SECONDS_MAX,
     Sent,
@@ -31,10 +29,10 @@ from tests.integration.kafka.clients import (
     read_by_kafka_python,
 )
 from tests.integration.kafka.kafka_server import KafkaServerProcess
+from tests.integration.kafka.topic_files import FILE_OPTIONS, files_of, wait_for_files
 from tier2.format.record_file import damages_of_record_file, open_record_file
 
 READER = Path(__file__).parents[3] / "examples" / "read_segment_file.py"
-OPTIONS = ["--tier2=filesystem", "--set=kafka.file_seconds=0.2"]
 RECORDS = [
     Sent(b"key", b"value", (("name", b"value"), ("name", b"again"), ("none", None))),
     Sent(None, b"no key"),
@@ -47,29 +45,8 @@ RECORDS = [
 
 @pytest.fixture(scope="module")
 def files_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServerProcess]:
-    with KafkaServerProcess(tmp_path_factory.mktemp("files") / "data", OPTIONS) as process:
+    with KafkaServerProcess(tmp_path_factory.mktemp("files") / "data", FILE_OPTIONS) as process:
         yield process
-
-
-def files_of(server: KafkaServerProcess, topic: str) -> list[tuple[RecordFileName, Path]]:
-    root = server.data_directory / "tier2" / "objects"
-    found = []
-    for path in sorted(root.rglob("*.seg")):
-        name = RecordFileName.parsed(str(path.relative_to(root)))
-        if name is not None and name.topic == topic:
-            found.append((name, path))
-    return found
-
-
-def wait_for_files(server: KafkaServerProcess, topic: str, end: int) -> list[Path]:
-    """Until every record below `end` is in a file, by the names of the files."""
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        found = files_of(server, topic)
-        if found and max(name.last_offset for name, _ in found) >= end - 1:
-            return [path for _, path in found]
-        time.sleep(0.05)
-    pytest.fail(f"no file up to {end}: {files_of(server, topic)}")
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -113,33 +90,10 @@ def test_a_file_is_read_by_a_program_that_has_its_page_alone(
     assert json.loads(done.stdout.splitlines()[0])["offset"] == 0
 
 
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed: apt install kcat")
-def test_kcat_reads_files_from_the_beginning_and_by_time(
-    files_server: KafkaServerProcess,
-) -> None:
-    topic = new_topic(files_server.bootstrap)
-    start = int(time.time() * 1000) - 500_000
-    producer = Producer({"bootstrap.servers": files_server.bootstrap})
-    for at in range(100):
-        producer.produce(topic, b"%d" % at, partition=0, timestamp=start + at * 1_000)
-    assert producer.flush(SECONDS_MAX) == 0
-    wait_for_files(files_server, topic, 100)
-    words = ["-C", "-t", topic, "-p", "0", "-e", "-q"]
-    for place, first in (("beginning", 0), ("40", 40), (f"s@{start + 70_500}", 71)):
-        done = subprocess.run(
-            ["kcat", "-b", files_server.bootstrap, *words, "-o", place],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-            check=True,
-        )
-        assert done.stdout.split() == [str(at) for at in range(first, 100)]
-
-
 def test_records_are_deleted_with_their_files_and_topics_with_theirs(
     files_server: KafkaServerProcess,
 ) -> None:
-    topic = new_topic(files_server.bootstrap)
+    topic = new_topic(files_server.bootstrap, config={"file.delete.delay.ms": "0"})
     for part in range(3):
         produce_by_confluent(files_server.bootstrap, topic, RECORDS[:50])
         wait_for_files(files_server, topic, 50 * (part + 1))
@@ -165,7 +119,7 @@ async def test_records_are_there_once_and_in_order_over_kills_beside_the_making_
     tmp_path: Path,
 ) -> None:
     acknowledged: list[int] = []
-    with KafkaServerProcess(tmp_path / "data", OPTIONS) as server:
+    with KafkaServerProcess(tmp_path / "data", FILE_OPTIONS) as server:
         topic = await asyncio.to_thread(new_topic, server.bootstrap)
         producer = Producer(
             {

@@ -6,13 +6,17 @@ It comes by `apt install kcat`. Without it the tests are skipped with that sente
 import os
 import shutil
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from segmentstore.codec.kafka_protocol.fetch import FetchResponse
 from segmentstore.codec.record_batch import Compression, parse_header
-from tests.integration.kafka.clients import new_group, new_topic
+from tests.integration.kafka.clients import SECONDS_MAX, new_group, new_topic
 from tests.integration.kafka.kafka_server import KafkaServerProcess
+from tests.integration.kafka.topic_files import FILE_OPTIONS, wait_for_files
 from tests.kafka.node import Client, fetch, fetched
 
 _MISSING = shutil.which("kcat") is None
@@ -73,3 +77,18 @@ def test_keys_nulls_headers_groups_and_times(server: KafkaServerProcess) -> None
     assert sorted(kcat(server, *group_read).splitlines()) == ["", "", "value", "value"]
     assert "offset 0" in kcat(server, "-Q", "-t", f"{topic}:0:1000")
     assert f'topic "{topic}" with 2 partitions' in kcat(server, "-L")
+
+
+def test_it_reads_files_from_the_beginning_from_an_offset_and_by_time(tmp_path: Path) -> None:
+    with KafkaServerProcess(tmp_path / "data", FILE_OPTIONS) as server:
+        topic = new_topic(server.bootstrap)
+        start = int(time.time() * 1000) - 500_000
+        producer = Producer({"bootstrap.servers": server.bootstrap})
+        for at in range(100):
+            producer.produce(topic, b"%d" % at, partition=0, timestamp=start + at * 1_000)
+        assert producer.flush(SECONDS_MAX) == 0
+        wait_for_files(server, topic, 100)
+        words = ["-C", "-t", topic, "-p", "0", "-e", "-q"]
+        for place, first in (("beginning", 0), ("40", 40), (f"s@{start + 70_500}", 71)):
+            read = kcat(server, *words, "-o", place)
+            assert read.split() == [str(at) for at in range(first, 100)]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
+from aiokafka.record.memory_records import MemoryRecords
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -461,3 +462,23 @@ def test_the_native_loops_refuse_places_outside_of_their_buffers(
     assert NATIVE is not None
     with pytest.raises(ValueError, match="outside"):
         call(NATIVE)
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+def test_batches_of_a_block_are_read_by_a_client_of_kafka(loops: RecordLoops) -> None:
+    records = [
+        Record(5 * n, TIME - n, None if n % 3 else b"k%d" % n, None if n % 5 else b"v" * n)
+        for n in range(1, 50)
+    ] + [Record(1000, TIME, b"k", b"v", (("h", b"1"), ("null", None)))]
+    image = made(encode_batch(records, keeps_offsets=True), loops)
+    ((content, entry),) = blocks_of(image)
+    turned = batches_of_block(content, entry, ChunkFlag(0), batch_bytes_max=300, loops=loops)
+    reader = MemoryRecords(turned)
+    found: list[Record] = []
+    while (batch := reader.next_batch()) is not None:
+        assert batch.validate_crc()
+        found += [
+            Record(each.offset, each.timestamp, each.key, each.value, tuple(each.headers))
+            for each in batch
+        ]
+    assert found == records

@@ -195,7 +195,7 @@ class S3ObjectStore:
             raise ObjectChangedError(f"object has another version {key=!s} {tag=!s}") from error
 
     async def _put_once(self, key: str, body: bytes, **condition: str) -> str:
-        body, checksum = summed([body])
+        body, checksum = await self._summed([body], len(body))
         request = self._put_request(key, body, checksum, **condition)
         answer = await self._sender.once("put_object", key, request)
         self._sender.statistics.sent_bytes += len(body)

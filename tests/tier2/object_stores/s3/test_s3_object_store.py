@@ -70,6 +70,21 @@ class TestS3ObjectStoreThatReadsByObstore(ObjectStoreSuite):
         await store.close()
 
 
+async def test_a_file_of_a_topic_goes_up_by_one_request(settings: S3Settings) -> None:
+    """Parts could not be conditional on the key; and one put is what a file costs."""
+    store = await started(settings, 1)
+    body = Random(3).randbytes(40 << 20)
+    before = dict(store.statistics.requests)
+    await store.put_if_absent("topics/t/partitions/0/segments/00000000-00000009.seg", body)
+    counts = store.statistics.requests.items()
+    made = {name: n - before.get(name, 0) for name, n in counts if n > before.get(name, 0)}
+    assert made == {"put_object": 1}
+    assert (await store.get("topics/t/partitions/0/segments/00000000-00000009.seg")).content == body
+    with pytest.raises(ObjectExistsError):
+        await store.put_if_absent("topics/t/partitions/0/segments/00000000-00000009.seg", b"x")
+    await store.close()
+
+
 async def test_a_large_object_goes_up_in_parts_and_reads_back(settings: S3Settings) -> None:
     store = await started(replace(settings, multipart_bytes_min=6 << 20, part_bytes=5 << 20), 1)
     body = Random(3).randbytes(12 << 20)

@@ -1,0 +1,268 @@
+"""What it costs to make a topic's batches a file of records, and a file's blocks batches again: compiled beside Python.
+
+Three payloads as in the description that the format follows: JSON, Protocol Buffers, text logs; ratio and speed of
+decompression beside the figures that it names. One core, CPU time, best of a few rounds.
+
+    python -m benchmarks record_files
+"""
+
+import json
+import struct
+import time
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Final
+
+from benchmarks.workbench import Row, print_rows, row
+from segmentstore.codec import record_columns
+from segmentstore.codec.record_batch import Compression, encode_batch, place_batch
+from segmentstore.codec.record_fields import Record, append_varint
+from tier2.format import chunk_format
+from tier2.format.block import decode_block
+from tier2.format.chunk_format import BlockEntry, ChunkFlag
+from tier2.format.record_file import RecordFileImage, make_record_file, open_record_file
+from tier2.format.record_transcoding import (
+    PYTHON_LOOPS,
+    RecordLoops,
+    batches_of_block,
+    native_loops,
+)
+
+ROUNDS: Final = 5
+BATCH_BYTES: Final = 16 << 10
+FILE_BYTES: Final = 64_000_000
+NATIVE_BYTES: Final = 16 << 20
+PYTHON_BYTES: Final = 2 << 20
+WANTED_MB: Final = 500.0
+TIME_MS: Final = 1_795_000_000_000
+
+WORDS: Final = [
+    "checkout",
+    "cart",
+    "search",
+    "payment",
+    "inventory",
+    "session",
+    "cache",
+    "request",
+    "response",
+    "timeout",
+    "retry",
+    "user",
+    "order",
+    "queue",
+    "worker",
+    "stream",
+    "segment",
+    "offset",
+    "partition",
+    "commit",
+]
+
+
+def json_payload(random: Random, number: int) -> bytes:
+    """An event of a web shop."""
+    event = {
+        "event_id": f"{random.getrandbits(64):016x}",
+        "timestamp": TIME_MS + number,
+        "type": random.choice(("page_view", "add_to_cart", "purchase")),
+        "user": {"id": random.randrange(100_000), "country": random.choice(("DE", "US", "FR"))},
+        "page": f"/products/{random.choice(WORDS)}/{random.randrange(1000)}",
+        "referrer": "https://www.example.com/",
+        "user_agent": "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
+        "duration_ms": random.randrange(1000),
+    }
+    return json.dumps(event).encode()
+
+
+def protobuf_payload(random: Random, number: int) -> bytes:
+    """A measurement: ids, times and floats, with the tags between them that repeat."""
+    message = bytearray(b"\x09" + random.getrandbits(64).to_bytes(8, "little") + b"\x10")
+    append_varint(message, TIME_MS + number)
+    message += b"\x1a\x08" + f"dev-{random.randrange(10_000):04}".encode()
+    for tag in (0x21, 0x29, 0x31):
+        message += bytes([tag]) + struct.pack("<d", random.gauss(20, 5))
+    message += b"\x38"
+    append_varint(message, random.randrange(1 << 20))
+    message += b"\x42\x0f" + b"sensor/readings"
+    message += b"\x4a\x10firmware-2.14.07"
+    return bytes(message)
+
+
+def log_payload(random: Random, number: int) -> bytes:
+    """A line of a server's log: few sentences, with a number or two in each."""
+    seconds = TIME_MS // 1000 + number // 500
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    what = random.choice(
+        (
+            f"request completed status=200 duration_ms={random.randrange(100)}",
+            f"connection accepted peer=10.0.0.{random.randrange(8)}",
+            "cache hit for session, nothing is fetched from the database",
+            f"worker {random.randrange(4)} takes the next job from the queue of orders",
+        )
+    )
+    level = "INFO" if number % 50 else "WARN"
+    return f"{stamp}.{number % 500 * 2:03}Z {level} com.example.shop.OrderService [main] {what}".encode()
+
+
+def sized_payload(size: int) -> Callable[[Random, int], bytes]:
+    """JSON of about so many bytes."""
+
+    def payload(random: Random, number: int) -> bytes:
+        content = b""
+        while len(content) < size:
+            content += json_payload(random, number)
+        return content[:size]
+
+    return payload
+
+
+PAYLOADS: Final[Mapping[str, tuple[Callable[[Random, int], bytes], float, float]]] = {
+    "JSON": (json_payload, 4.3, 3.2),
+    "Protocol Buffers": (protobuf_payload, 1.4, 3.8),
+    "logs": (log_payload, 8.0, 2.9),
+}
+"""With the ratio and the GB/s of decompression that the description names for LZ4."""
+
+
+def batches_of(payload: Callable[[Random, int], bytes], codec: Compression, size: int) -> bytes:
+    """As a producer sends them."""
+    random = Random(1)
+    content = bytearray()
+    number = records_bytes = 0
+    while records_bytes < size:
+        records: list[Record] = []
+        batch_bytes = 0
+        while batch_bytes < BATCH_BYTES:
+            value = payload(random, number + len(records))
+            key = b"user-%d" % random.randrange(100_000)
+            records.append(Record(0, TIME_MS + number + len(records), key, value))
+            batch_bytes += len(value)
+        batch = bytearray(encode_batch(records, compression=codec))
+        place_batch(batch, number)
+        content += batch
+        number += len(records)
+        records_bytes += batch_bytes
+    return bytes(content)
+
+
+def best_seconds(work: Callable[[], object], rounds: int) -> float:
+    best = float("inf")
+    for _ in range(rounds):
+        begin = time.process_time()
+        work()
+        best = min(best, time.process_time() - begin)
+    return best
+
+
+def file_of(
+    batches: bytes,
+    loops: RecordLoops,
+    compression: chunk_format.Compression = chunk_format.Compression.LZ4,
+) -> RecordFileImage:
+    return make_record_file(batches, compression=compression, created_ms=TIME_MS, loops=loops)
+
+
+def blocks_of(made: RecordFileImage) -> list[tuple[memoryview, BlockEntry]]:
+    view = memoryview(b"".join(made.buffers))
+    return [
+        (view[entry.position : entry.end_position], entry)
+        for entry in open_record_file(view).index.entries
+    ]
+
+
+def turns(loops: RecordLoops, size: int, rounds: int) -> dict[str, float]:
+    """MB/s of records, as they are in a block, by what is done."""
+    found: dict[str, float] = {}
+    for record_bytes in (160, 1000):
+        for codec in (Compression.NONE, Compression.LZ4):
+            batches = batches_of(sized_payload(record_bytes), codec, size)
+            made = file_of(batches, loops)
+            blocks = blocks_of(made)
+            megabytes = sum(entry.uncompressed_length for _, entry in blocks) / 1e6
+            what = f"{record_bytes} B, {codec.name.lower()}"
+            seconds = best_seconds(lambda batches=batches: file_of(batches, loops), rounds)  # type: ignore[misc] # bound now
+            found[f"flush, {what}"] = megabytes / seconds
+            if codec is Compression.NONE:
+
+                def cold(blocks: list[tuple[memoryview, BlockEntry]] = blocks) -> None:
+                    for stored, entry in blocks:
+                        batches_of_block(
+                            decode_block(entry, stored),
+                            entry,
+                            ChunkFlag(0),
+                            batch_bytes_max=1 << 20,
+                            loops=loops,
+                        )
+
+                found[f"cold block to batches, {what}"] = megabytes / best_seconds(cold, rounds)
+    return found
+
+
+def columns(loops: record_columns.ColumnLoops, size: int, rounds: int) -> dict[str, float]:
+    """MB/s of decompressed records."""
+    found: dict[str, float] = {}
+    for codec in (Compression.NONE, Compression.LZ4):
+        payload = sized_payload(1000)
+        megabytes = len(batches_of(payload, Compression.NONE, size)) / 1e6
+        batches = batches_of(payload, codec, size)
+
+        def read(batches: bytes = batches) -> None:
+            record_columns.columns_of_batches(batches, loops=loops)
+
+        what = f"columns of fetched batches, 1000 B, {codec.name.lower()}"
+        found[what] = megabytes / best_seconds(read, rounds)
+    return found
+
+
+def payload_rows(loops: RecordLoops) -> list[Row]:
+    """Ratio and speed of decompression, and how many records a file has."""
+    rows: list[Row] = []
+    for name, (payload, ratio_wanted, speed_wanted) in PAYLOADS.items():
+        batches = batches_of(payload, Compression.NONE, NATIVE_BYTES)
+        ratios = []
+        for compression in (chunk_format.Compression.LZ4, chunk_format.Compression.ZSTD):
+            made = file_of(batches, loops, compression)
+            blocks = blocks_of(made)
+            length = sum(entry.uncompressed_length for _, entry in blocks)
+
+            def decode(blocks: list[tuple[memoryview, BlockEntry]] = blocks) -> None:
+                for stored, entry in blocks:
+                    decode_block(entry, stored)
+
+            speed = length / best_seconds(decode, ROUNDS) / 1e9
+            ratios.append(length / made.size)
+            if compression is chunk_format.Compression.LZ4:
+                rows.append(row(f"{name}: ratio of LZ4", ratios[0], "x", ratio_wanted))
+                rows.append(row(f"{name}: LZ4 decompressed", speed, "GB/s", speed_wanted))
+                records = made.record_count * FILE_BYTES / length
+                rows.append(row(f"{name}: records in a file of 64 MB", records, "", 100_000))
+            else:
+                rows.append(row(f"{name}: ratio of Zstandard", ratios[1], "x", 2 * ratios[0]))
+                rows.append(row(f"{name}: Zstandard decompressed", speed, "GB/s", 0.5))
+    return rows
+
+
+def main() -> list[Row]:
+    """Measure, print and return the rows: compiled beside Python, then beside what is wanted."""
+    native, native_columns = native_loops(), record_columns.native_loops()
+    assert native is not None, "the native pieces are not built"
+    assert native_columns is not None, "the native pieces are not built"
+    compiled = turns(native, NATIVE_BYTES, ROUNDS)
+    compiled |= columns(native_columns, NATIVE_BYTES, ROUNDS)
+    python = turns(PYTHON_LOOPS, PYTHON_BYTES, 1)
+    python |= columns(record_columns.PYTHON_LOOPS, PYTHON_BYTES, 1)
+    rows = [
+        row(f"{what}, beside Python", compiled[what], "MB/s", python[what]) for what in compiled
+    ]
+    rows += [
+        row(what, value, "MB/s", 1000.0 if what.startswith("columns") else WANTED_MB)
+        for what, value in compiled.items()
+    ]
+    rows += payload_rows(native)
+    print_rows(rows)
+    return rows
+
+
+if __name__ == "__main__":
+    main()

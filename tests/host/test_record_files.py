@@ -1,0 +1,213 @@
+"""Goal: files of topics are made, put, read by ranges and deleted alike in every kind of Tier 2; what is kept in memory
+is bounded, and what many ask for at once is read once.
+
+Method: the real thing over each object store that runs in this process.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from segmentstore.codec.record_batch import decode_batch, encode_batch, parse_header
+from segmentstore.codec.record_fields import Record
+from segmentstore.codec.topic_files import RegisteredFile
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    TooManyWaitersError,
+)
+from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.host import record_files as module
+from segmentstore.host.record_files import Tier2RecordFiles
+from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.files import SystemFileSystem
+from segmentstore.topics.record_files.record_files import FileCompression, FileForm, MadeFile
+from tier2.object_stores.filesystem import FilesystemObjectStore
+from tier2.object_stores.lazy_object_store import LazyObjectStore
+from tier2.object_stores.memory import MemoryObjectStore
+from tier2.object_stores.volumes import LateVolumes
+from tier2.volumes.settings import VolumeSettings
+
+KEY: Final = "topics/t/partitions/0/segments/00000000-00000199.seg"
+FORM: Final = FileForm(FileCompression.NONE, 3, log_append_time=False, created_ms=1)
+
+
+@pytest.fixture(params=["memory", "filesystem", "volumes"])
+async def objects(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
+    store: ObjectStore
+    files, random = SystemFileSystem(), Random(1)
+    if request.param == "memory":
+        store = MemoryObjectStore()
+    elif request.param == "filesystem":
+        store = LazyObjectStore(
+            FilesystemObjectStore(str(tmp_path / "o"), files=files, executor=None, random=random)
+        )
+    else:
+        store = LazyObjectStore(
+            LateVolumes(
+                str(tmp_path / "v"),
+                files=files,
+                executor=None,
+                wall_clock=SystemWallClock(),
+                random=random,
+                settings=VolumeSettings(),
+            )
+        )
+    yield store
+    await store.close()
+
+
+class Counted(MemoryObjectStore):
+    """Counts ranges, and gives the loop a turn for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ranges: list[tuple[int, int]] = []
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.ranges.append((start, length))
+        await asyncio.sleep(0)
+        return await super().get_range(key, start, length)
+
+
+def files_over(objects: ObjectStore, cache_bytes: int = 1 << 20) -> Tier2RecordFiles:
+    return Tier2RecordFiles(
+        object_store=objects, writers=None, readers=None, cache_bytes=cache_bytes
+    )
+
+
+def batches_of(count: int, size: int) -> tuple[bytes, list[Record]]:
+    """A block each."""
+    random = Random(4)
+    records = [
+        Record(n, 1_000 + n, b"k", random.randbytes(size) if size < 100_000 else b"%d" % n * size)
+        for n in range(count)
+    ]
+    return b"".join(encode_batch([each], keeps_offsets=True) for each in records), records
+
+
+def registered(made: MadeFile) -> RegisteredFile:
+    return RegisteredFile(
+        made.first_offset,
+        made.end_offset,
+        len(made.image),
+        made.record_count,
+        made.lowest_ms,
+        made.highest_ms,
+        made.highest_ms,
+    )
+
+
+def records_of(batches: bytes) -> list[Record]:
+    found: list[Record] = []
+    at = 0
+    while at < len(batches):
+        size = parse_header(batches, at).size
+        found += decode_batch(batches[at : at + size])
+        at += size
+    return found
+
+
+async def test_a_file_goes_round_in_every_object_store(objects: ObjectStore) -> None:
+    """Of 40 MiB: by one put, as any other."""
+    files = files_over(objects)
+    content, records = batches_of(40, 1 << 20)
+    made = await files.make(content, FORM)
+    assert len(made.image) > 40 << 20
+    assert (made.first_offset, made.end_offset, made.record_count) == (0, 40, 40)
+    assert not await files.exists(KEY)
+    await files.put(KEY, made.image)
+    assert await files.exists(KEY)
+    with pytest.raises(ObjectExistsError):
+        await files.put(KEY, b"other bytes")
+    blocks = await files.blocks(KEY, registered(made))
+    assert [block.first_offset for block in blocks] == list(range(40))
+    assert [block.end_offset for block in blocks] == list(range(1, 41))
+    assert [block.highest_ms for block in blocks] == list(range(1_000, 1_040))
+    for number in (0, 17, 39):
+        batches = await files.batches(KEY, registered(made), number)
+        assert records_of(batches) == [records[number]]
+    assert [key async for key in files.keys("topics/t/")] == [KEY]
+    await files.delete(KEY)
+    await files.delete(KEY)
+    assert [key async for key in files.keys("topics/t/")] == []
+    with pytest.raises(ObjectNotFoundError):
+        await files.blocks(KEY, registered(made))
+
+
+async def test_an_index_that_is_longer_than_what_is_read_first_is_read_whole() -> None:
+    store = Counted()
+    files = files_over(store)
+    content, _ = batches_of(400, 700_000)
+    made = await files.make(content, FileForm(FileCompression.LZ4, 3, False, 1))
+    await files.put(KEY, made.image)
+    blocks = await files.blocks(KEY, registered(made))
+    assert len(blocks) == 400
+    assert len(store.ranges) == 3, "header, end, index"
+    await files.blocks(KEY, registered(made))
+    assert len(store.ranges) == 3
+
+
+async def test_a_block_is_read_once_for_many_and_memory_is_bounded() -> None:
+    store = Counted()
+    files = files_over(store, cache_bytes=3_000_000)
+    content, _ = batches_of(10, 1 << 20)
+    made = await files.make(content, FORM)
+    await files.put(KEY, made.image)
+    file = registered(made)
+    await asyncio.gather(*(files.batches(KEY, file, 3) for _ in range(50)))
+    assert len(store.ranges) == 3, "header, end and the block"
+    for number in range(10):
+        await files.batches(KEY, file, number)
+        assert files.metrics()["kafka_file_cache_bytes"] < 3_100_000
+    reads = len(store.ranges)
+    await files.batches(KEY, file, 9)
+    assert len(store.ranges) == reads
+    await files.batches(KEY, file, 3)
+    assert len(store.ranges) == reads + 1, "it had to leave"
+    assert files.metrics()["kafka_file_block_hits_total"] == 50
+
+
+async def test_readers_of_one_block_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAITERS_MAX", 5)
+    store = Counted()
+    files = files_over(store)
+    content, _ = batches_of(2, 200_000)
+    made = await files.make(content, FORM)
+    await files.put(KEY, made.image)
+    file = registered(made)
+    outcomes = await asyncio.gather(
+        *(files.batches(KEY, file, 0) for _ in range(20)), return_exceptions=True
+    )
+    refused = [each for each in outcomes if isinstance(each, BaseException)]
+    assert refused
+    assert all(isinstance(each, TooManyWaitersError) for each in refused)
+    assert len(refused) < 20
+
+
+@pytest.mark.parametrize("where", ["header", "index", "footer", "short", "other range"])
+async def test_what_contradicts_its_registration_is_refused(where: str) -> None:
+    store = MemoryObjectStore()
+    files = files_over(store)
+    content, _ = batches_of(5, 50_000)
+    made = await files.make(content, FORM)
+    file = registered(made)
+    image = bytearray(made.image)
+    if where == "header":
+        image[3] ^= 1
+    elif where == "index":
+        image[-40] ^= 1
+    elif where == "footer":
+        image[-1] ^= 1
+    elif where == "short":
+        del image[-1]
+    else:
+        file = RegisteredFile(0, 6, file.size, 5, 0, 0, 0)
+    await store.put_if_absent(KEY, bytes(image))
+    with pytest.raises(CorruptedDataError):
+        await files.blocks(KEY, file)
