@@ -184,21 +184,21 @@ class SegmentStoreStreamWriter(DataSourceStreamArrowWriter):
 
 def query_id_of_task() -> str:
     """Of the streaming query that the task of this process belongs to. Raises InvalidRequestError."""
-    return _property_of_task(_QUERY_ID_PROPERTY)
+    return _property_of_task(_QUERY_ID_PROPERTY, "query's id")
 
 
 def batch_id_of_task() -> int:
     """Of the micro-batch that the task of this process belongs to. Raises InvalidRequestError."""
-    return int(_property_of_task(_BATCH_ID_PROPERTY))
+    return int(_property_of_task(_BATCH_ID_PROPERTY, "batch's number"))
 
 
-def _property_of_task(name: str) -> str:
+def _property_of_task(name: str, what: str) -> str:
     context = TaskContext.get()
     found: str | None = None
     if context is not None:
         found = context.getLocalProperty(name)
     if not found:
-        raise InvalidRequestError(f"a task of a streaming write does not know its {name}")
+        raise InvalidRequestError(f"a task of a streaming write does not know its {what}")
     return found
 
 
