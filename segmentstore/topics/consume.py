@@ -1,4 +1,7 @@
-"""How far what a partition gives reaches, and waiting for more; its records: decode_batches() of record_batch.py."""
+"""How far what a partition gives reaches, and waiting for more.
+
+Its records are read by decode_batches() of segmentstore/codec/record_batch.py.
+"""
 
 import asyncio
 

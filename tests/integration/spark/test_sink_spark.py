@@ -118,7 +118,7 @@ def test_a_stream_of_records_is_created_and_holds_them(
     assert sorted(records) == [b"v", b"w"]
     assert records[b"v"].key == b"k"
     assert records[b"v"].timestamp_ms == int(moment.timestamp() * 1000)
-    assert records[b"v"].headers == ((b"h", b"1"),)
+    assert records[b"v"].headers == (("h", b"1"),)
     assert records[b"w"].headers == ()
     assert stream_config(server.uri, "s/records").scaling.segments_min == 2
 
