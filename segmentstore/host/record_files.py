@@ -16,10 +16,10 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from segmentstore.codec.record_batch import BatchError
+from segmentstore.codec.record_batch import BatchError, decode_batches
 from segmentstore.codec.topic_files import RegisteredFile
 from segmentstore.contracts.errors import (
     CorruptedDataError,
@@ -38,6 +38,7 @@ from segmentstore.topics.record_files.record_files import (
     MadeFile,
     UnfitBatchError,
 )
+from segmentstore.topics.record_files.record_files import NewestOffsets as Newest
 from tier2.byte_cache import ByteCache
 from tier2.format.block import decode_block
 from tier2.format.chunk_format import (
@@ -52,6 +53,7 @@ from tier2.format.chunk_format import (
     parse_header,
     parse_index,
 )
+from tier2.format.record_compaction import NewestOffsets, last_batch, surviving_batches
 from tier2.format.record_file import make_record_file
 from tier2.format.record_transcoding import batches_of_block
 
@@ -62,6 +64,9 @@ _Result = TypeVar("_Result")
 WAITERS_MAX: Final = 1_000
 BATCH_BYTES_MAX: Final = 256 * 1024
 """Of batches that a block is given as: a reader gets one at least, and a consumer takes a few at a time."""
+
+COMPACTION_KEYS_MAX: Final = 1_000_000
+"""Of one pass: some 130 MB. One pass is under way at a time."""
 
 _END_BYTES: Final = 8 * 1024
 """Read first: footer and index of about 140 blocks."""
@@ -109,6 +114,7 @@ class Tier2RecordFiles:
         readers: Executor | None,
         cache_bytes: int,
         batch_bytes_max: int = BATCH_BYTES_MAX,
+        compaction_keys_max: int = COMPACTION_KEYS_MAX,
         has_backups: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         """`has_backups`: whether a backup is kept, or may be; it names files that were forgotten since."""
@@ -117,6 +123,7 @@ class Tier2RecordFiles:
         self._writers = writers
         self._readers = readers
         self._batch_bytes_max = batch_bytes_max
+        self._compaction_keys_max = compaction_keys_max
         self._opened: ByteCache[str, _Opened] = ByteCache(cache_bytes)
         self._blocks: ByteCache[tuple[str, int], bytes] = ByteCache(cache_bytes)
         self._locks = KeyedLocks[tuple[str, int]](waiters_max=WAITERS_MAX, refusal=_too_many)
@@ -189,6 +196,75 @@ class Tier2RecordFiles:
             content = await self._checked(place, entry.position, length, decoded)
             self._blocks.put(place, content, len(content))
             return content
+
+    # --- compaction --------------------------------------------------------------------------
+
+    def newest_offsets(self, *, start_offset: int, secret: bytes) -> NewestOffsets:
+        return NewestOffsets(
+            keys_max=self._compaction_keys_max, secret=secret, start_offset=start_offset
+        )
+
+    async def note_keys(self, key: str, file: RegisteredFile, newest: Newest) -> bool:
+        assert isinstance(newest, NewestOffsets), f"not made here {newest!r}"
+        opened = await self._open(key, file)
+        for number, entry in enumerate(opened.entries):
+            assert entry.events is not None, "a block of records without times"
+            if opened.blocks[number].end_offset <= newest.end_offset:
+                continue
+
+            def noted(stored: bytes, entry: BlockEntry = entry) -> bool:
+                return newest.note_block(decode_block(entry, stored, source=key), source=key)
+
+            if not await self._checked_block(key, number, entry, noted):
+                return False
+        return True
+
+    async def surviving(
+        self,
+        key: str,
+        file: RegisteredFile,
+        newest: Newest,
+        *,
+        tombstones_end: int,
+        form: FileForm,
+    ) -> MadeFile | None:
+        assert isinstance(newest, NewestOffsets), f"not made here {newest!r}"
+        opened = await self._open(key, file)
+        pieces: list[bytes] = []
+        last = b""
+        for number, entry in enumerate(opened.entries):
+
+            def filtered(stored: bytes, entry: BlockEntry = entry) -> tuple[bytes, bytes]:
+                content = decode_block(entry, stored, source=key)
+                survivors = surviving_batches(
+                    content,
+                    entry,
+                    opened.flags,
+                    newest,
+                    tombstones_end=tombstones_end,
+                    batch_bytes_max=self._batch_bytes_max,
+                    source=key,
+                )
+                return survivors, last_batch(content, opened.flags, source=key)
+
+            piece, last = await self._checked_block(key, number, entry, filtered)
+            pieces.append(piece)
+        batches = b"".join(pieces) or last
+        has_append_time = ChunkFlag.LOG_APPEND_TIME in opened.flags
+        made = await run_blocking(
+            self._writers, _made, batches, replace(form, log_append_time=has_append_time), file
+        )
+        if made.record_count == 1:
+            # It may be one that is kept only because no file is empty.
+            (record,) = decode_batches(batches)[0]
+            newest.pin(record.key or b"")
+        return None if made.record_count == file.record_count else made
+
+    async def _checked_block(
+        self, key: str, number: int, entry: BlockEntry, check: Callable[[bytes], _Result]
+    ) -> _Result:
+        length = entry.end_position - entry.position
+        return await self._checked((key, number), entry.position, length, check)
 
     async def _open(self, key: str, file: RegisteredFile) -> _Opened:
         place = (key, -1)
@@ -281,7 +357,7 @@ class Tier2RecordFiles:
         logger.debug("damage is in %s key=%s", what, key)
 
 
-def _made(batches: BufferView, form: FileForm) -> MadeFile:
+def _made(batches: BufferView, form: FileForm, range_of: RegisteredFile | None = None) -> MadeFile:
     try:
         made = make_record_file(
             batches,
@@ -289,6 +365,8 @@ def _made(batches: BufferView, form: FileForm) -> MadeFile:
             level=form.level,
             created_ms=form.created_ms,
             log_append_time=form.log_append_time,
+            start_offset=None if range_of is None else range_of.first_offset,
+            end_offset=None if range_of is None else range_of.end_offset,
         )
     except (BatchError, ValueError) as error:
         raise CorruptedDataError(f"batches of a partition are damaged: {error}") from error

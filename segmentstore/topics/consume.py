@@ -1,6 +1,6 @@
 """How far what a partition gives reaches, and waiting for more.
 
-Its records: decode_batches() of segmentstore/codec/record_batch.py.
+Its records are read by decode_batches() of segmentstore/codec/record_batch.py.
 """
 
 import asyncio

@@ -62,6 +62,7 @@ from segmentstore.codec.record_batch import (
     place_batch,
     stamp_append_time,
 )
+from segmentstore.codec.record_columns import columns_of_batches
 from segmentstore.codec.topic_files import RegisteredFile, topic_prefix
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
@@ -125,6 +126,7 @@ from segmentstore.topics.producer_windows import ProducerWindows
 from segmentstore.topics.record_files.cold_records import ColdRecords
 from segmentstore.topics.record_files.dead_files import delete_dead_files
 from segmentstore.topics.record_files.gathered_batches import GatheredBatches, gather_batches
+from segmentstore.topics.record_files.key_compaction import CompactionState, compact_files
 from segmentstore.topics.record_files.record_files import (
     MadeFile,
     RecordFiles,
@@ -612,7 +614,20 @@ class Partition:
             raise InvalidRecordError(
                 BatchProblem.INVALID, "only the store sets the time of an append"
             )
+        if self._config.compacts:
+            self._require_keys(batch)
         return header
+
+    @staticmethod
+    def _require_keys(batch: bytes | bytearray | memoryview) -> None:
+        try:
+            columns, _ = columns_of_batches(batch)
+        except BatchError as error:
+            raise InvalidRecordError(error.problem, str(error)) from error
+        if any(length < 0 for length in columns.key_lengths):
+            raise InvalidRecordError(
+                BatchProblem.INVALID, "a record of a topic that is compacted by key has none"
+            )
 
     def _require_time(self, header: BatchHeader, now_ms: int) -> None:
         """Raises InvalidTimestampError. The times of single records are the producer's affair below the highest."""
@@ -1065,6 +1080,8 @@ class Partition:
         Raises PartitionUnavailableError, UnknownPartitionError.
         """
         segment = self._require_open()
+        if not self._config.deletes:
+            return
         offset = await self._read(
             segment, lambda: self._expired(segment, age_is_known=age_is_known)
         )
@@ -1320,6 +1337,60 @@ class Partition:
             key = old.name(self._topic, self._index).key
             self._kept_keys.add(key)
             return key
+
+    async def compact(self, *, age_is_known: bool) -> int:
+        """One pass of compaction by key over the files, if a pass is due; how many files became smaller.
+
+        It is due when half of the files' bytes were in no pass yet (Kafka's `min.cleanable.dirty.ratio`), or tombstones
+        may go. Raises PartitionUnavailableError, UnknownPartitionError.
+        """
+        segment, files = self._require_open(), self._record_files
+        if files is None or not self._config.compacts or not len(self._files):
+            return 0
+        state = CompactionState.of(segment.info().core_attributes)
+        now_ms = self._wall_clock.now_ms()
+        removable = state.removable_end(now_ms, self._config.tombstone_ms) if age_is_known else 0
+        replaced = 0
+
+        async def replace_one(number: int, old: RegisteredFile, made: MadeFile) -> bool:
+            nonlocal replaced
+            key = await self.replace_file(number, old, made)
+            if key is None:
+                return False
+            self._doomed.append((_now() + self._config.file_delete_delay_ms / 1000, key))
+            replaced += 1
+            return True
+
+        try:
+            if not removable and not await self._is_dirty(segment, state.end):
+                return 0
+            end = await compact_files(
+                segment,
+                files=files,
+                registered=self._files,
+                key_of=lambda file: file.name(self._topic, self._index).key,
+                form=self._config.file_form(log_append_time=False, created_ms=now_ms),
+                state=state,
+                tombstones_end=removable,
+                secret=self._random.randbytes(16),
+                replace=replace_one,
+            )
+            async with self._changing:
+                if end is not None and segment is self._segment:
+                    after = state.behind(end, now_ms, tombstones_went=bool(removable))
+                    await self._append_alone(segment, after.updates())
+        except SegmentStoreError as error:
+            raise self._read_failed(segment, error) from error
+        return replaced
+
+    async def _is_dirty(self, segment: Segment, compacted_end: int) -> bool:
+        number = await self._files.at_offset(segment, compacted_end)
+        dirty = 0
+        while number <= self._files.last:
+            some = await self._files.some(segment, number, FILES_PER_UPDATE_MAX)
+            dirty += sum(file.size for file in some)
+            number += len(some)
+        return dirty > 0 and 2 * dirty >= self._files.size_bytes
 
     async def drop_kept(self, key: str) -> None:
         """No reader can be at the old object any more. Raises PartitionUnavailableError: it is deleted by a sweep."""

@@ -5,7 +5,8 @@ told as it was given, and has the effect that the table says.
 
 | word | effect here |
 |---|---|
-| cleanup.policy | `delete` alone: records go by age and size. Compaction by key is refused |
+| cleanup.policy | `delete`: records go by age and size; `compact`: in files, when a newer one has their key; or both |
+| delete.retention.ms | how long a record stays that says that a key has no value any more |
 | retention.ms, retention.bytes | what may be deleted from the front of each partition; -1: nothing |
 | max.message.bytes | the largest batch that is taken |
 | message.timestamp.type | whose clock the times of new batches are of |
@@ -62,7 +63,7 @@ class _Choice:
 
 
 CONFIGS: Final[Mapping[str, _Number | _Choice]] = {
-    "cleanup.policy": _Choice("delete", ("delete",)),
+    "cleanup.policy": _Choice("delete", ("delete", "compact", "compact,delete", "delete,compact")),
     "compression.type": _Choice(
         "producer", ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
     ),
@@ -100,6 +101,11 @@ class TopicConfig:
     timestamp_before_ms_max: int
     timestamp_after_ms_max: int
     file_delete_delay_ms: int
+    deletes: bool
+    """By age and size,"""
+    compacts: bool
+    """and what a newer record of the same key supersedes."""
+    tombstone_ms: int
     file_compression: FileCompression
     zstd_level: int
 
@@ -128,6 +134,7 @@ def make_config(given: Mapping[str, str], *, bytes_max: int) -> TopicConfig:
     def number(word: str) -> int:
         return int(given.get(word, CONFIGS[word].word))
 
+    policy = given.get("cleanup.policy", "delete").split(",")
     log_append_time = given.get("message.timestamp.type") == "LogAppendTime"
     return TopicConfig(
         given=dict(sorted(given.items())),
@@ -140,6 +147,9 @@ def make_config(given: Mapping[str, str], *, bytes_max: int) -> TopicConfig:
         timestamp_before_ms_max=number("message.timestamp.before.max.ms"),
         timestamp_after_ms_max=number("message.timestamp.after.max.ms"),
         file_delete_delay_ms=number("file.delete.delay.ms"),
+        deletes="delete" in policy,
+        compacts="compact" in policy,
+        tombstone_ms=number("delete.retention.ms"),
         file_compression=_FILE_COMPRESSIONS.get(
             given.get("compression.type", ""), FileCompression.LZ4
         ),

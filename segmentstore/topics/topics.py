@@ -577,6 +577,7 @@ class Topics:
                 try:
                     partition = await self.partition(name, index)
                     await partition.expire(age_is_known=age_is_known)
+                    await partition.compact(age_is_known=age_is_known)
                 except TopicError as error:
                     _LOG.warning("partition=%s/%s keeps everything: %s", name, index, error)
 
@@ -593,6 +594,8 @@ def _is_there(topic: _Topic) -> bool:
 
 
 def _has_retention(config: TopicConfig, *, age_is_known: bool) -> bool:
+    if config.compacts:
+        return True
     return config.retention_bytes >= 0 or (age_is_known and config.retention_ms >= 0)
 
 

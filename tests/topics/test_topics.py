@@ -107,7 +107,7 @@ async def test_a_count_that_no_topic_may_have_is_refused(count: int) -> None:
         ("retention.ms", "-2"),
         ("retention.ms", "soon"),
         ("retention.ms", ""),
-        ("cleanup.policy", "compact"),
+        ("cleanup.policy", "squash"),
         ("compression.type", "LZ4"),
         ("message.timestamp.type", "logappendtime"),
         ("max.message.bytes", str(1 << 31)),

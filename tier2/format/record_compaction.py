@@ -5,9 +5,9 @@
     blocks of all files below newest.end_offset                -- surviving_batches --> batches --> make_record_file
 
 A pass notes the newest offset of each key in files that no pass has seen, and then filters every file below them. Keys
-are kept as digests of 16 bytes, at most `keys_max` of them: where there is no room for the keys of a block the pass
-ends before it, and the next pass goes on there. So any number of keys is compacted with bounded memory, in as many
-passes as their number needs.
+are kept as digests of 16 bytes, at most `keys_max` of them or those of one block: where there is no room for the keys
+of the next block the pass ends before it, and the next pass goes on there. So any number of keys is compacted with
+bounded memory, in as many passes as their number needs.
 
 What survives:
 
@@ -16,6 +16,8 @@ What survives:
 - of records that say that a key has no value any more (tombstones), those at or behind `tombstones_end`. A caller sets
   it to an offset that a pass had reached `delete.retention.ms` ago: consumers that had read older values by then have
   had so long to read the tombstone, and those values went in that pass at the latest;
+- of these, a tombstone whose key was pinned: a file that would be empty keeps its last record, though it is superseded,
+  and without the tombstone that value would be the key's last one again;
 - no record without a key: there is nothing to compact it by.
 
 Invariants: offsets and times stay, so consumers see gaps and never another order. The newest value of a key is never
@@ -50,6 +52,7 @@ class NewestOffsets:
         self._keys_max = keys_max
         self._secret = secret
         self._newest: dict[bytes, int] = {}
+        self._pinned: set[bytes] = set()
         self.end_offset = start_offset
         """Behind the last record that was noted."""
 
@@ -57,33 +60,34 @@ class NewestOffsets:
         return len(self._newest)
 
     def note_block(self, content: BufferView, *, source: str = "block") -> bool:
-        """Note a block's keys; blocks come in order. False if there may be no room for them: nothing is noted then.
+        """Note the keys of a block's records from `end_offset` on; blocks come in order.
 
-        Raises CorruptedDataError; ValueError for a block that has more records than there is room in all.
+        False if there may be no room for them: nothing is noted then. There always is for one block. Raises
+        CorruptedDataError.
         """
         facts = facts_of_block(content, source=source)
-        if facts.records > self._keys_max:
-            raise ValueError(
-                f"a block has more records than keys may be noted records={facts.records}"
-                f" keys_max={self._keys_max}"
-            )
-        if len(self._newest) + facts.records > self._keys_max:
+        if self._newest and len(self._newest) + facts.records > self._keys_max:
             return False
-        if facts.first_offset < self.end_offset:
-            raise ValueError(f"blocks come in order {facts.first_offset=} {self.end_offset=}")
         cursor = block_cursor(content, RecordForm.NULLABLE, source=source)
         offset = timestamp = 0
         while not cursor.at_end():
             offset, timestamp = read_offset_and_time(cursor, offset, timestamp)
             (key_at, key_length), _, _ = cursor.places()
-            if key_length >= 0:
+            if key_length >= 0 and offset >= self.end_offset:
                 self._newest[self._digest(content[key_at : key_at + key_length])] = offset
-        self.end_offset = offset + 1
+        self.end_offset = max(self.end_offset, offset + 1)
         return True
 
     def is_newest(self, key: BufferView, offset: int) -> bool:
         """Whether no newer record of the key was noted."""
         return offset >= self._newest.get(self._digest(key), 0)
+
+    def pin(self, key: BufferView) -> None:
+        """A file in front holds one record alone, of this key, which may be superseded: tombstones of the key stay."""
+        self._pinned.add(self._digest(key))
+
+    def is_pinned(self, key: BufferView) -> bool:
+        return bool(self._pinned) and self._digest(key) in self._pinned
 
     def _digest(self, key: BufferView) -> bytes:
         return blake2b(key, digest_size=_DIGEST_BYTES, key=self._secret).digest()
@@ -113,9 +117,11 @@ def surviving_batches(
         offset, timestamp = read_offset_and_time(cursor, offset, timestamp)
         tail_at = cursor.position
         (key_at, key_length), (_, value_length), _ = cursor.places()
-        survives = key_length >= 0 and (
-            (value_length >= 0 or offset >= tombstones_end)
-            and newest.is_newest(content[key_at : key_at + key_length], offset)
+        key = content[key_at : key_at + max(0, key_length)]
+        survives = (
+            key_length >= 0
+            and newest.is_newest(key, offset)
+            and (value_length >= 0 or offset >= tombstones_end or newest.is_pinned(key))
         )
         if survives or offset >= newest.end_offset:
             builder.add(offset, timestamp, content[tail_at : cursor.position])
@@ -125,4 +131,17 @@ def surviving_batches(
         return batches_of_block(
             content, entry, flags, batch_bytes_max=batch_bytes_max, source=source
         )
+    return builder.finished()
+
+
+def last_batch(content: BufferView, flags: ChunkFlag, *, source: str = "block") -> bytes:
+    """A batch of a block's last record alone, for a file that would be empty without it."""
+    builder = BatchBuilder(has_append_time=ChunkFlag.LOG_APPEND_TIME in flags, bytes_max=0)
+    cursor = block_cursor(content, RecordForm.NULLABLE, source=source)
+    offset = timestamp = tail_at = 0
+    while not cursor.at_end():
+        offset, timestamp = read_offset_and_time(cursor, offset, timestamp)
+        tail_at = cursor.position
+        cursor.skip_tail()
+    builder.add(offset, timestamp, content[tail_at:])
     return builder.finished()

@@ -71,6 +71,13 @@ class UnfitBatchError(Exception):
         self.base_offset = base_offset
 
 
+class NewestOffsets(Protocol):
+    """The newest offset of each key that was noted, with bounded memory."""
+
+    end_offset: int
+    """All records below it were noted, by this pass or by older ones."""
+
+
 class RecordFiles(Protocol):
     """Files of records in Tier 2. Calls that reach it raise StorageError, puts StorageFullError as well."""
 
@@ -90,6 +97,29 @@ class RecordFiles(Protocol):
 
     async def blocks(self, key: str, file: RegisteredFile) -> Sequence[FileBlock]:
         """Raises ObjectNotFoundError, CorruptedDataError."""
+
+    def newest_offsets(self, *, start_offset: int, secret: bytes) -> NewestOffsets:
+        """Nothing noted yet; older passes have noted what is below `start_offset`."""
+
+    async def note_keys(self, key: str, file: RegisteredFile, newest: NewestOffsets) -> bool:
+        """The keys of a file's records, or False: of some of them, as many as there was room for.
+
+        Raises ObjectNotFoundError, CorruptedDataError.
+        """
+
+    async def surviving(
+        self,
+        key: str,
+        file: RegisteredFile,
+        newest: NewestOffsets,
+        *,
+        tombstones_end: int,
+        form: FileForm,
+    ) -> MadeFile | None:
+        """Another file of the same range, without records that newer ones supersede; None if there are none of these.
+
+        `form.log_append_time` has no meaning: it stays as it is. Raises ObjectNotFoundError, CorruptedDataError.
+        """
 
     async def batches(self, key: str, file: RegisteredFile, number: int) -> bytes:
         """Whole batches with the records of a block. Raises ObjectNotFoundError, CorruptedDataError."""

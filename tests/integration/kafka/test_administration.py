@@ -126,7 +126,7 @@ def test_configurations_are_read_and_changed(
     assert (value("retention.bytes"), value("retention.ms")) == ("5000000", "604800000")
     assert refusal(alter("no.such", AlterConfigOpType.SET, "1")) == KafkaError.INVALID_CONFIG
     assert (
-        refusal(alter("cleanup.policy", AlterConfigOpType.SET, "compact"))
+        refusal(alter("cleanup.policy", AlterConfigOpType.SET, "squash"))
         == KafkaError.INVALID_CONFIG
     )
     broker = only(admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))

@@ -40,7 +40,7 @@ async def test_topics_are_created_listed_described_altered_and_deleted(tools: Ja
     again = await tools.says("TopicCommand", "--create", "--topic", "logs")
     assert "topic exists already name='logs'" in again
     wrong = await tools.says(
-        "TopicCommand", "--create", "--topic", "other", "--config", "cleanup.policy=compact"
+        "TopicCommand", "--create", "--topic", "other", "--config", "cleanup.policy=squash"
     )
     assert "cleanup.policy" in wrong
     await tools.topics("--create", "--topic", "archive")

@@ -1,0 +1,230 @@
+"""Goal: a compacted partition gives the last value of each key, and nothing of it is lost by a pass that breaks off.
+
+Method: one partition over segments in memory, with files in a simulated object store whose requests fail, happen
+although they failed, come late, and end with the process; two owners compact, make files and sweep. A model knows the
+last values.
+"""
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import pytest
+
+from segmentstore.codec.record_batch import Compression, encode_batch
+from segmentstore.codec.record_fields import Record
+from segmentstore.topics.errors import (
+    InvalidRecordError,
+    OffsetOutOfRangeError,
+    PartitionUnavailableError,
+)
+from segmentstore.topics.partition import Partition
+from tests.http.memory_segments import MemorySegments
+from tests.sim.loop import SimLoop
+from tests.sim.object_store import SimulatedObjectStore, StoreFaults
+from tests.sim.simulation import run_simulation
+from tests.topics.batches import NOW, SMALL, Clock, files_in, open_partition, records_in
+from tier2.format.record_compaction import NewestOffsets
+from tier2.object_stores.memory import MemoryObjectStore
+
+CONFIG = {
+    "cleanup.policy": "compact",
+    "file.delete.delay.ms": "0",
+    "delete.retention.ms": "1000",
+    "retention.ms": "1",
+}
+
+
+def keyed(*pairs: tuple[bytes | None, bytes | None]) -> bytes:
+    return encode_batch([Record(0, NOW, key, value) for key, value in pairs])
+
+
+def last_values(records: list[Record]) -> dict[bytes | None, bytes | None]:
+    """None: a tombstone, or nothing at all."""
+    found = {record.key: record.value for record in records}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+async def read_all(partition: Partition) -> list[Record]:
+    """As a consumer does, which goes on behind the last record that it was given."""
+    found: list[Record] = []
+    offset = partition.log_start_offset
+    while offset < partition.high_watermark:
+        given = records_in(await partition.fetch(offset, 500))
+        records = [each for each in given if each.offset >= offset]
+        if not records:
+            break
+        found += records
+        offset = records[-1].offset + 1
+    return found
+
+
+async def test_superseded_records_go_and_tombstones_later() -> None:
+    clock, objects, segments = Clock(), MemoryObjectStore(), MemorySegments()
+    partition = await open_partition(
+        segments, clock=clock, config=CONFIG, record_files=files_in(objects)
+    )
+    for n in range(6):
+        await partition.produce(keyed((b"a", b"%d" % n), (b"b", b"%d" % n), (b"%d" % n, b"x")))
+        await partition.make_file()
+    await partition.produce(keyed((b"a", None)))
+    await partition.make_file()
+    before = await read_all(partition)
+    assert await partition.compact(age_is_known=True) == 6
+    records = await read_all(partition)
+    assert last_values(records) == last_values(before)
+    assert [(r.offset, r.key) for r in records] == [
+        (2, b"0"), (5, b"1"), (8, b"2"), (11, b"3"), (14, b"4"), (16, b"b"), (17, b"5"), (18, b"a"),
+    ]  # fmt: skip
+    assert await partition.compact(age_is_known=True) == 0, "nothing is new"
+    clock.now += 999
+    assert await partition.compact(age_is_known=True) == 0
+    clock.now += 1
+    assert await partition.compact(age_is_known=False) == 0, "the clock is not trusted"
+    await partition.compact(age_is_known=True)
+    # The file of the tombstone has no other record: it keeps it, and that changes nothing.
+    assert await read_all(partition) == records
+    await partition.produce(keyed((b"b", None), (b"c", b"c")))
+    await partition.make_file()
+    await partition.expire(age_is_known=True)
+    assert partition.log_start_offset == 0, "nothing goes by its age alone"
+    for _ in range(2):
+        clock.now += 1000
+        await partition.compact(age_is_known=True)
+    assert last_values(await read_all(partition)) == {
+        **{b"%d" % n: b"x" for n in range(6)},
+        b"c": b"c",
+    }
+    await partition.delete_doomed()
+    await partition.close()
+    partition = await open_partition(
+        segments, clock=clock, config=CONFIG, record_files=files_in(objects)
+    )
+    assert b"b" not in {r.key for r in await read_all(partition)}
+    partition.check()
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+async def test_a_record_without_a_key_is_refused(compression: Compression) -> None:
+    partition = await open_partition(MemorySegments(), config=CONFIG)
+    batch = encode_batch(
+        [Record(0, NOW, b"k", b"v"), Record(0, NOW, None, b"v")], compression=compression
+    )
+    with pytest.raises(InvalidRecordError, match="has none"):
+        await partition.produce(batch)
+    await partition.produce(encode_batch([Record(0, NOW, b"", b"v")], compression=compression))
+    assert partition.high_watermark == 1
+
+
+FAULTS = StoreFaults(
+    error_before=0.05, error_after=0.08, late=0.08, late_seconds_max=30.0, own_retry=0.3
+)
+SETTINGS = replace(SMALL, file_bytes=2_000, file_sweep_seconds=0.0)
+
+
+async def one_schedule(loop: SimLoop, seed: int) -> dict[str, int]:
+    random = Random(seed)
+    clock = Clock()
+    segments = MemorySegments()
+    objects = SimulatedObjectStore(loop, Random(seed + 1), FAULTS)
+    model: dict[bytes | None, bytes | None] = {}
+    seen = {"compacted": 0, "files": 0, "refused": 0, "killed": 0}
+    owners: list[Partition] = []
+
+    async def opened() -> Partition:
+        files = files_in(objects.mount())
+        files._compaction_keys_max = 5
+        return await open_partition(
+            segments, clock=clock, settings=SETTINGS, config=CONFIG, record_files=files
+        )
+
+    async def work(owner: Partition) -> None:
+        try:
+            if not owner.is_open:
+                await owner.recover()
+            match random.randrange(4):
+                case 0:
+                    await owner.sweep_files()
+                case 1:
+                    seen["files"] += bool(await owner.make_file())
+                case _:
+                    seen["compacted"] += await owner.compact(age_is_known=True)
+                    await owner.delete_doomed()
+        except PartitionUnavailableError:
+            seen["refused"] += 1
+
+    owners = [await opened(), await opened()]
+    for step in range(120):
+        clock.now += random.randrange(300)
+        owner = random.choice(owners)
+        if random.random() < 0.5:
+            key = b"%d" % random.randrange(12)
+            value = None if random.random() < 0.2 else b"%d" % step + b"x" * random.randrange(80)
+            while True:
+                if not owner.is_open:
+                    await owner.recover()
+                try:
+                    await owner.produce(keyed((key, value)))
+                    break
+                except PartitionUnavailableError:
+                    seen["refused"] += 1
+            model[key] = value
+        else:
+            tasks = [asyncio.ensure_future(work(each)) for each in owners]
+            if random.random() < 0.2:
+                await asyncio.sleep(random.random() * 0.05)
+                for task in tasks:
+                    seen["killed"] += task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                for each in owners:
+                    await each.close()
+                owners = [await opened(), await opened()]
+            else:
+                await asyncio.gather(*tasks)
+    objects.settle()
+    await asyncio.sleep(FAULTS.late_seconds_max)
+    for each in owners:
+        await each.close()
+    owner = await opened()
+    wanted = {key: value for key, value in model.items() if value is not None}
+    try:
+        assert last_values(await read_all(owner)) == wanted
+        while await owner.make_file():
+            pass
+        clock.now += 10_000
+        for _ in range(40):
+            await owner.compact(age_is_known=True)
+            clock.now += 1_000
+        records = await read_all(owner)
+    except OffsetOutOfRangeError as error:
+        raise AssertionError("records went") from error
+    assert last_values(records) == wanted
+    owner.check()
+    await owner.close()
+    return seen
+
+
+@pytest.mark.simulation
+def test_random_schedules_keep_the_last_value_of_each_key() -> None:
+    total: dict[str, int] = {}
+    for seed in range(8):
+        found = run_simulation(seed, partial(one_schedule, seed=seed)).result
+        for word, count in found.items():
+            total[word] = total.get(word, 0) + count
+    assert all(total.values()), total
+
+
+@pytest.mark.simulation
+def test_a_tombstone_that_goes_before_the_value_that_it_hides_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A planted bug: what a file keeps only because it would be empty is not told."""
+    monkeypatch.setattr(NewestOffsets, "pin", lambda _self, _key: None)
+
+    def until_one_fails() -> None:
+        for seed in range(8):
+            run_simulation(seed, partial(one_schedule, seed=seed))
+
+    with pytest.raises(AssertionError):
+        until_one_fails()
