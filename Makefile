@@ -117,8 +117,8 @@ unit: setup
 simulation: setup
 	@$(BIN)/python -m pytest -q -n auto -m simulation
 
-# Three groups at a time: they wait more than they work. The tests of a group share what they start.
-SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
+# Two groups at a time: they wait more than they work. The tests of a group share what they start.
+SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 CLUSTERS := $(addprefix tests/integration/,cluster bookkeeper kafka)
 
 integration: setup

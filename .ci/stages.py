@@ -58,9 +58,9 @@ def pytest(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", *arguments]
 
 
-# What shares a server stays together (tests/shared_servers.py). Three groups at a time on two cores: a part of
+# What shares a server stays together (tests/shared_servers.py). Two groups at a time: a part of
 # their time they wait, for clients that pause after a kill, for leases, and for processes to start.
-SIDE_BY_SIDE = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 CLUSTERS = [f"tests/integration/{name}" for name in ("cluster", "bookkeeper", "kafka")]
 """Many processes each, most of them Java's: a stage of their own."""
 

@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import sys
-from asyncio import Future
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,7 +27,6 @@ from segmentstore.host.processes.orders import (
     encode,
     orders_message,
 )
-from segmentstore.runtime.cancellation import complete_unless_done
 
 _MODULE = "segmentstore.host.processes.launcher"
 _UNKNOWN_EXIT_CODE = 255
@@ -198,9 +196,9 @@ class StartedProcess:
 async def _readable(descriptor: int | socket.socket) -> None:
     """By one task at a time."""
     loop = asyncio.get_running_loop()
-    readable: Future[None] = loop.create_future()
-    loop.add_reader(descriptor, complete_unless_done, readable, None)
+    event = asyncio.Event()
+    loop.add_reader(descriptor, event.set)
     try:
-        await readable
+        await event.wait()
     finally:
         loop.remove_reader(descriptor)
