@@ -32,6 +32,7 @@ Invariants:
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -86,6 +87,23 @@ class RegisteredFile:
 def file_key(number: int) -> AttributeKey:
     """The attribute that registers a file."""
     return AttributeKey(_FILE_KEY + number.to_bytes(8, "big"))
+
+
+def file_number_of(key: AttributeKey) -> int:
+    """Of the file that an attribute of file_key() registers."""
+    return int.from_bytes(key[len(_FILE_KEY) :], "big")
+
+
+def count_of(
+    attributes: Mapping[AttributeKey, AttributeValue], key: AttributeKey, *, name: str
+) -> int:
+    """A count among the core attributes of the partition's segment `name`; absent: 0. Raises CorruptedDataError."""
+    value = attributes.get(key, 0)
+    if not isinstance(value, int) or value < 0:
+        raise CorruptedDataError(
+            f"an attribute of a partition is no count name={name!r} key={key.hex()} value={value!r}"
+        )
+    return value
 
 
 def encode_file(file: RegisteredFile) -> bytes:

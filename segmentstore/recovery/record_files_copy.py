@@ -11,16 +11,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 
-from segmentstore.codec.topic_files import FIRST_FILE, LAST_FILE, decode_file, file_key
-from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
-from segmentstore.contracts.identifiers import AttributeKey
+from segmentstore.codec.topic_files import FIRST_FILE, LAST_FILE, count_of
+from segmentstore.contracts.errors import ObjectNotFoundError
 from segmentstore.contracts.object_store import ObjectStore
-from segmentstore.contracts.storage import SegmentRecord
+from segmentstore.topics.record_files.published_files import published_files
 from segmentstore.topics.topic_records import parse_partition_segment
 from tier2.format.record_file import damages_of_record_file
 from tier2.store_reader import ContainerReader
-
-_PAGE_KEYS = 256
 
 
 async def copy_record_files(
@@ -57,22 +54,12 @@ async def _keys(reader: ContainerReader) -> AsyncGenerator[str, None]:
             place = parse_partition_segment(layout.record.name)
             if place is None:
                 continue
-            first, last = (_number(layout.record, each) for each in (FIRST_FILE, LAST_FILE))
-            following: AttributeKey | None = file_key(first)
-            while first <= last and following is not None:
-                page = await reader.scan_attributes(
-                    layout.record.segment_id,
-                    start=following,
-                    end=file_key(last + 1),
-                    count=_PAGE_KEYS,
-                )
-                for _, value in page.values:
-                    yield decode_file(value).name(*place).key
-                following = page.following
-
-
-def _number(record: SegmentRecord, key: AttributeKey) -> int:
-    value = record.core_attributes.get(key, 0)
-    if not isinstance(value, int):
-        raise CorruptedDataError(f"an attribute of a partition is no count name={record.name!r}")
-    return value
+            record = layout.record
+            first, last = (
+                count_of(record.core_attributes, each, name=record.name)
+                for each in (FIRST_FILE, LAST_FILE)
+            )
+            files = published_files(reader, record.segment_id, first=first, last=last)
+            async with aclosing(files) as found:
+                async for _, file in found:
+                    yield file.name(*place).key

@@ -30,7 +30,6 @@ from segmentstore.contracts.errors import (
     ObjectNotFoundError,
     StorageError,
 )
-from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.host.data_directory import LOCK_NAME, DataDirectory, DataDirectoryInUseError
 from segmentstore.recovery.record_files_copy import copy_record_files
@@ -187,15 +186,15 @@ async def copy_tier2(
             # They were looked for before.
             raise _went_meanwhile(missing[0])
         damage: list[str] = []
+        copy = StoreReader(object_store=volumes, settings=StorageSettings(), executor=None)
+        readers = [await copy.open(manifest.container_id) for manifest, _ in roots]
         with bar("copying records of topics") as update:
-            for manifest, components in roots:
-                reader = await _opened(manifest.container_id, volumes)
+            for reader, (_, components) in zip(readers, roots, strict=True):
                 damage += await copy_record_files(
                     reader, components.objects.store, volumes, progress=update
                 )
         with bar("reading the copy") as update:
-            for manifest, _ in roots:
-                reader = await _opened(manifest.container_id, volumes)
+            for reader in readers:
                 damage += (await find_damaged_chunks(reader, progress=update)).sentences()
         if missing:
             damage.append(f"{len(missing)} objects are not in the copy, the first: {missing[0]}")
@@ -234,11 +233,6 @@ def _went_meanwhile(what: str) -> StorageError:
         "something of it went while it was copied; if a store runs there, stop it, or pin a backup and restore that:"
         f" what a backup keeps stays until it is dropped gone={what}"
     )
-
-
-async def _opened(container_id: ContainerId, volumes: LateVolumes) -> ContainerReader:
-    store = StoreReader(object_store=volumes, settings=StorageSettings(), executor=None)
-    return await store.open(container_id)
 
 
 def _finish_copy(data_directory: Path, unfinished: Path) -> None:

@@ -5,8 +5,8 @@
 Invariants:
 
 - At most `files_at_once_max` files are being made, `large_files_at_once_max` of them large: that bounds the memory.
-- One partition is worked at by one at a time. A failure is tried again in pauses that grow; it holds up no other one,
-  and neither does a bug that one partition's bytes meet.
+- Of one partition at most one file is made at a time. After a failure the partition is tried again in pauses that grow.
+  The other partitions do not wait for it, nor for one whose bytes meet a bug.
 - What is closed is forgotten; its next opening notes it again.
 """
 

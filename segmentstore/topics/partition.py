@@ -63,7 +63,7 @@ from segmentstore.codec.record_batch import (
     stamp_append_time,
 )
 from segmentstore.codec.record_columns import columns_of_batches
-from segmentstore.codec.topic_files import RegisteredFile, topic_prefix
+from segmentstore.codec.topic_files import RegisteredFile, count_of, topic_prefix
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -1519,12 +1519,7 @@ def _now() -> float:
 
 
 def _number_of(info: SegmentProperties, key: AttributeKey) -> int:
-    value = info.core_attributes.get(key, 0)
-    if not isinstance(value, int) or value < 0:
-        raise CorruptedDataError(
-            f"an attribute of a partition is no count name={info.name!r} key={key.hex()} value={value!r}"
-        )
-    return value
+    return count_of(info.core_attributes, key, name=info.name)
 
 
 def _append_time_of(header: BatchHeader) -> int:

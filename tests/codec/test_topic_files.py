@@ -10,9 +10,11 @@ from segmentstore.codec.topic_files import (
     LAST_FILE,
     RecordFileName,
     RegisteredFile,
+    count_of,
     decode_file,
     encode_file,
     file_key,
+    file_number_of,
     files_prefix,
     topic_prefix,
 )
@@ -135,3 +137,16 @@ def test_what_is_no_name_does_not_parse(key: str) -> None:
 def test_what_is_no_registered_file_is_refused(value: int | bytes) -> None:
     with pytest.raises(CorruptedDataError, match="registered file"):
         decode_file(value)
+
+
+@given(st.integers(0, (1 << 64) - 1))
+def test_a_key_says_which_file_it_registers(number: int) -> None:
+    assert file_number_of(file_key(number)) == number
+
+
+def test_a_count_that_is_none_is_damage_and_an_absent_one_is_0() -> None:
+    assert count_of({COLD_END: 7}, COLD_END, name="p") == 7
+    assert count_of({}, COLD_END, name="p") == 0
+    for value in (-1, b"7"):
+        with pytest.raises(CorruptedDataError, match="name='p'"):
+            count_of({COLD_END: value}, COLD_END, name="p")

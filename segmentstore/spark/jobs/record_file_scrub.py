@@ -19,7 +19,8 @@ from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.tier2_access import Tier2Location, open_for_reading
-from segmentstore.spark.topics.published_partition import facts_of_record, registered_files
+from segmentstore.spark.topics.published_partition import facts_of_record
+from segmentstore.topics.record_files.published_files import published_files
 from segmentstore.topics.topic_records import PARTITION_PREFIX, parse_partition_segment
 from tier2.format.record_file import damages_of_record_file, open_record_file
 from tier2.store_reader import ContainerReader
@@ -67,7 +68,9 @@ async def plan_files(
         return found, damages
     facts = facts_of_record(record)
     topic, index = partition
-    async with aclosing(registered_files(reader, facts)) as files:
+    async with aclosing(
+        published_files(reader, facts.segment_id, first=1, last=facts.last_file)
+    ) as files:
         async for number, file in files:
             key = file.name(topic, index).key
             last = found[-1] if found else None

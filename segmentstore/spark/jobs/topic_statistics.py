@@ -6,7 +6,8 @@ No file is read: what a file holds is in its registration (segmentstore/codec/to
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from segmentstore.spark.topics.published_partition import facts_of_record, registered_files
+from segmentstore.spark.topics.published_partition import facts_of_record
+from segmentstore.topics.record_files.published_files import published_files
 from segmentstore.topics.topic_records import PARTITION_PREFIX, parse_partition_segment
 from tier2.store_reader import ContainerReader
 
@@ -72,7 +73,9 @@ async def add_topics(reader: ContainerReader, topics: dict[str, TopicStatistics]
                 offsets=max(0, facts.end - facts.log_start),
                 batch_bytes=facts.end_position - facts.start_position,
             )
-            async with aclosing(registered_files(reader, facts)) as files:
+            async with aclosing(
+                published_files(reader, facts.segment_id, first=1, last=facts.last_file)
+            ) as files:
                 async for _, file in files:
                     partition.files += 1
                     partition.file_bytes += file.size

@@ -29,6 +29,7 @@ from segmentstore.codec.topic_files import (
     FIRST_FILE,
     LAST_FILE,
     RegisteredFile,
+    count_of,
     decode_file,
     file_key,
 )
@@ -45,6 +46,7 @@ from segmentstore.spark.tier2_access import Tier2Reader
 from segmentstore.spark.topics.record_rows import runs_of_batches
 from segmentstore.topics.batch_positions import NO_TIME, Mark, Place, decode_mark, mark_key
 from segmentstore.topics.partition import LAST_MARK, LOG_START
+from segmentstore.topics.record_files.published_files import published_files
 from tier2.format.block import decode_block
 from tier2.format.chunk_decoder import tail_range
 from tier2.format.chunk_format import (
@@ -143,7 +145,9 @@ class PublishedPartition:
     ) -> AsyncGenerator[RegisteredFile, None]:
         """From the first that fits on; what fits once fits for all that follow. Hold it in `aclosing`."""
         number = await self._first_file(facts, fits)
-        async with aclosing(registered_files(self._opened(), facts, first=number)) as found:
+        async with aclosing(
+            published_files(self._opened(), facts.segment_id, first=number, last=facts.last_file)
+        ) as found:
             async for _, file in found:
                 yield file
 
@@ -384,21 +388,6 @@ def facts_of_record(record: SegmentRecord) -> PartitionFacts:
     )
 
 
-async def registered_files(
-    container: ContainerReader, facts: PartitionFacts, *, first: int = 1
-) -> AsyncGenerator[tuple[int, RegisteredFile], None]:
-    """Files of a partition with their numbers, in order. Hold it in `aclosing`."""
-    following: AttributeKey | None = file_key(first)
-    behind = file_key(facts.last_file + 1)
-    while first <= facts.last_file and following is not None:
-        page = await container.scan_attributes(
-            facts.segment_id, start=following, end=behind, count=_PAGE_KEYS
-        )
-        for key, value in page.values:
-            yield int.from_bytes(key[-8:], "big"), decode_file(value)
-        following = page.following
-
-
 def _opened(
     index: ChunkIndex, number: int, stored: memoryview, start: int, key: str, flags: ChunkFlag
 ) -> FileBlock:
@@ -436,9 +425,4 @@ def _whole_batches(content: bytes, offset: int, end: int, name: str) -> tuple[sl
 
 
 def _number(record: SegmentRecord, key: AttributeKey) -> int:
-    value = record.core_attributes.get(key, 0)
-    if not isinstance(value, int) or value < 0:
-        raise CorruptedDataError(
-            f"an attribute of a partition is no count name={record.name!r} key={key.hex()} value={value!r}"
-        )
-    return value
+    return count_of(record.core_attributes, key, name=record.name)
