@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from segmentstore.codec.record_batch import BatchError, decode_batches
+from segmentstore.codec.record_batch import BatchError, decode_batches, proved_header
 from segmentstore.codec.topic_files import RegisteredFile
 from segmentstore.contracts.errors import (
     CorruptedDataError,
@@ -175,11 +175,18 @@ class Tier2RecordFiles:
     # --- reading -----------------------------------------------------------------------------
 
     async def blocks(self, key: str, file: RegisteredFile) -> Sequence[FileBlock]:
+        if file.is_batch:
+            return [FileBlock(file.first_offset, file.end_offset, file.highest_ms)]
         return (await self._open(key, file)).blocks
 
     async def batches(self, key: str, file: RegisteredFile, number: int) -> bytes:
-        opened = await self._open(key, file)
         place = (key, number)
+        if file.is_batch:
+            async with self._locks.held(place):
+                return await self._checked(
+                    place, 0, file.size, lambda stored: _kept_batch(stored, file, key)
+                )
+        opened = await self._open(key, file)
         async with self._locks.held(place):
             known = self._blocks.get(place)
             if known is not None:
@@ -206,6 +213,9 @@ class Tier2RecordFiles:
 
     async def note_keys(self, key: str, file: RegisteredFile, newest: Newest) -> bool:
         assert isinstance(newest, NewestOffsets), f"not made here {newest!r}"
+        if file.is_batch:
+            newest.end_offset = max(newest.end_offset, file.end_offset)
+            return True
         opened = await self._open(key, file)
         for number, entry in enumerate(opened.entries):
             assert entry.events is not None, "a block of records without times"
@@ -229,6 +239,8 @@ class Tier2RecordFiles:
         form: FileForm,
     ) -> MadeFile | None:
         assert isinstance(newest, NewestOffsets), f"not made here {newest!r}"
+        if file.is_batch:
+            return None
         opened = await self._open(key, file)
         pieces: list[bytes] = []
         last = b""
@@ -380,6 +392,16 @@ def _made(batches: BufferView, form: FileForm, range_of: RegisteredFile | None =
         made.lowest_time_ms,
         made.highest_time_ms,
     )
+
+
+def _kept_batch(stored: bytes, file: RegisteredFile, key: str) -> bytes:
+    try:
+        header = proved_header(stored)
+    except BatchError as error:
+        raise CorruptedDataError(f"a batch is damaged key={key}: {error}") from error
+    if (header.base_offset, header.next_offset) != (file.first_offset, file.end_offset):
+        raise CorruptedDataError(f"a batch has other offsets key={key} file={file}")
+    return stored
 
 
 def _batches_of_block(

@@ -31,7 +31,8 @@ Invariants:
   that was opened before it would have length and number right, and register files on top of what it does not know.
 - An object is put, then registered, then the bytes of its batches are dropped: each step when the one before is
   durable. It is registered only by the opening that put it.
-- Records from the log start to the cold end are in registered files, those from the cold end on in the segment.
+- Records from the log start to the cold end are in registered files, those from the cold end on in the segment. A batch
+  whose records no reader can read, of a producer that wrote it so, is registered like a file, as the bytes that came.
 - Nothing is told of an append before it is durable: neither its offset, nor that another batch is its duplicate, nor
   that another is out of order behind it.
 - A batch is never cut, neither by a fetch nor by a trim; bytes of a batch go when all of its records are below the log
@@ -59,10 +60,11 @@ from segmentstore.codec.record_batch import (
     TimestampType,
     check_batch,
     decode_batch,
+    parse_header,
     place_batch,
     stamp_append_time,
 )
-from segmentstore.codec.record_columns import columns_of_batches
+from segmentstore.codec.record_columns import columns_of_batches, require_readable
 from segmentstore.codec.topic_files import RegisteredFile, count_of, topic_prefix
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
@@ -266,9 +268,7 @@ class Partition:
         self._is_file_full = False
         """Whether they are as many as one file is to have, and it was told."""
         self._unfit_offset: int | None = None
-        """Of a batch that no file can hold: it and those behind it stay as they are until it is deleted."""
-        self._is_blocked = False
-        """Whether it is the first one that no file has."""
+        """Of a batch that no file of records can hold: it becomes an object of its own."""
         self._forgetting_until = 0
         """Files of lower numbers are being forgotten."""
         self._doomed: deque[tuple[float, str]] = deque()
@@ -340,10 +340,8 @@ class Partition:
 
     @property
     def file_due_at(self) -> float | None:
-        """Loop time at which these batches are to become a file; None if there are none, or no file can hold them."""
+        """Loop time at which these batches are to become a file; None if there are none."""
         if self._hot_since is None or self._record_files is None or self._segment is None:
-            return None
-        if self._is_blocked:
             return None
         if self.hot_bytes >= self._settings.file_bytes:
             return -math.inf
@@ -486,7 +484,7 @@ class Partition:
             )
         self._filed_position = self._dropping_position = info.start_offset
         self._plain_names = self._swept_at = self._hot_since = self._unfit_offset = None
-        self._is_file_full = self._is_blocked = False
+        self._is_file_full = False
 
     async def _newest_mark(self, segment: Segment, info: SegmentProperties) -> Mark | None:
         """Also brings back what was known of producers there."""
@@ -616,6 +614,11 @@ class Partition:
             )
         if self._config.compacts:
             self._require_keys(batch)
+            return header
+        try:
+            require_readable(batch)
+        except BatchError as error:
+            raise InvalidRecordError(error.problem, str(error)) from error
         return header
 
     @staticmethod
@@ -1014,7 +1017,6 @@ class Partition:
         await self._segments.truncate(self._segment_name, position)
         self._positions.drop_before(position)
         self._start_position = max(self._start_position, position)
-        self._is_blocked = False
 
     async def _forget_files(self, segment: Segment) -> list[str]:
         """Those whose records are all below the log start; the keys of their objects, which are to be deleted."""
@@ -1216,13 +1218,16 @@ class Partition:
             gathered = await self._gathered(segment, bytes_max)
             if gathered is None:
                 return None
+            if gathered.begin.offset == self._unfit_offset:
+                await self._keep(segment, gathered, _kept_as_it_came(gathered))
+                return gathered
             form = self._config.file_form(
                 log_append_time=gathered.log_append_time, created_ms=self._wall_clock.now_ms()
             )
             try:
                 made = await files.make(gathered.content, form)
             except UnfitBatchError as error:
-                # Again, up to that batch: each time it lies further in front.
+                # Again, up to that batch, and that one alone: each time it lies further in front.
                 self._note_unfit(error, gathered)
                 continue
             await self._keep(segment, gathered, made)
@@ -1240,26 +1245,23 @@ class Partition:
                 f"a batch is in a file and behind it name={segment.name!r} offset={begin.offset}"
             )
         if self._unfit_offset is not None and self._unfit_offset < begin.offset:
-            self._unfit_offset = None  # it was deleted
-        gathered = await gather_batches(
+            self._unfit_offset = None  # it was kept, or deleted
+        is_alone = begin.offset == self._unfit_offset
+        return await gather_batches(
             segment,
             begin,
             self._durable_length,
-            bytes_max=bytes_max,
-            before_offset=self._unfit_offset,
+            bytes_max=0 if is_alone else bytes_max,
+            before_offset=None if is_alone else self._unfit_offset,
         )
-        self._is_blocked = gathered is None
-        return gathered
 
     def _note_unfit(self, error: UnfitBatchError, gathered: GatheredBatches) -> None:
         assert gathered.begin.offset <= error.base_offset < gathered.end.offset, f"{error}"
+        if self._unfit_offset != error.base_offset:
+            _LOG.error(
+                "%s keeps a batch as it came, in an object of its own: %s", self.label, error
+            )
         self._unfit_offset = error.base_offset
-        _LOG.error(
-            "partition=%s/%s batches stay in the segment from one on that fits no file: %s",
-            self._topic,
-            self._index,
-            error,
-        )
 
     async def _keep(self, segment: Segment, gathered: GatheredBatches, made: MadeFile) -> None:
         """Put and registered. Raises SegmentStoreError."""
@@ -1520,6 +1522,14 @@ def _now() -> float:
 
 def _number_of(info: SegmentProperties, key: AttributeKey) -> int:
     return count_of(info.core_attributes, key, name=info.name)
+
+
+def _kept_as_it_came(gathered: GatheredBatches) -> MadeFile:
+    """The one batch, whose records no reader can read, as the object that stands for a file."""
+    highest_ms = parse_header(gathered.content).max_timestamp
+    return MadeFile(
+        gathered.content, gathered.begin.offset, gathered.end.offset, 0, highest_ms, highest_ms
+    )
 
 
 def _append_time_of(header: BatchHeader) -> int:

@@ -319,7 +319,8 @@ class PublishedPartition:
         async with aclosing(files) as found:
             async for file in found:
                 # The highest time until its end may be that of a record that was deleted.
-                if file.highest_ms < time_ms or file.end_offset <= facts.log_start:
+                is_old = file.highest_ms < time_ms or file.end_offset <= facts.log_start
+                if is_old or file.is_batch:
                     continue
                 offset = await self._first_of_file(file, facts.log_start, time_ms)
                 if offset is not None:
