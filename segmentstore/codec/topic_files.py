@@ -5,6 +5,7 @@ files those are is told by attributes of the partition's segment, whose bytes ar
 
 | attribute | value |
 |---|---|
+| LOG_START | the lowest offset that may be read; absent: 0. It may lie inside of a file |
 | COLD_END | records below this offset are in files only; absent: there are none |
 | FIRST_FILE, LAST_FILE | numbers of the first and the last registered file; absent or 0: there never was one |
 | b"topic file ", u64 number | one file, RegisteredFile |
@@ -46,6 +47,7 @@ from segmentstore.contracts.identifiers import (
     AttributeValue,
 )
 
+LOG_START: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x01")
 COLD_END: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x04")
 FIRST_FILE: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x05")
 LAST_FILE: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x06")

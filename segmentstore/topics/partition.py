@@ -65,7 +65,12 @@ from segmentstore.codec.record_batch import (
     stamp_append_time,
 )
 from segmentstore.codec.record_columns import columns_of_batches, require_readable
-from segmentstore.codec.topic_files import RegisteredFile, count_of, topic_prefix
+from segmentstore.codec.topic_files import (
+    LOG_START,
+    RegisteredFile,
+    count_of,
+    topic_prefix,
+)
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -146,7 +151,6 @@ _Result = TypeVar("_Result")
 
 _LOG = logging.getLogger(__name__)
 
-LOG_START: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x01")
 LAST_MARK: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x02")
 OWNER: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x03")
 END_MARK: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x07")

@@ -57,6 +57,7 @@ from tests.topics.batches import (
     open_partition,
     read_all,
     records_in,
+    unreadable_batch,
 )
 from tier2.format.chunk_format import ChunkFlag, parse_header
 from tier2.format.chunk_format import Compression as FileCodec
@@ -688,16 +689,6 @@ async def test_records_that_no_reader_can_read_are_refused() -> None:
         await partition.produce(batch_of(b"one", b"two", compression=compression))
     await partition.produce((-5).to_bytes(8, "big", signed=True) + whole[8:])
     assert partition.high_watermark == 12
-
-
-def unreadable_batch() -> bytes:
-    """Its checksum is right, its only record is not."""
-    batch = bytearray(encode_batch([Record(0, NOW, b"k", b"value")]))
-    batch[-3] = 0x7F
-    batch[BATCH_HEADER_BYTES] = 0x7E
-    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
-    check_batch(batch)
-    return bytes(batch)
 
 
 async def test_a_file_may_be_replaced_by_another_one_of_its_range() -> None:
