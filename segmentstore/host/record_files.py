@@ -39,6 +39,7 @@ from segmentstore.topics.record_files.record_files import (
     UnfitBatchError,
 )
 from segmentstore.topics.record_files.record_files import NewestOffsets as Newest
+from tier2.background_pace import BackgroundPace
 from tier2.byte_cache import ByteCache
 from tier2.format.block import decode_block
 from tier2.format.chunk_format import (
@@ -67,6 +68,10 @@ BATCH_BYTES_MAX: Final = 256 * 1024
 
 COMPACTION_KEYS_MAX: Final = 1_000_000
 """Of one pass: some 130 MB. One pass is under way at a time."""
+
+COMPACTION_SHARE_MIN: Final = 0.05
+COMPACTION_SHARE_MAX: Final = 0.5
+"""Of the time, while one is under way: it takes the interpreter for each key."""
 
 _END_BYTES: Final = 8 * 1024
 """Read first: footer and index of about 140 blocks."""
@@ -129,6 +134,9 @@ class Tier2RecordFiles:
         self._locks = KeyedLocks[tuple[str, int]](waiters_max=WAITERS_MAX, refusal=_too_many)
         self._damages: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._numbers = RecordFileStatistics()
+        self._pace = BackgroundPace(
+            busy_share_min=COMPACTION_SHARE_MIN, busy_share_max=COMPACTION_SHARE_MAX
+        )
 
     def metrics(self) -> Mapping[str, float]:
         """Numbers for `/metrics`."""
@@ -225,7 +233,10 @@ class Tier2RecordFiles:
             def noted(stored: bytes, entry: BlockEntry = entry) -> bool:
                 return newest.note_block(decode_block(entry, stored, source=key), source=key)
 
-            if not await self._checked_block(key, number, entry, noted):
+            with self._pace.working():
+                is_noted = await self._checked_block(key, number, entry, noted)
+                await self._pace.rest()
+            if not is_noted:
                 return False
         return True
 
@@ -259,7 +270,9 @@ class Tier2RecordFiles:
                 )
                 return survivors, last_batch(content, opened.flags, source=key)
 
-            piece, last = await self._checked_block(key, number, entry, filtered)
+            with self._pace.working():
+                piece, last = await self._checked_block(key, number, entry, filtered)
+                await self._pace.rest()
             pieces.append(piece)
         batches = b"".join(pieces) or last
         has_append_time = ChunkFlag.LOG_APPEND_TIME in opened.flags

@@ -275,6 +275,7 @@ class Partition:
         """Of a batch that no file of records can hold: it becomes an object of its own."""
         self._forgetting_until = 0
         """Files of lower numbers are being forgotten."""
+        self._is_compacting = False
         self._doomed: deque[tuple[float, str]] = deque()
         """When to delete which objects, whose files are registered no more."""
         self._kept_keys: set[str] = set()
@@ -353,7 +354,9 @@ class Partition:
 
     def is_idle(self, since: float) -> bool:
         """Whether it was not used since then (loop time), and nothing waits for it."""
-        if self._doomed or (self._on_hot is not None and self.file_due_at is not None):
+        if self._doomed or self._is_compacting:
+            return False
+        if self._on_hot is not None and self.file_due_at is not None:
             return False
         return self._used_at < since and not self._appends and not self._watchers
 
@@ -1085,7 +1088,7 @@ class Partition:
 
         Raises PartitionUnavailableError, UnknownPartitionError.
         """
-        segment = self._require_open()
+        segment = self._require_live()
         if not self._config.deletes:
             return
         offset = await self._read(
@@ -1093,6 +1096,38 @@ class Partition:
         )
         if offset > self._log_start_offset:
             await self.delete_records(offset)
+
+    async def rest_until_ms(self) -> float:
+        """Wall time before which retention and compaction find nothing to do, if neither records nor settings change.
+
+        Behind an expire() that went well. Raises PartitionUnavailableError, UnknownPartitionError.
+        """
+        segment, config = self._require_live(), self._config
+        until = math.inf
+        has_records = self._log_start_offset < self._high_watermark
+        if config.deletes and config.retention_ms >= 0 and has_records:
+            oldest_ms = await self._read(segment, lambda: self._time_of_oldest(segment))
+            until = oldest_ms + config.retention_ms + 1
+        if config.compacts and self._record_files is not None and len(self._files):
+            state = CompactionState.of(segment.info().core_attributes)
+            dirty = await self._read(segment, lambda: self._dirty_bytes(segment, state.end))
+            if 2 * dirty >= self._files.size_bytes:
+                return -math.inf
+            if dirty or state.tombstones_end:
+                until = min(until, state.tombstones_since_ms + config.tombstone_ms)
+        return until
+
+    async def _time_of_oldest(self, segment: Segment) -> int:
+        """The highest time of what retention deletes first: a file, or a batch."""
+        if len(self._files):
+            return (await self._files.get(segment, self._files.first)).highest_ms
+        place = await self._hot_place_of(segment, self._log_start_offset)
+        content = await read_some(
+            segment, place.position, least=BATCH_HEADER_BYTES, most=BATCH_HEADER_BYTES
+        )
+        return header_at(
+            segment, content, 0, position=place.position, end=self._durable_length
+        ).max_timestamp
 
     async def _expired(self, segment: Segment, *, age_is_known: bool) -> int:
         """The offset up to which retention deletes."""
@@ -1347,10 +1382,12 @@ class Partition:
     async def compact(self, *, age_is_known: bool) -> int:
         """One pass of compaction by key over the files, if a pass is due; how many files became smaller.
 
-        It is due when half of the files' bytes were in no pass yet (Kafka's `min.cleanable.dirty.ratio`), or tombstones
-        may go. Raises PartitionUnavailableError, UnknownPartitionError.
+        It is due when half of the files' bytes were in no pass yet (Kafka's `min.cleanable.dirty.ratio`), or some were
+        not for `delete.retention.ms`, or tombstones may go. One call at a time.
+
+        Raises PartitionUnavailableError, UnknownPartitionError.
         """
-        segment, files = self._require_open(), self._record_files
+        segment, files = self._require_live(), self._record_files
         if files is None or not self._config.compacts or not len(self._files):
             return 0
         state = CompactionState.of(segment.info().core_attributes)
@@ -1367,9 +1404,13 @@ class Partition:
             replaced += 1
             return True
 
+        self._is_compacting = True
         try:
-            if not removable and not await self._is_dirty(segment, state.end):
-                return 0
+            if not removable:
+                dirty = await self._dirty_bytes(segment, state.end)
+                waited = age_is_known and state.has_waited(now_ms, self._config.tombstone_ms)
+                if not dirty or (2 * dirty < self._files.size_bytes and not waited):
+                    return 0
             end = await compact_files(
                 segment,
                 files=files,
@@ -1387,16 +1428,19 @@ class Partition:
                     await self._append_alone(segment, after.updates())
         except SegmentStoreError as error:
             raise self._read_failed(segment, error) from error
+        finally:
+            self._is_compacting = False
         return replaced
 
-    async def _is_dirty(self, segment: Segment, compacted_end: int) -> bool:
+    async def _dirty_bytes(self, segment: Segment, compacted_end: int) -> int:
+        """Of the files that no pass has noted."""
         number = await self._files.at_offset(segment, compacted_end)
         dirty = 0
         while number <= self._files.last:
             some = await self._files.some(segment, number, FILES_PER_UPDATE_MAX)
             dirty += sum(file.size for file in some)
             number += len(some)
-        return dirty > 0 and 2 * dirty >= self._files.size_bytes
+        return dirty
 
     async def drop_kept(self, key: str) -> None:
         """No reader can be at the old object any more. Raises PartitionUnavailableError: it is deleted by a sweep."""

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from random import Random
 from uuid import UUID
 
 import pytest
 
 from segmentstore.contracts.errors import ContainerStoppedError, CorruptedDataError
+from segmentstore.contracts.segments import Segment
 from segmentstore.topics.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -286,6 +288,69 @@ async def test_retention_deletes_by_age_only_when_the_clock_is_trusted() -> None
     await topics.expire_all()
     assert (await topics.partition("a", 0)).log_start_offset == 1
     assert (await topics.partition("a", 1)).log_start_offset == 1
+
+
+async def test_a_partition_at_rest_is_opened_when_something_can_be_due_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store(settings=TopicSettings(idle_seconds=-1.0, rest_seconds_max=500.0))
+    topics = await store.start()
+    opened: list[int] = []
+    open_segment = store.segments.open_segment
+
+    def noted(name: str) -> AbstractAsyncContextManager[Segment]:
+        opened.append(int(name[-1]))
+        return open_segment(name)
+
+    monkeypatch.setattr(store.segments, "open_segment", noted)
+    topics.settle_clocks()
+    start = store.clock.now
+    await topics.create("a", 2, {"retention.ms": "100000"})
+    await (await topics.partition("a", 0)).produce(batch_of(b"v", time=start + 50_000))
+
+    async def opened_by_retention() -> list[int]:
+        opened.clear()
+        topics.settle_clocks()
+        await topics.expire_all()
+        await topics._close_idle()
+        assert topics._partitions == {}
+        return opened
+
+    assert await opened_by_retention() == [1], "the other one is open"
+    for passed in (0, 1_000, 150_000):
+        store.clock.now = start + passed
+        assert await opened_by_retention() == []
+    store.clock.now = start + 150_001
+    assert await opened_by_retention() == [0], "the oldest record is due"
+    assert (await topics.partition("a", 0)).log_start_offset == 1
+    await topics._close_idle()
+    assert await opened_by_retention() == []
+    await topics.alter("a", {"retention.ms": "1"})
+    assert await opened_by_retention() == [0, 1], "other settings"
+    store.clock.now += 499_000
+    assert await opened_by_retention() == []
+    store.clock.now += 1_000
+    assert await opened_by_retention() == [0, 1], "another process may have appended"
+    partition = await topics.partition("a", 0)
+    await partition.produce(batch_of(b"v", time=start))
+    assert await opened_by_retention() == []
+    assert (await topics.partition("a", 0)).log_start_offset == 2
+
+
+async def test_retention_is_no_use_of_a_partition() -> None:
+    store = Store()
+    topics = await store.start()
+    await topics.create("a", 1, {"retention.ms": "100000"})
+    partition = await topics.partition("a", 0)
+    await partition.produce(batch_of(b"v"))
+    await asyncio.sleep(0.01)
+    unused_since = asyncio.get_running_loop().time()
+    topics.settle_clocks()
+    await topics.expire_all()
+    await topics.compact_all()
+    assert partition.is_idle(unused_since)
+    await partition.fetch(0, 100)
+    assert not partition.is_idle(unused_since)
 
 
 async def test_a_partition_that_is_not_used_is_closed() -> None:

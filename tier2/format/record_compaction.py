@@ -70,7 +70,7 @@ class NewestOffsets:
         columns, facts = columns_of_block(content, ChunkFlag(0), source=source)
         if self._newest and len(self._newest) + facts.records > self._keys_max:
             return False
-        batches, newest, digest = columns.content, self._newest, self._digest
+        batches, newest, digest = memoryview(columns.content), self._newest, self._digest
         for offset, at, length in zip(
             columns.offsets, columns.key_positions, columns.key_lengths, strict=True
         ):
@@ -110,7 +110,7 @@ def surviving_batches(
     """
     columns, facts = columns_of_block(content, flags, source=source)
     require_agreement(facts, entry, source=source)
-    batches = columns.content
+    batches = memoryview(columns.content)
     survivors: list[int] = []
     rows = zip(
         columns.offsets,

@@ -31,6 +31,7 @@ from crc32c import crc32c
 
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
+    BatchBytes,
     BatchError,
     BatchProblem,
     BatchRecords,
@@ -320,7 +321,7 @@ def columns_of_block(
     return columns, facts
 
 
-def tail_of_row(columns: RecordColumns, row: int) -> BufferView:
+def tail_of_row(columns: RecordColumns, row: int) -> BatchBytes:
     """The bytes of a record from its key's length on, of columns_of_block()."""
     key_length = columns.key_lengths[row]
     start = columns.key_positions[row] - varint_bytes(key_length << 1 if key_length >= 0 else 1)
@@ -468,7 +469,7 @@ class BatchBuilder:
         self._batches = bytearray()
         self._batch: _Batch | None = None
 
-    def add(self, offset: int, timestamp: int, tail: BufferView) -> None:
+    def add(self, offset: int, timestamp: int, tail: BatchBytes) -> None:
         """Into a new batch where the last one is full."""
         batch = self._batch
         if batch is None or not batch.has_room(
@@ -516,7 +517,7 @@ class _Batch:
         whole = varint_bytes(body << 1) + body
         return BATCH_HEADER_BYTES + len(self._records) + whole <= bytes_max
 
-    def add(self, offset: int, timestamp: int, tail: BufferView) -> None:
+    def add(self, offset: int, timestamp: int, tail: BatchBytes) -> None:
         numbers = self._numbers(offset, timestamp)
         append_zigzag(self._records, len(numbers) + len(tail))
         self._records += numbers
