@@ -54,6 +54,9 @@ LAST_FILE: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x06")
 
 TOPIC_PART_CHARACTERS: Final = 190
 
+TOPICS_PREFIX: Final = "topics/"
+"""What the keys of all objects of topics begin with."""
+
 _FILE_KEY: Final = b"topic file "
 _FILE: Final = Struct(">QQQQqqqQ")
 _DIGITS_MIN: Final = 8
@@ -190,7 +193,7 @@ def topic_prefix(topic: str) -> str:
         cut = len(name) - len(topic) + TOPIC_PART_CHARACTERS
         rest = name[cut:]
         name = f"{name[:cut]}=/{_DOT + rest[1:] if rest.startswith('.') else rest}"
-    return f"topics/{name}/"
+    return f"{TOPICS_PREFIX}{name}/"
 
 
 def files_prefix(topic: str, partition: int) -> str:

@@ -14,7 +14,12 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from segmentstore.codec.topic_files import RecordFileName, decode_file, file_key
+from segmentstore.codec.topic_files import (
+    TOPICS_PREFIX,
+    RecordFileName,
+    decode_file,
+    file_key,
+)
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.object_store import ObjectStore
@@ -24,7 +29,6 @@ from segmentstore.topics.topic_records import parse_partition_segment
 from tier2.offline.record_file_proof import damages_of_registered_file
 from tier2.store_reader import ContainerReader
 
-_FILES_PREFIX = "topics/"
 _FINDINGS_MAX = 1_000
 
 
@@ -83,7 +87,7 @@ async def verify_record_files(
 async def _listed(store: ObjectStore) -> dict[str, int]:
     """Keys of objects that are named like files, and their sizes; a listing may be stale."""
     found: dict[str, int] = {}
-    async with aclosing(store.list(_FILES_PREFIX)) as objects:
+    async with aclosing(store.list(TOPICS_PREFIX)) as objects:
         async for info in objects:
             if RecordFileName.parsed(info.key) is not None:
                 found[info.key] = info.size

@@ -49,6 +49,8 @@ class TopicSettings:
     """Pauses behind failures grow up to it."""
     file_sweep_seconds: float = 86_400.0
     """An open partition that makes files looks for dead ones with the first one, and after so long again."""
+    gone_topics_first_seconds: float = 600.0
+    """From the start to the first look for files of topics that are gone; then every `file_sweep_seconds`."""
     files_known_per_partition_max: int = 64
     """Registered files of one partition that are kept in memory; others are found by attributes of its segment."""
     partition_steps_at_once_max: int = 16

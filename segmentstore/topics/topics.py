@@ -19,6 +19,9 @@ Invariants:
 - A change that has begun is not broken off because its caller left.
 - Nothing is deleted by its age while the clocks are not trusted.
 - A topic's files are deleted before its segments, and behind a mark that its name was used (partition.py, NAMES_USED).
+- What is named like a file of a topic that is gone (a put came late, or a backup kept it) is deleted when, behind the
+  listing and behind that mark, the catalogue names no such topic and there is no segment of one. From the mark on no
+  name is given that was listed before, so a deletion that comes late meets none of a topic that is made anew.
 - A partition that is not used is closed after a while, so that its segment may leave memory. Retention and compaction
   use none; of a closed one they remember until when nothing can be due, for `rest_seconds_max` at most: another process
   may have appended.
@@ -63,6 +66,7 @@ from segmentstore.topics.errors import (
 )
 from segmentstore.topics.file_writer import FileStatistics, FileWriter
 from segmentstore.topics.partition import NAMES_USED, Partition
+from segmentstore.topics.record_files.dead_files import files_of_unknown_topics
 from segmentstore.topics.record_files.record_files import RecordFiles
 from segmentstore.topics.record_files.registered_files import FILES_PER_UPDATE_MAX, RegisteredFiles
 from segmentstore.topics.settings import TopicSettings
@@ -75,6 +79,7 @@ from segmentstore.topics.topic_records import (
     decode_topic,
     encode_topic,
     partition_segment_name,
+    partition_segments_prefix,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -168,6 +173,8 @@ class Topics:
             group.create_task(self._compact(), name="compaction of topics")
             if self._file_writer is not None:
                 group.create_task(self._file_writer.run(), name="files of topics")
+            if self._record_files is not None:
+                group.create_task(self._sweep(), name="files of topics that are gone")
 
     async def _look_after(self) -> None:
         loop = asyncio.get_running_loop()
@@ -194,6 +201,17 @@ class Topics:
         while True:
             await asyncio.sleep(self._settings.compaction_interval_seconds)
             await self.compact_all()
+
+    async def _sweep(self) -> None:
+        settings = self._settings
+        pause = min(settings.gone_topics_first_seconds, settings.file_sweep_seconds)
+        while True:
+            await asyncio.sleep(pause)
+            pause = settings.file_sweep_seconds
+            try:
+                await self.sweep_gone_topics()
+            except TopicError as error:
+                _LOG.info("%s", error)
 
     async def close(self) -> None:
         """Changes that have begun are done to their end; then every partition is closed."""
@@ -469,6 +487,40 @@ class Topics:
             raise TopicsUnavailableError(
                 f"files of a deleted topic are not deleted yet name={topic.name!r}: {error}"
             ) from error
+
+    async def sweep_gone_topics(self) -> int:
+        """Deletes files of topics that are gone; how many there were. Raises TopicsUnavailableError."""
+        files, deleted = self._record_files, 0
+        if files is None:
+            return 0
+        try:
+            unknown = files_of_unknown_topics(files, lambda name: name in self._topics)
+            async with aclosing(unknown) as found:
+                async for name, keys in found:
+                    async with self._locks.held(name):
+                        deleted += await self._delete_if_gone(name, keys, files)
+        except SegmentStoreError as error:
+            raise TopicsUnavailableError(
+                f"files of topics that are gone are not deleted yet: {error}"
+            ) from error
+        if deleted and self._file_writer is not None:
+            self._file_writer.statistics.dead_files += deleted
+        return deleted
+
+    async def _delete_if_gone(self, name: str, keys: Sequence[str], files: RecordFiles) -> int:
+        with suppress(ObjectExistsError):
+            await files.put(topic_prefix(name) + NAMES_USED, b"")
+        await self._load()
+        # Of a catalogue that lost its end with Tier 1 partitions may have outlived the record.
+        prefix = partition_segments_prefix(name)
+        if name in self._topics or await self._segments.list_segments(prefix, limit=1):
+            return 0
+        deleted = 0
+        for key in keys:
+            if not await files.delete(key):
+                break  # a backup is kept
+            deleted += 1
+        return deleted
 
     async def _has_files(self, topic: _Topic, index: int) -> bool:
         with suppress(SegmentNotFoundError):
