@@ -16,6 +16,10 @@ from segmentstore.cli.output import (
     write_bytes,
 )
 from segmentstore.contracts.storage import SegmentRecord
+from segmentstore.recovery.record_files_verification import (
+    RecordFilesReport,
+    verify_record_files,
+)
 from segmentstore.recovery.tier2_access import (
     NoSegmentsError,
     open_tier2,
@@ -64,18 +68,21 @@ def verify(place: str, deep: bool, quiet: bool, output: str) -> int:
 
     So are the roots that backups keep, which may need objects that the newest ones no longer name.
 
-    With --deep every chunk is read too, and every record of the volumes below, if there are any. Volumes that hold no
-    segments (those of `segmentstore s3`) are verified by themselves. Nothing is repaired:
-    that is for the store itself, which may still have the bytes (see the settings of its scrubber). But volumes that no
-    service has open are opened as it would open them: after a kill their index is brought up to date, or made anew
+    So are the files of topics' records: each that is registered is there, they follow one another without a gap, and
+    the batches follow them. Objects that look like such files and that nothing refers to are counted, and no damage.
+
+    With --deep every chunk and every such file is read too, and every record of the volumes below, if there are any.
+    Volumes that hold no segments (those of `segmentstore s3`) are verified by themselves. Nothing is repaired: that is
+    for the store itself, which may still have the bytes (see the settings of its scrubber). But volumes that no service
+    has open are opened as it would open them: after a kill their index is brought up to date, or made anew
     if it is damaged, and a torn write that was never answered is cut off. Orphans (objects
     that no manifest names, left by a crash) are shown and are no damage: the owner sweeps them.
     """
     foreign: NoSegmentsError | None = None
     try:
-        rows, damages = asyncio.run(_verify(place, deep=deep, quiet=quiet))
+        rows, damages, files = asyncio.run(_verify(place, deep=deep, quiet=quiet))
     except NoSegmentsError as error:
-        rows, damages, foreign = [], [], error
+        rows, damages, files, foreign = [], [], None, error
     volumes = asyncio.run(verify_volumes(place, deep=deep))
     if foreign is not None and volumes is None:
         raise foreign
@@ -84,6 +91,13 @@ def verify(place: str, deep: bool, quiet: bool, output: str) -> int:
         click.echo(
             f"volumes: {volumes.volumes} with {volumes.bytes_of_volumes} bytes, {volumes.objects} objects,"
             f" {len(volumes.problems)} problems",
+            err=True,
+        )
+    if files is not None and (files.files or files.unregistered_count or files.damage_count):
+        damages += files.damages
+        click.echo(
+            f"files of records: {files.files} with {files.byte_count} bytes, {files.damage_count} problems,"
+            f" {files.unregistered_count} objects that nothing refers to",
             err=True,
         )
     print_rows(rows, output)
@@ -126,7 +140,9 @@ async def _write_segment(place: str, name: str, offset: int | None, length: int 
     flush_bytes()
 
 
-async def _verify(place: str, *, deep: bool, quiet: bool) -> tuple[list[Row], list[str]]:
+async def _verify(
+    place: str, *, deep: bool, quiet: bool
+) -> tuple[list[Row], list[str], RecordFilesReport]:
     rows: list[Row] = []
     damages: list[str] = []
     async with open_tier2(place, go_on=True) as opened:
@@ -148,4 +164,6 @@ async def _verify(place: str, *, deep: bool, quiet: bool) -> tuple[list[Row], li
                     "damages": report.damage_count,
                 }
             )
-    return rows, damages
+        with bar("files of records") as progress:
+            files = await verify_record_files(opened, deep=deep, progress=progress)
+    return rows, damages, files

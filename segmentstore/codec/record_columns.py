@@ -9,6 +9,7 @@ Every column is a memoryview of signed 64-bit numbers in the machine's order, wh
 is compressed, and so without a copy; else the same with the decompressed records of those batches behind it.
 
 The loops over records are native where that was built (`native/record_columns.c`); their twins here do the same.
+`require_readable()` asks whether there would be rows, and makes none.
 
 Invariants: a row is told only of a batch whose checksum matches and whose records all make sense; every place lies in
 `content`. What decode_batches() reads and what these columns say are one.
@@ -28,6 +29,7 @@ from segmentstore.codec.record_batch import (
     Compression,
     batch_records,
     batch_size,
+    decode_batch,
     decompress,
     parse_header,
     record_end,
@@ -126,6 +128,16 @@ def columns_of_batches(
         walk.batches(view)
         next_offset = max(offset, walk.next_offset(view))
     return walk.columns(), next_offset
+
+
+def require_readable(batch: BatchBytes) -> None:
+    """Raises BatchError if the records of a batch are not what its header says, as far as that is cheap to find out.
+
+    The checksum was proved before. It is cheap for a batch that is not compressed where the native loop was built:
+    nothing is said of any other.
+    """
+    if _READABLE is not None and not _READABLE(batch):
+        decode_batch(batch)  # says why, or reads what the loop leaves to it
 
 
 class _Walk:
@@ -315,4 +327,10 @@ def native_loops() -> ColumnLoops | None:
     return ColumnLoops(module.batches_to_columns, module.records_to_columns)
 
 
+def _native_readable() -> Callable[[BatchBytes], bool] | None:
+    module = native_module("segmentstore.codec.native.record_columns")
+    return None if module is None else module.is_readable
+
+
 FASTEST_LOOPS: Final = native_loops() or PYTHON_LOOPS
+_READABLE: Final = _native_readable()

@@ -5,6 +5,7 @@ files those are is told by attributes of the partition's segment, whose bytes ar
 
 | attribute | value |
 |---|---|
+| LOG_START | the lowest offset that may be read; absent: 0. It may lie inside of a file |
 | COLD_END | records below this offset are in files only; absent: there are none |
 | FIRST_FILE, LAST_FILE | numbers of the first and the last registered file; absent or 0: there never was one |
 | b"topic file ", u64 number | one file, RegisteredFile |
@@ -18,6 +19,8 @@ LAST_FILE + 1.
 
     object            topics/<topic>/partitions/<number>/segments/<first>-<last>.seg
                       topics/<topic>/partitions/<number>/segments/<first>-<last>.<name number>.seg
+                      the same with .batch for .seg: one batch as the segment had it, whose records no reader can read;
+                      its count of records is 0, and both of its times are the highest that its header names
 
 `first` and `last` (inclusive) are the offsets that the file answers for, with zeros in front up to eight digits. A name
 number that is not 0 stands there in 16 hex digits; it is drawn at random, for a range whose plain name is taken.
@@ -44,18 +47,22 @@ from segmentstore.contracts.identifiers import (
     AttributeValue,
 )
 
+LOG_START: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x01")
 COLD_END: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x04")
 FIRST_FILE: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x05")
 LAST_FILE: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x06")
 
 TOPIC_PART_CHARACTERS: Final = 190
 
+TOPICS_PREFIX: Final = "topics/"
+"""What the keys of all objects of topics begin with."""
+
 _FILE_KEY: Final = b"topic file "
 _FILE: Final = Struct(">QQQQqqqQ")
 _DIGITS_MIN: Final = 8
 _NAME: Final = re.compile(
     r"topics/(?P<topic>[^/]+(?:=/[^/]+)?)/partitions/(?P<partition>\d+)/segments/"
-    r"(?P<first>\d{8,})-(?P<last>\d{8,})(?:\.(?P<number>[0-9a-f]{16}))?\.seg",
+    r"(?P<first>\d{8,})-(?P<last>\d{8,})(?:\.(?P<number>[0-9a-f]{16}))?\.(?P<kind>seg|batch)",
     re.ASCII,
 )
 _DOT: Final = "=2E"
@@ -77,10 +84,20 @@ class RegisteredFile:
     """Of all records of the partition up to the end, deleted ones as well: it never falls from file to file."""
     name_number: int = 0
 
+    @property
+    def is_batch(self) -> bool:
+        """Whether it is no file of records but one batch, kept as it came because its records cannot be read."""
+        return not self.record_count
+
     def name(self, topic: str, partition: int) -> "RecordFileName":
         """Of its object."""
         return RecordFileName(
-            topic, partition, self.first_offset, self.end_offset - 1, self.name_number
+            topic,
+            partition,
+            self.first_offset,
+            self.end_offset - 1,
+            self.name_number,
+            self.is_batch,
         )
 
 
@@ -141,13 +158,16 @@ class RecordFileName:
     """Inclusive."""
     name_number: int = 0
     """0: the plain name."""
+    is_batch: bool = False
+    """One batch as it came, and no file of records."""
 
     @property
     def key(self) -> str:
         """Of the object, below the place of Tier 2."""
         first, last = (f"{each:0{_DIGITS_MIN}}" for each in (self.first_offset, self.last_offset))
         number = f".{self.name_number:016x}" if self.name_number else ""
-        return f"{files_prefix(self.topic, self.partition)}{first}-{last}{number}.seg"
+        kind = "batch" if self.is_batch else "seg"
+        return f"{files_prefix(self.topic, self.partition)}{first}-{last}{number}.{kind}"
 
     @classmethod
     def parsed(cls, key: str) -> "RecordFileName | None":
@@ -161,6 +181,7 @@ class RecordFileName:
             int(found["first"]),
             int(found["last"]),
             int(found["number"] or "0", 16),
+            found["kind"] == "batch",
         )
         return name if name.key == key and name.first_offset <= name.last_offset else None
 
@@ -172,7 +193,7 @@ def topic_prefix(topic: str) -> str:
         cut = len(name) - len(topic) + TOPIC_PART_CHARACTERS
         rest = name[cut:]
         name = f"{name[:cut]}=/{_DOT + rest[1:] if rest.startswith('.') else rest}"
-    return f"topics/{name}/"
+    return f"{TOPICS_PREFIX}{name}/"
 
 
 def files_prefix(topic: str, partition: int) -> str:

@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from segmentstore.codec.record_batch import BatchError, decode_batches
+from segmentstore.codec.record_batch import BatchError, decode_batches, proved_header
 from segmentstore.codec.topic_files import RegisteredFile
 from segmentstore.contracts.errors import (
     CorruptedDataError,
@@ -39,6 +39,7 @@ from segmentstore.topics.record_files.record_files import (
     UnfitBatchError,
 )
 from segmentstore.topics.record_files.record_files import NewestOffsets as Newest
+from tier2.background_pace import BackgroundPace
 from tier2.byte_cache import ByteCache
 from tier2.format.block import decode_block
 from tier2.format.chunk_format import (
@@ -67,6 +68,10 @@ BATCH_BYTES_MAX: Final = 256 * 1024
 
 COMPACTION_KEYS_MAX: Final = 1_000_000
 """Of one pass: some 130 MB. One pass is under way at a time."""
+
+COMPACTION_SHARE_MIN: Final = 0.05
+COMPACTION_SHARE_MAX: Final = 0.5
+"""Of the time, while one is under way: it takes the interpreter for each key."""
 
 _END_BYTES: Final = 8 * 1024
 """Read first: footer and index of about 140 blocks."""
@@ -129,6 +134,9 @@ class Tier2RecordFiles:
         self._locks = KeyedLocks[tuple[str, int]](waiters_max=WAITERS_MAX, refusal=_too_many)
         self._damages: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._numbers = RecordFileStatistics()
+        self._pace = BackgroundPace(
+            busy_share_min=COMPACTION_SHARE_MIN, busy_share_max=COMPACTION_SHARE_MAX
+        )
 
     def metrics(self) -> Mapping[str, float]:
         """Numbers for `/metrics`."""
@@ -175,11 +183,18 @@ class Tier2RecordFiles:
     # --- reading -----------------------------------------------------------------------------
 
     async def blocks(self, key: str, file: RegisteredFile) -> Sequence[FileBlock]:
+        if file.is_batch:
+            return [FileBlock(file.first_offset, file.end_offset, file.highest_ms)]
         return (await self._open(key, file)).blocks
 
     async def batches(self, key: str, file: RegisteredFile, number: int) -> bytes:
-        opened = await self._open(key, file)
         place = (key, number)
+        if file.is_batch:
+            async with self._locks.held(place):
+                return await self._checked(
+                    place, 0, file.size, lambda stored: _kept_batch(stored, file, key)
+                )
+        opened = await self._open(key, file)
         async with self._locks.held(place):
             known = self._blocks.get(place)
             if known is not None:
@@ -206,6 +221,9 @@ class Tier2RecordFiles:
 
     async def note_keys(self, key: str, file: RegisteredFile, newest: Newest) -> bool:
         assert isinstance(newest, NewestOffsets), f"not made here {newest!r}"
+        if file.is_batch:
+            newest.end_offset = max(newest.end_offset, file.end_offset)
+            return True
         opened = await self._open(key, file)
         for number, entry in enumerate(opened.entries):
             assert entry.events is not None, "a block of records without times"
@@ -215,7 +233,10 @@ class Tier2RecordFiles:
             def noted(stored: bytes, entry: BlockEntry = entry) -> bool:
                 return newest.note_block(decode_block(entry, stored, source=key), source=key)
 
-            if not await self._checked_block(key, number, entry, noted):
+            with self._pace.working():
+                is_noted = await self._checked_block(key, number, entry, noted)
+                await self._pace.rest()
+            if not is_noted:
                 return False
         return True
 
@@ -229,6 +250,8 @@ class Tier2RecordFiles:
         form: FileForm,
     ) -> MadeFile | None:
         assert isinstance(newest, NewestOffsets), f"not made here {newest!r}"
+        if file.is_batch:
+            return None
         opened = await self._open(key, file)
         pieces: list[bytes] = []
         last = b""
@@ -247,7 +270,9 @@ class Tier2RecordFiles:
                 )
                 return survivors, last_batch(content, opened.flags, source=key)
 
-            piece, last = await self._checked_block(key, number, entry, filtered)
+            with self._pace.working():
+                piece, last = await self._checked_block(key, number, entry, filtered)
+                await self._pace.rest()
             pieces.append(piece)
         batches = b"".join(pieces) or last
         has_append_time = ChunkFlag.LOG_APPEND_TIME in opened.flags
@@ -380,6 +405,16 @@ def _made(batches: BufferView, form: FileForm, range_of: RegisteredFile | None =
         made.lowest_time_ms,
         made.highest_time_ms,
     )
+
+
+def _kept_batch(stored: bytes, file: RegisteredFile, key: str) -> bytes:
+    try:
+        header = proved_header(stored)
+    except BatchError as error:
+        raise CorruptedDataError(f"a batch is damaged key={key}: {error}") from error
+    if (header.base_offset, header.next_offset) != (file.first_offset, file.end_offset):
+        raise CorruptedDataError(f"a batch has other offsets key={key} file={file}")
+    return stored
 
 
 def _batches_of_block(

@@ -170,6 +170,7 @@ class Servers:
                 TopicSettings(),
                 file_seconds=self._settings.kafka.file_seconds,
                 file_bytes=self._settings.kafka.file_bytes,
+                compaction_interval_seconds=self._settings.kafka.compaction_seconds,
             ),
             record_files=self._record_files,
         )

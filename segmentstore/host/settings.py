@@ -196,6 +196,12 @@ class KafkaSettings:
         minimum=64 * 1024,
         maximum=256 * MIB,
     )
+    compaction_seconds: float = number(
+        15.0,
+        "Between two looks for partitions that are to be compacted by key.",
+        minimum=0.1,
+        maximum=86_400,
+    )
     file_cache_bytes: int = count(
         32 * MIB,
         "Memory for blocks of such files that were read, and as much again for their indexes.",

@@ -11,12 +11,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 
-from segmentstore.codec.topic_files import FIRST_FILE, LAST_FILE, count_of
+from segmentstore.codec.topic_files import FIRST_FILE, LAST_FILE, RegisteredFile, count_of
 from segmentstore.contracts.errors import ObjectNotFoundError
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.topics.record_files.published_files import published_files
 from segmentstore.topics.topic_records import parse_partition_segment
-from tier2.format.record_file import damages_of_record_file
+from tier2.offline.record_file_proof import damages_of_registered_file
 from tier2.store_reader import ContainerReader
 
 
@@ -33,21 +33,21 @@ async def copy_record_files(
     """
     damage: list[str] = []
     async with aclosing(_keys(reader)) as keys:
-        async for key in keys:
+        async for key, file in keys:
             try:
                 content = (await source.get(key)).content
             except ObjectNotFoundError:
                 damage.append(f"records are lost: their file is not there key={key}")
                 continue
             damage += await reader.components.offload(
-                partial(damages_of_record_file, source=key), content
+                partial(damages_of_registered_file, file=file, key=key), content
             )
             await target.put(key, [content])
             progress(len(content))
     return damage
 
 
-async def _keys(reader: ContainerReader) -> AsyncGenerator[str, None]:
+async def _keys(reader: ContainerReader) -> AsyncGenerator[tuple[str, RegisteredFile], None]:
     """Of the files of all partitions in the container."""
     async with aclosing(reader.scan_layouts()) as layouts:
         async for layout in layouts:
@@ -62,4 +62,4 @@ async def _keys(reader: ContainerReader) -> AsyncGenerator[str, None]:
             files = published_files(reader, record.segment_id, first=first, last=last)
             async with aclosing(files) as found:
                 async for _, file in found:
-                    yield file.name(*place).key
+                    yield file.name(*place).key, file

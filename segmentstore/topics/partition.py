@@ -31,7 +31,8 @@ Invariants:
   that was opened before it would have length and number right, and register files on top of what it does not know.
 - An object is put, then registered, then the bytes of its batches are dropped: each step when the one before is
   durable. It is registered only by the opening that put it.
-- Records from the log start to the cold end are in registered files, those from the cold end on in the segment.
+- Records from the log start to the cold end are in registered files, those from the cold end on in the segment. A batch
+  whose records no reader can read, of a producer that wrote it so, is registered like a file, as the bytes that came.
 - Nothing is told of an append before it is durable: neither its offset, nor that another batch is its duplicate, nor
   that another is out of order behind it.
 - A batch is never cut, neither by a fetch nor by a trim; bytes of a batch go when all of its records are below the log
@@ -59,11 +60,17 @@ from segmentstore.codec.record_batch import (
     TimestampType,
     check_batch,
     decode_batch,
+    parse_header,
     place_batch,
     stamp_append_time,
 )
-from segmentstore.codec.record_columns import columns_of_batches
-from segmentstore.codec.topic_files import RegisteredFile, count_of, topic_prefix
+from segmentstore.codec.record_columns import columns_of_batches, require_readable
+from segmentstore.codec.topic_files import (
+    LOG_START,
+    RegisteredFile,
+    count_of,
+    topic_prefix,
+)
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -144,7 +151,6 @@ _Result = TypeVar("_Result")
 
 _LOG = logging.getLogger(__name__)
 
-LOG_START: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x01")
 LAST_MARK: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x02")
 OWNER: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x03")
 END_MARK: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x07")
@@ -266,11 +272,10 @@ class Partition:
         self._is_file_full = False
         """Whether they are as many as one file is to have, and it was told."""
         self._unfit_offset: int | None = None
-        """Of a batch that no file can hold: it and those behind it stay as they are until it is deleted."""
-        self._is_blocked = False
-        """Whether it is the first one that no file has."""
+        """Of a batch that no file of records can hold: it becomes an object of its own."""
         self._forgetting_until = 0
         """Files of lower numbers are being forgotten."""
+        self._is_compacting = False
         self._doomed: deque[tuple[float, str]] = deque()
         """When to delete which objects, whose files are registered no more."""
         self._kept_keys: set[str] = set()
@@ -340,10 +345,8 @@ class Partition:
 
     @property
     def file_due_at(self) -> float | None:
-        """Loop time at which these batches are to become a file; None if there are none, or no file can hold them."""
+        """Loop time at which these batches are to become a file; None if there are none."""
         if self._hot_since is None or self._record_files is None or self._segment is None:
-            return None
-        if self._is_blocked:
             return None
         if self.hot_bytes >= self._settings.file_bytes:
             return -math.inf
@@ -351,7 +354,9 @@ class Partition:
 
     def is_idle(self, since: float) -> bool:
         """Whether it was not used since then (loop time), and nothing waits for it."""
-        if self._doomed or (self._on_hot is not None and self.file_due_at is not None):
+        if self._doomed or self._is_compacting:
+            return False
+        if self._on_hot is not None and self.file_due_at is not None:
             return False
         return self._used_at < since and not self._appends and not self._watchers
 
@@ -486,7 +491,7 @@ class Partition:
             )
         self._filed_position = self._dropping_position = info.start_offset
         self._plain_names = self._swept_at = self._hot_since = self._unfit_offset = None
-        self._is_file_full = self._is_blocked = False
+        self._is_file_full = False
 
     async def _newest_mark(self, segment: Segment, info: SegmentProperties) -> Mark | None:
         """Also brings back what was known of producers there."""
@@ -616,6 +621,11 @@ class Partition:
             )
         if self._config.compacts:
             self._require_keys(batch)
+            return header
+        try:
+            require_readable(batch)
+        except BatchError as error:
+            raise InvalidRecordError(error.problem, str(error)) from error
         return header
 
     @staticmethod
@@ -1014,7 +1024,6 @@ class Partition:
         await self._segments.truncate(self._segment_name, position)
         self._positions.drop_before(position)
         self._start_position = max(self._start_position, position)
-        self._is_blocked = False
 
     async def _forget_files(self, segment: Segment) -> list[str]:
         """Those whose records are all below the log start; the keys of their objects, which are to be deleted."""
@@ -1079,7 +1088,7 @@ class Partition:
 
         Raises PartitionUnavailableError, UnknownPartitionError.
         """
-        segment = self._require_open()
+        segment = self._require_live()
         if not self._config.deletes:
             return
         offset = await self._read(
@@ -1087,6 +1096,38 @@ class Partition:
         )
         if offset > self._log_start_offset:
             await self.delete_records(offset)
+
+    async def rest_until_ms(self) -> float:
+        """Wall time before which retention and compaction find nothing to do, if neither records nor settings change.
+
+        Behind an expire() that went well. Raises PartitionUnavailableError, UnknownPartitionError.
+        """
+        segment, config = self._require_live(), self._config
+        until = math.inf
+        has_records = self._log_start_offset < self._high_watermark
+        if config.deletes and config.retention_ms >= 0 and has_records:
+            oldest_ms = await self._read(segment, lambda: self._time_of_oldest(segment))
+            until = oldest_ms + config.retention_ms + 1
+        if config.compacts and self._record_files is not None and len(self._files):
+            state = CompactionState.of(segment.info().core_attributes)
+            dirty = await self._read(segment, lambda: self._dirty_bytes(segment, state.end))
+            if 2 * dirty >= self._files.size_bytes:
+                return -math.inf
+            if dirty or state.tombstones_end:
+                until = min(until, state.tombstones_since_ms + config.tombstone_ms)
+        return until
+
+    async def _time_of_oldest(self, segment: Segment) -> int:
+        """The highest time of what retention deletes first: a file, or a batch."""
+        if len(self._files):
+            return (await self._files.get(segment, self._files.first)).highest_ms
+        place = await self._hot_place_of(segment, self._log_start_offset)
+        content = await read_some(
+            segment, place.position, least=BATCH_HEADER_BYTES, most=BATCH_HEADER_BYTES
+        )
+        return header_at(
+            segment, content, 0, position=place.position, end=self._durable_length
+        ).max_timestamp
 
     async def _expired(self, segment: Segment, *, age_is_known: bool) -> int:
         """The offset up to which retention deletes."""
@@ -1216,13 +1257,16 @@ class Partition:
             gathered = await self._gathered(segment, bytes_max)
             if gathered is None:
                 return None
+            if gathered.begin.offset == self._unfit_offset:
+                await self._keep(segment, gathered, _kept_as_it_came(gathered))
+                return gathered
             form = self._config.file_form(
                 log_append_time=gathered.log_append_time, created_ms=self._wall_clock.now_ms()
             )
             try:
                 made = await files.make(gathered.content, form)
             except UnfitBatchError as error:
-                # Again, up to that batch: each time it lies further in front.
+                # Again, up to that batch, and that one alone: each time it lies further in front.
                 self._note_unfit(error, gathered)
                 continue
             await self._keep(segment, gathered, made)
@@ -1240,26 +1284,23 @@ class Partition:
                 f"a batch is in a file and behind it name={segment.name!r} offset={begin.offset}"
             )
         if self._unfit_offset is not None and self._unfit_offset < begin.offset:
-            self._unfit_offset = None  # it was deleted
-        gathered = await gather_batches(
+            self._unfit_offset = None  # it was kept, or deleted
+        is_alone = begin.offset == self._unfit_offset
+        return await gather_batches(
             segment,
             begin,
             self._durable_length,
-            bytes_max=bytes_max,
-            before_offset=self._unfit_offset,
+            bytes_max=0 if is_alone else bytes_max,
+            before_offset=None if is_alone else self._unfit_offset,
         )
-        self._is_blocked = gathered is None
-        return gathered
 
     def _note_unfit(self, error: UnfitBatchError, gathered: GatheredBatches) -> None:
         assert gathered.begin.offset <= error.base_offset < gathered.end.offset, f"{error}"
+        if self._unfit_offset != error.base_offset:
+            _LOG.error(
+                "%s keeps a batch as it came, in an object of its own: %s", self.label, error
+            )
         self._unfit_offset = error.base_offset
-        _LOG.error(
-            "partition=%s/%s batches stay in the segment from one on that fits no file: %s",
-            self._topic,
-            self._index,
-            error,
-        )
 
     async def _keep(self, segment: Segment, gathered: GatheredBatches, made: MadeFile) -> None:
         """Put and registered. Raises SegmentStoreError."""
@@ -1341,10 +1382,12 @@ class Partition:
     async def compact(self, *, age_is_known: bool) -> int:
         """One pass of compaction by key over the files, if a pass is due; how many files became smaller.
 
-        It is due when half of the files' bytes were in no pass yet (Kafka's `min.cleanable.dirty.ratio`), or tombstones
-        may go. Raises PartitionUnavailableError, UnknownPartitionError.
+        It is due when half of the files' bytes were in no pass yet (Kafka's `min.cleanable.dirty.ratio`), or some were
+        not for `delete.retention.ms`, or tombstones may go. One call at a time.
+
+        Raises PartitionUnavailableError, UnknownPartitionError.
         """
-        segment, files = self._require_open(), self._record_files
+        segment, files = self._require_live(), self._record_files
         if files is None or not self._config.compacts or not len(self._files):
             return 0
         state = CompactionState.of(segment.info().core_attributes)
@@ -1361,9 +1404,13 @@ class Partition:
             replaced += 1
             return True
 
+        self._is_compacting = True
         try:
-            if not removable and not await self._is_dirty(segment, state.end):
-                return 0
+            if not removable:
+                dirty = await self._dirty_bytes(segment, state.end)
+                waited = age_is_known and state.has_waited(now_ms, self._config.tombstone_ms)
+                if not dirty or (2 * dirty < self._files.size_bytes and not waited):
+                    return 0
             end = await compact_files(
                 segment,
                 files=files,
@@ -1381,16 +1428,19 @@ class Partition:
                     await self._append_alone(segment, after.updates())
         except SegmentStoreError as error:
             raise self._read_failed(segment, error) from error
+        finally:
+            self._is_compacting = False
         return replaced
 
-    async def _is_dirty(self, segment: Segment, compacted_end: int) -> bool:
+    async def _dirty_bytes(self, segment: Segment, compacted_end: int) -> int:
+        """Of the files that no pass has noted."""
         number = await self._files.at_offset(segment, compacted_end)
         dirty = 0
         while number <= self._files.last:
             some = await self._files.some(segment, number, FILES_PER_UPDATE_MAX)
             dirty += sum(file.size for file in some)
             number += len(some)
-        return dirty > 0 and 2 * dirty >= self._files.size_bytes
+        return dirty
 
     async def drop_kept(self, key: str) -> None:
         """No reader can be at the old object any more. Raises PartitionUnavailableError: it is deleted by a sweep."""
@@ -1520,6 +1570,14 @@ def _now() -> float:
 
 def _number_of(info: SegmentProperties, key: AttributeKey) -> int:
     return count_of(info.core_attributes, key, name=info.name)
+
+
+def _kept_as_it_came(gathered: GatheredBatches) -> MadeFile:
+    """The one batch, whose records no reader can read, as the object that stands for a file."""
+    highest_ms = parse_header(gathered.content).max_timestamp
+    return MadeFile(
+        gathered.content, gathered.begin.offset, gathered.end.offset, 0, highest_ms, highest_ms
+    )
 
 
 def _append_time_of(header: BatchHeader) -> int:

@@ -23,6 +23,10 @@ class TopicSettings:
     waiting_appends_max: int = 10_000
     """Batches of one partition that are on their way to the log. Above it, further ones are refused."""
     retention_interval_seconds: float = 60.0
+    compaction_interval_seconds: float = 15.0
+    """Between two passes over the partitions that are compacted by key."""
+    rest_seconds_max: float = 3_600.0
+    """A partition that is closed is opened by retention after so long, also where nothing can be due."""
     clock_look_seconds: float = 1.0
     """How often a jump of the wall clock is looked for."""
     clock_difference_seconds_max: float = 5.0
@@ -45,6 +49,8 @@ class TopicSettings:
     """Pauses behind failures grow up to it."""
     file_sweep_seconds: float = 86_400.0
     """An open partition that makes files looks for dead ones with the first one, and after so long again."""
+    gone_topics_first_seconds: float = 600.0
+    """From the start to the first look for files of topics that are gone; then every `file_sweep_seconds`."""
     files_known_per_partition_max: int = 64
     """Registered files of one partition that are kept in memory; others are found by attributes of its segment."""
     partition_steps_at_once_max: int = 16

@@ -76,6 +76,11 @@ def partition_segment_name(name: str, topic_id: UUID, index: int) -> str:
     return f"{PARTITION_PREFIX}{name}~{topic_id.hex}/{index}"
 
 
+def partition_segments_prefix(name: str) -> str:
+    """What the names of all segments of topics of that name begin with, whatever their ids."""
+    return f"{PARTITION_PREFIX}{name}~"
+
+
 def parse_partition_segment(name: str) -> tuple[str, int] | None:
     """Topic and index of the partition whose segment has that name; None if none has."""
     topic, tilde, rest = name.removeprefix(PARTITION_PREFIX).partition("~")

@@ -19,7 +19,13 @@ Invariants:
 - A change that has begun is not broken off because its caller left.
 - Nothing is deleted by its age while the clocks are not trusted.
 - A topic's files are deleted before its segments, and behind a mark that its name was used (partition.py, NAMES_USED).
-- A partition that is not used is closed after a while, so that its segment may leave memory.
+- What is named like a file of a topic that is gone (a put came late, or a backup kept it) is deleted when, behind the
+  listing and behind that mark, the catalogue names no such topic and there is no segment of one. From the mark on no
+  name is given that was listed before, so a deletion that comes late meets none of a topic that is made anew.
+- A partition that is not used is closed after a while, so that its segment may leave memory. Retention and compaction
+  use none; of a closed one they remember until when nothing can be due, for `rest_seconds_max` at most: another process
+  may have appended.
+- One partition is compacted at a time.
 """
 
 import asyncio
@@ -60,6 +66,7 @@ from segmentstore.topics.errors import (
 )
 from segmentstore.topics.file_writer import FileStatistics, FileWriter
 from segmentstore.topics.partition import NAMES_USED, Partition
+from segmentstore.topics.record_files.dead_files import files_of_unknown_topics
 from segmentstore.topics.record_files.record_files import RecordFiles
 from segmentstore.topics.record_files.registered_files import FILES_PER_UPDATE_MAX, RegisteredFiles
 from segmentstore.topics.settings import TopicSettings
@@ -72,6 +79,7 @@ from segmentstore.topics.topic_records import (
     decode_topic,
     encode_topic,
     partition_segment_name,
+    partition_segments_prefix,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -138,6 +146,10 @@ class Topics:
         self._change_count = 0
         self._loading = asyncio.Lock()
         self._partitions: dict[tuple[UUID, int], Partition] = {}
+        self._resting: dict[tuple[UUID, int], float] = {}
+        """Wall time in Unix milliseconds until which nothing is due of a partition that was closed."""
+        self._not_compacted: set[tuple[UUID, int]] = set()
+        """Those of which the log said so."""
         self._changes = ChangeTasks()
         self._locks = KeyedLocks[str](waiters_max=_CHANGES_WAITING_MAX, refusal=_too_many)
 
@@ -158,8 +170,11 @@ class Topics:
         """Retention, what was broken off, and files of records, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_after(), name="retention of topics")
+            group.create_task(self._compact(), name="compaction of topics")
             if self._file_writer is not None:
                 group.create_task(self._file_writer.run(), name="files of topics")
+            if self._record_files is not None:
+                group.create_task(self._sweep(), name="files of topics that are gone")
 
     async def _look_after(self) -> None:
         loop = asyncio.get_running_loop()
@@ -181,6 +196,22 @@ class Topics:
                     await partition.delete_doomed()
                 await self._close_idle()
                 next_pass = loop.time() + settings.retention_interval_seconds
+
+    async def _compact(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.compaction_interval_seconds)
+            await self.compact_all()
+
+    async def _sweep(self) -> None:
+        settings = self._settings
+        pause = min(settings.gone_topics_first_seconds, settings.file_sweep_seconds)
+        while True:
+            await asyncio.sleep(pause)
+            pause = settings.file_sweep_seconds
+            try:
+                await self.sweep_gone_topics()
+            except TopicError as error:
+                _LOG.info("%s", error)
 
     async def close(self) -> None:
         """Changes that have begun are done to their end; then every partition is closed."""
@@ -246,6 +277,7 @@ class Topics:
                 on_hot=None if self._file_writer is None else self._file_writer.note,
             )
             self._partitions[key] = partition
+            self._resting.pop(key, None)
         if not partition.is_open:
             await partition.recover()
         return partition
@@ -348,6 +380,7 @@ class Topics:
         for (topic_id, _), partition in self._partitions.items():
             if topic_id == topic.record.topic_id:
                 partition.configure(topic.config)
+        self._forget_rest(topic.record)
 
     async def _change(self, name: str, change: Callable[[], Awaitable[None]]) -> None:
         async def alone() -> None:
@@ -403,7 +436,13 @@ class Topics:
                 f"a change of a topic is not finished yet name={topic.name!r}: {error}"
             ) from error
 
+    def _forget_rest(self, record: TopicRecord) -> None:
+        for index in range(record.partitions_target):
+            self._resting.pop((record.topic_id, index), None)
+            self._not_compacted.discard((record.topic_id, index))
+
     async def _vanish(self, record: TopicRecord) -> None:
+        self._forget_rest(record)
         for key, partition in list(self._partitions.items()):
             if key[0] == record.topic_id:
                 partition.vanish()
@@ -448,6 +487,40 @@ class Topics:
             raise TopicsUnavailableError(
                 f"files of a deleted topic are not deleted yet name={topic.name!r}: {error}"
             ) from error
+
+    async def sweep_gone_topics(self) -> int:
+        """Deletes files of topics that are gone; how many there were. Raises TopicsUnavailableError."""
+        files, deleted = self._record_files, 0
+        if files is None:
+            return 0
+        try:
+            unknown = files_of_unknown_topics(files, lambda name: name in self._topics)
+            async with aclosing(unknown) as found:
+                async for name, keys in found:
+                    async with self._locks.held(name):
+                        deleted += await self._delete_if_gone(name, keys, files)
+        except SegmentStoreError as error:
+            raise TopicsUnavailableError(
+                f"files of topics that are gone are not deleted yet: {error}"
+            ) from error
+        if deleted and self._file_writer is not None:
+            self._file_writer.statistics.dead_files += deleted
+        return deleted
+
+    async def _delete_if_gone(self, name: str, keys: Sequence[str], files: RecordFiles) -> int:
+        with suppress(ObjectExistsError):
+            await files.put(topic_prefix(name) + NAMES_USED, b"")
+        await self._load()
+        # Of a catalogue that lost its end with Tier 1 partitions may have outlived the record.
+        prefix = partition_segments_prefix(name)
+        if name in self._topics or await self._segments.list_segments(prefix, limit=1):
+            return 0
+        deleted = 0
+        for key in keys:
+            if not await files.delete(key):
+                break  # a backup is kept
+            deleted += 1
+        return deleted
 
     async def _has_files(self, topic: _Topic, index: int) -> bool:
         with suppress(SegmentNotFoundError):
@@ -574,19 +647,60 @@ class Topics:
             if topic is None or not _has_retention(topic.config, age_is_known=age_is_known):
                 continue
             for index in range(topic.record.partitions):
+                if self._rests(topic, index):
+                    continue
                 try:
                     partition = await self.partition(name, index)
                     await partition.expire(age_is_known=age_is_known)
-                    await partition.compact(age_is_known=age_is_known)
                 except TopicError as error:
                     _LOG.warning("partition=%s/%s keeps everything: %s", name, index, error)
 
+    async def compact_all(self) -> None:
+        """One pass over the partitions of all topics that are compacted by key, one after the other."""
+        for name in self.names():
+            topic = self._topics.get(name)
+            if topic is None or not topic.config.compacts or self._record_files is None:
+                continue
+            for index in range(topic.record.partitions):
+                if self._rests(topic, index):
+                    continue
+                key = (topic.record.topic_id, index)
+                try:
+                    partition = await self.partition(name, index)
+                    await partition.compact(age_is_known=self._clock_watch.trusted())
+                except TopicError as error:
+                    level = logging.DEBUG if key in self._not_compacted else logging.WARNING
+                    self._not_compacted.add(key)
+                    _LOG.log(level, "partition=%s/%s is compacted later: %s", name, index, error)
+                else:
+                    self._not_compacted.discard(key)
+
+    def _rests(self, topic: _Topic, index: int) -> bool:
+        key = (topic.record.topic_id, index)
+        until = self._resting.get(key)
+        return until is not None and self._wall_clock.now_ms() < until
+
     async def _close_idle(self) -> None:
-        now = asyncio.get_running_loop().time()
+        unused_since = asyncio.get_running_loop().time() - self._settings.idle_seconds
         for key, partition in list(self._partitions.items()):
-            if partition.is_idle(now - self._settings.idle_seconds):
-                self._partitions.pop(key, None)
-                await partition.close()
+            if not partition.is_idle(unused_since):
+                continue
+            until = await self._rest_of(partition)
+            if not partition.is_idle(unused_since) or self._partitions.get(key) is not partition:
+                continue
+            del self._partitions[key]
+            self._resting[key] = until
+            await partition.close()
+
+    async def _rest_of(self, partition: Partition) -> float:
+        """Until when nothing is due of it."""
+        now_ms = self._wall_clock.now_ms()
+        try:
+            await partition.expire(age_is_known=self._clock_watch.trusted())
+            until = await partition.rest_until_ms()
+        except TopicError:
+            return now_ms
+        return min(until, now_ms + self._settings.rest_seconds_max * 1000)
 
 
 def _is_there(topic: _Topic) -> bool:

@@ -22,6 +22,7 @@ from segmentstore.codec.record_columns import (
     Stop,
     columns_of_batches,
     native_loops,
+    require_readable,
 )
 from segmentstore.codec.record_fields import Record
 
@@ -147,6 +148,32 @@ def test_every_damaged_byte_is_judged_as_by_the_decoder(loops: ColumnLoops) -> N
         damaged[at] ^= 1
         assert isinstance(read_by(loops, bytes(damaged), 0), str) or at in range(12, 16), at
         damaged[at] ^= 1
+
+
+@needs_native
+def test_what_is_refused_as_unreadable_is_what_the_decoder_cannot_read() -> None:
+    for at in range(len(BODY)):
+        for byte in (*(BODY[at] ^ 1 << bit for bit in range(8)), 0x00, 0x7F, 0xFF):
+            body = bytearray(BODY)
+            body[at] = byte
+            whole = batch_of(bytes(body), 3)
+            assert refusal_of(whole) == (
+                found if isinstance(found := decoded(whole, 0), str) else None
+            ), (at, byte)
+    for count in (1, 2, 4):
+        assert refusal_of(batch_of(BODY, count)) is not None
+    for compression in Compression:
+        assert (
+            refusal_of(encode_batch([Record(0, TIME, b"k", b"v")], compression=compression)) is None
+        )
+
+
+def refusal_of(batch: bytes) -> str | None:
+    try:
+        require_readable(batch)
+    except BatchError as error:
+        return str(error)
+    return None
 
 
 @pytest.mark.parametrize("loops", LOOPS)

@@ -56,6 +56,7 @@ def names(draw: st.DrawFn) -> RecordFileName:
         first,
         draw(st.integers(first, (1 << 63) - 1)),
         draw(st.integers(0, (1 << 64) - 1)),
+        draw(st.booleans()),
     )
 
 
@@ -78,6 +79,8 @@ def test_names_are_as_the_format_page_has_them() -> None:
     file = RegisteredFile(1000, 2000, 1, 1, 0, 0, 0)
     prefix = "topics/user-events/partitions/0/segments/"
     assert file.name("user-events", 0).key == f"{prefix}00001000-00001999.seg"
+    kept = RegisteredFile(1000, 2000, 70, 0, 9, 9, 9)
+    assert kept.name("user-events", 0).key == f"{prefix}00001000-00001999.batch"
     again = RecordFileName("user-events", 0, 1000, 1999, 0xAB)
     assert again.key == f"{prefix}00001000-00001999.00000000000000ab.seg"
     assert topic_prefix(".hidden") == "topics/=2Ehidden/"

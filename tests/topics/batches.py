@@ -2,9 +2,13 @@
 
 from random import Random
 
+from crc32c import crc32c
+
 from segmentstore.codec.record_batch import (
+    BATCH_HEADER_BYTES,
     Compression,
     Record,
+    check_batch,
     decode_batch,
     encode_batch,
 )
@@ -58,6 +62,16 @@ def batch_of(
         producer_epoch=epoch,
         base_sequence=sequence,
     )
+
+
+def unreadable_batch() -> bytes:
+    """Its checksum is right, its only record is not."""
+    batch = bytearray(encode_batch([Record(0, NOW, b"k", b"value")]))
+    batch[-3] = 0x7F
+    batch[BATCH_HEADER_BYTES] = 0x7E
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    check_batch(batch)
+    return bytes(batch)
 
 
 def records_in(content: bytes) -> list[Record]:

@@ -6,6 +6,7 @@ last values.
 """
 
 import asyncio
+import math
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -103,6 +104,34 @@ async def test_superseded_records_go_and_tombstones_later() -> None:
     )
     assert b"b" not in {r.key for r in await read_all(partition)}
     partition.check()
+
+
+async def test_a_pass_is_due_when_files_or_tombstones_are_and_a_partition_rests_until_then() -> (
+    None
+):
+    clock, objects = Clock(), MemoryObjectStore()
+    partition = await open_partition(
+        MemorySegments(), clock=clock, config=CONFIG, record_files=files_in(objects)
+    )
+    assert await partition.rest_until_ms() == math.inf
+    for n in range(8):
+        await partition.produce(keyed((b"a", b"%d" % n), (b"other", b"x" * 900)))
+        await partition.produce(keyed((b"%d" % n, b"kept" * 100)))
+        await partition.make_file()
+    assert await partition.rest_until_ms() == -math.inf, "no pass has seen it"
+    assert await partition.compact(age_is_known=True) == 7
+    assert await partition.rest_until_ms() == NOW + 1000
+    clock.now += 1000
+    assert await partition.compact(age_is_known=True) == 0
+    assert await partition.rest_until_ms() == math.inf, "there is no tombstone"
+    clock.now += 100_000
+    assert await partition.compact(age_is_known=True) == 0
+    await partition.produce(keyed((b"a", None)))
+    await partition.make_file()
+    assert await partition.compact(age_is_known=False) == 0, "it is a small part"
+    assert await partition.rest_until_ms() <= clock.now, "and it has waited"
+    assert await partition.compact(age_is_known=True) == 1
+    assert await partition.rest_until_ms() == clock.now + 1000
 
 
 @pytest.mark.parametrize("compression", list(Compression))

@@ -12,6 +12,7 @@ from segmentstore.codec.record_batch import (
     check_batch,
     encode_batch,
 )
+from segmentstore.codec.topic_files import LOG_START
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     CorruptedDataError,
@@ -29,7 +30,7 @@ from segmentstore.topics.errors import (
     RecordBatchTooLargeError,
     UnknownPartitionError,
 )
-from segmentstore.topics.partition import LOG_START, Appended, Partition
+from segmentstore.topics.partition import Appended, Partition
 from segmentstore.topics.settings import TopicSettings
 from tests.http.memory_segments import MemorySegments
 from tests.topics.batches import (

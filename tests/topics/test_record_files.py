@@ -16,10 +16,12 @@ from crc32c import crc32c
 
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
+    BatchProblem,
     Compression,
     check_batch,
     encode_batch,
 )
+from segmentstore.codec.record_columns import native_loops
 from segmentstore.codec.record_fields import Record
 from segmentstore.codec.topic_files import (
     COLD_END,
@@ -35,7 +37,11 @@ from segmentstore.contracts.errors import ObjectExistsError, StorageFullError
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.segments import AttributeUpdate, Segment
 from segmentstore.host.record_files import Tier2RecordFiles
-from segmentstore.topics.errors import OffsetOutOfRangeError, PartitionUnavailableError
+from segmentstore.topics.errors import (
+    InvalidRecordError,
+    OffsetOutOfRangeError,
+    PartitionUnavailableError,
+)
 from segmentstore.topics.partition import NAMES_USED, Partition
 from segmentstore.topics.record_files.record_files import MadeFile
 from segmentstore.topics.topic_config import make_config
@@ -51,6 +57,7 @@ from tests.topics.batches import (
     open_partition,
     read_all,
     records_in,
+    unreadable_batch,
 )
 from tier2.format.chunk_format import ChunkFlag, parse_header
 from tier2.format.chunk_format import Compression as FileCodec
@@ -625,37 +632,63 @@ async def test_a_put_that_fails_is_made_again(*, is_put: bool) -> None:
     assert await read_all(partition) == records
 
 
-async def test_a_batch_that_no_file_can_hold_stays_where_it_is(
-    caplog: pytest.LogCaptureFixture,
+async def test_a_batch_that_no_file_can_hold_is_an_object_of_its_own(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It was taken by a store that did not look. Nothing of it is lost, and nothing waits behind it."""
     store = Store()
-    partition = await store.opened()
-    await partition.produce(batch_of(b"before"))
-    await partition.produce(unreadable_batch())
-    await partition.produce(batch_of(b"behind"))
+    partition = await store.opened(retention_bytes="0")
+    unreadable = unreadable_batch()
+    with monkeypatch.context() as patched:
+        patched.setattr("segmentstore.topics.partition.require_readable", lambda _batch: None)
+        for value in (b"before", b"", b"between", b"", b"behind"):
+            await partition.produce(batch_of(value) if value else unreadable)
     with caplog.at_level(logging.ERROR):
-        assert await partition.make_file()
-        assert await partition.make_file() == 0
-        assert await partition.make_file() == 0
-    assert len([r for r in caplog.records if "fits no file" in r.getMessage()]) == 1
+        made = [await partition.make_file() for _ in range(6)]
+    assert [bool(each) for each in made] == [True] * 5 + [False]
     assert partition.file_due_at is None
-    assert [file.end_offset for file in await store.registered()] == [1]
-    assert records_in(await partition.fetch(0, 100))[0].value == b"before"
-    assert records_in(await partition.fetch(2, 100))[0].value == b"behind"
+    assert len([r for r in caplog.records if "as it came" in r.getMessage()]) == 2
+    names = [RecordFileName.parsed(key) for key in await store.keys()]
+    assert [(each.first_offset, each.is_batch) for each in names if each] == [
+        (n, n in (1, 3)) for n in range(5)
+    ]
+    for opened in (partition, await store.restarted(retention_bytes="0")):
+        for offset, value in ((0, b"before"), (2, b"between"), (4, b"behind")):
+            assert records_in(await opened.fetch(offset, 10))[0].value == value
+        kept = await opened.fetch(1, 10)
+        assert kept[12:] == b"\xff\xff\xff\xff" + unreadable[16:]
+        assert check_batch(kept).base_offset == 1
+        assert await opened.offset_at_time(NOW) == (0, NOW)
+        opened.check()
+        partition = opened
+    (kept_key,) = [key for key in await store.keys() if key.endswith("00000003.batch")]
+    assert await partition.sweep_files() == 0
     await partition.delete_records(2)
-    assert await partition.make_file()
-    assert records_in(await partition.fetch(2, 100))[0].value == b"behind"
-    partition.check()
+    assert len(await store.keys()) == 3
+    await store.objects.delete(kept_key)
+    await store.objects.put_if_absent(kept_key, unreadable[:-1] + b"?")
+    with pytest.raises(PartitionUnavailableError, match="damaged"):
+        await partition.fetch(3, 10)
+    await partition.expire(age_is_known=True)
+    assert await store.keys() == []
 
 
-def unreadable_batch() -> bytes:
-    """Its checksum is right, its only record is not."""
-    batch = bytearray(encode_batch([Record(0, NOW, b"k", b"value")]))
-    batch[-3] = 0x7F
-    batch[BATCH_HEADER_BYTES] = 0x7E
-    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
-    check_batch(batch)
-    return bytes(batch)
+@pytest.mark.skipif(native_loops() is None, reason="records are looked at by the native loop alone")
+async def test_records_that_no_reader_can_read_are_refused() -> None:
+    partition = await Store().opened()
+    whole = batch_of(b"one", b"two")
+    fewer = bytearray(whole)
+    fewer[57:61] = (3).to_bytes(4, "big")
+    fewer[23:27] = (2).to_bytes(4, "big")
+    fewer[17:21] = crc32c(bytes(fewer[21:])).to_bytes(4, "big")
+    for bad in (unreadable_batch(), bytes(fewer)):
+        with pytest.raises(InvalidRecordError) as refused:
+            await partition.produce(bad)
+        assert refused.value.problem is BatchProblem.INVALID
+    for compression in Compression:
+        await partition.produce(batch_of(b"one", b"two", compression=compression))
+    await partition.produce((-5).to_bytes(8, "big", signed=True) + whole[8:])
+    assert partition.high_watermark == 12
 
 
 async def test_a_file_may_be_replaced_by_another_one_of_its_range() -> None:

@@ -2,12 +2,17 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from random import Random
 from uuid import UUID
 
 import pytest
 
+from segmentstore.codec.topic_files import RecordFileName
 from segmentstore.contracts.errors import ContainerStoppedError, CorruptedDataError
+from segmentstore.contracts.identifiers import BufferView
+from segmentstore.contracts.segments import Segment
+from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.topics.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -19,17 +24,20 @@ from segmentstore.topics.errors import (
     TopicsUnavailableError,
     UnknownPartitionError,
 )
+from segmentstore.topics.record_files.record_files import RecordFiles
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_records import (
     TopicRecord,
     TopicState,
     decode_topic,
     encode_topic,
+    partition_segment_name,
 )
 from segmentstore.topics.topics import Topics
 from tests.http.memory_segments import MemorySegments
 from tests.reference.memory_tables import MemoryTables
-from tests.topics.batches import Clock, batch_of, records_in
+from tests.topics.batches import Clock, batch_of, files_in, records_in
+from tier2.object_stores.memory import MemoryObjectStore
 
 NO_CONFIG: Mapping[str, str] = {}
 
@@ -43,6 +51,7 @@ class Store:
         self.clock = Clock()
         self.settings = settings or TopicSettings()
         self.random = Random(5)
+        self.record_files: RecordFiles | None = None
         self.topics: Topics
 
     async def start(self) -> Topics:
@@ -55,6 +64,7 @@ class Store:
             wall_clock=self.clock,
             random=self.random,
             settings=self.settings,
+            record_files=self.record_files,
         )
         await self.topics.start()
         return self.topics
@@ -286,6 +296,160 @@ async def test_retention_deletes_by_age_only_when_the_clock_is_trusted() -> None
     await topics.expire_all()
     assert (await topics.partition("a", 0)).log_start_offset == 1
     assert (await topics.partition("a", 1)).log_start_offset == 1
+
+
+async def test_a_partition_at_rest_is_opened_when_something_can_be_due_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store(settings=TopicSettings(idle_seconds=-1.0, rest_seconds_max=500.0))
+    topics = await store.start()
+    opened: list[int] = []
+    open_segment = store.segments.open_segment
+
+    def noted(name: str) -> AbstractAsyncContextManager[Segment]:
+        opened.append(int(name[-1]))
+        return open_segment(name)
+
+    monkeypatch.setattr(store.segments, "open_segment", noted)
+    topics.settle_clocks()
+    start = store.clock.now
+    await topics.create("a", 2, {"retention.ms": "100000"})
+    await (await topics.partition("a", 0)).produce(batch_of(b"v", time=start + 50_000))
+
+    async def opened_by_retention() -> list[int]:
+        opened.clear()
+        topics.settle_clocks()
+        await topics.expire_all()
+        await topics._close_idle()
+        assert topics._partitions == {}
+        return opened
+
+    assert await opened_by_retention() == [1], "the other one is open"
+    for passed in (0, 1_000, 150_000):
+        store.clock.now = start + passed
+        assert await opened_by_retention() == []
+    store.clock.now = start + 150_001
+    assert await opened_by_retention() == [0], "the oldest record is due"
+    assert (await topics.partition("a", 0)).log_start_offset == 1
+    await topics._close_idle()
+    assert await opened_by_retention() == []
+    await topics.alter("a", {"retention.ms": "1"})
+    assert await opened_by_retention() == [0, 1], "other settings"
+    store.clock.now += 499_000
+    assert await opened_by_retention() == []
+    store.clock.now += 1_000
+    assert await opened_by_retention() == [0, 1], "another process may have appended"
+    partition = await topics.partition("a", 0)
+    await partition.produce(batch_of(b"v", time=start))
+    assert await opened_by_retention() == []
+    assert (await topics.partition("a", 0)).log_start_offset == 2
+
+
+class FilesStore(Store):
+    """With files of records, which a backup may keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.objects = MemoryObjectStore()
+        self.has_backup = False
+        self.record_files = Tier2RecordFiles(
+            object_store=self.objects,
+            writers=None,
+            readers=None,
+            cache_bytes=20_000,
+            has_backups=self._has_backups,
+        )
+
+    async def _has_backups(self) -> bool:
+        return self.has_backup
+
+    async def keys(self) -> list[str]:
+        return [info.key async for info in self.objects.list("topics/")]
+
+    async def fill(self, topics: Topics, name: str) -> None:
+        await topics.create(name, 1, NO_CONFIG)
+        partition = await topics.partition(name, 0)
+        await partition.produce(batch_of(b"v"))
+        assert await partition.make_file()
+
+
+async def test_files_that_a_backup_kept_go_when_it_is_dropped_and_their_topic_is_gone() -> None:
+    store = FilesStore()
+    topics = await store.start()
+    for name in ("gone", "there", ".dot"):
+        await store.fill(topics, name)
+    files = await store.keys()
+    store.has_backup = True
+    await topics.delete("gone")
+    await topics.delete(".dot")
+    assert await topics.sweep_gone_topics() == 0
+    assert set(files) < set(await store.keys())
+    topics = await store.start()
+    store.has_backup = False
+    assert await topics.sweep_gone_topics() == 2
+    assert [key for key in await store.keys() if key.endswith(".seg")] == [
+        RecordFileName("there", 0, 0, 0).key
+    ]
+    assert await topics.sweep_gone_topics() == 0
+    assert records_in(await (await topics.partition("there", 0)).fetch(0, 100))[0].value == b"v"
+
+
+async def test_a_put_that_came_late_goes_and_its_name_is_not_given_again() -> None:
+    store = FilesStore()
+    topics = await store.start()
+    await topics.create("gone", 1, NO_CONFIG)
+    await topics.delete("gone")
+    late = RecordFileName("gone", 0, 0, 0).key
+    await store.objects.put_if_absent(late, b"late")
+    assert await topics.sweep_gone_topics() == 1
+    await store.fill(topics, "gone")
+    (file,) = [key for key in await store.keys() if key.endswith(".seg")]
+    assert file != late
+
+
+@pytest.mark.parametrize("is_made_by", ["another process", "a recovery that lost the record"])
+async def test_no_file_of_a_topic_that_is_there_by_now_is_deleted(is_made_by: str) -> None:
+    """It is made when its files were listed already, right before the catalogue is read."""
+    store = FilesStore()
+    topics = await store.start()
+    await store.objects.put_if_absent(RecordFileName("t", 0, 0, 0).key, b"an old one")
+    other = Topics(
+        segments=store.segments,
+        tables=store.tables,
+        wall_clock=store.clock,
+        random=Random(9),
+        settings=store.settings,
+        record_files=files_in(store.objects),
+    )
+    await other.start()
+    put = store.objects.put_if_absent
+
+    async def beside(key: str, content: BufferView) -> str:
+        if is_made_by == "another process":
+            await other.create("t", 1, NO_CONFIG)
+        else:
+            await store.segments.create(partition_segment_name("t", UUID(int=3), 0), [])
+        return await put(key, content)
+
+    store.objects.put_if_absent = beside  # type: ignore[method-assign]
+    assert await topics.sweep_gone_topics() == 0
+    assert RecordFileName("t", 0, 0, 0).key in await store.keys()
+
+
+async def test_retention_is_no_use_of_a_partition() -> None:
+    store = Store()
+    topics = await store.start()
+    await topics.create("a", 1, {"retention.ms": "100000"})
+    partition = await topics.partition("a", 0)
+    await partition.produce(batch_of(b"v"))
+    await asyncio.sleep(0.01)
+    unused_since = asyncio.get_running_loop().time()
+    topics.settle_clocks()
+    await topics.expire_all()
+    await topics.compact_all()
+    assert partition.is_idle(unused_since)
+    await partition.fetch(0, 100)
+    assert not partition.is_idle(unused_since)
 
 
 async def test_a_partition_that_is_not_used_is_closed() -> None:

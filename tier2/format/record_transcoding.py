@@ -31,6 +31,7 @@ from crc32c import crc32c
 
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
+    BatchBytes,
     BatchError,
     BatchProblem,
     BatchRecords,
@@ -40,6 +41,7 @@ from segmentstore.codec.record_batch import (
     parse_header,
     record_end,
 )
+from segmentstore.codec.record_columns import RecordColumns, columns_of_batches
 from segmentstore.codec.record_fields import (
     FieldCursor,
     append_varint,
@@ -58,6 +60,7 @@ _NUMBERS_BYTES_MAX: Final = 20
 _RECORD_BYTES_MIN: Final = 7
 _DELTA_MAX: Final = (1 << 31) - 1
 _OFFSET_MAX: Final = (1 << 63) - 1
+_BATCH_BYTES_MAX: Final = 1 << 30
 _BEFORE_LENGTH_ENDS: Final = 12
 _CHECKED_FROM: Final = 21
 _MAGIC: Final = 2
@@ -300,12 +303,43 @@ def batches_of_block(
     CorruptedDataError, also if the index entry says something else than the records.
     """
     has_append_time = ChunkFlag.LOG_APPEND_TIME in flags
-    found = (loops or FASTEST_LOOPS).block_to_batches(content, has_append_time, batch_bytes_max)
+    batches, facts = _turned_back(
+        content, has_append_time, batch_bytes_max, source, loops or FASTEST_LOOPS
+    )
+    require_agreement(facts, entry, source=source)
+    return batches
+
+
+def columns_of_block(
+    content: BufferView, flags: ChunkFlag, *, source: str = "block"
+) -> tuple[RecordColumns, BlockFacts]:
+    """A block's records as columns, over a copy of them in the form of batches; and what was found. Raises
+    CorruptedDataError."""
+    has_append_time = ChunkFlag.LOG_APPEND_TIME in flags
+    batches, facts = _turned_back(content, has_append_time, _BATCH_BYTES_MAX, source, FASTEST_LOOPS)
+    columns, _ = columns_of_batches(batches)
+    return columns, facts
+
+
+def tail_of_row(columns: RecordColumns, row: int) -> BatchBytes:
+    """The bytes of a record from its key's length on, of columns_of_block()."""
+    key_length = columns.key_lengths[row]
+    start = columns.key_positions[row] - varint_bytes(key_length << 1 if key_length >= 0 else 1)
+    return columns.content[start : columns.header_positions[row] + columns.header_lengths[row]]
+
+
+def _turned_back(
+    content: BufferView,
+    has_append_time: bool,
+    batch_bytes_max: int,
+    source: str,
+    loops: RecordLoops,
+) -> tuple[bytes, BlockFacts]:
+    found = loops.block_to_batches(content, has_append_time, batch_bytes_max)
     if found is None:
         found = block_to_batches_in_python(content, has_append_time, batch_bytes_max, source)
     batches, facts = found
-    require_agreement(BlockFacts._make(facts), entry, source=source)
-    return batches
+    return batches, BlockFacts._make(facts)
 
 
 def facts_of_block(
@@ -435,7 +469,7 @@ class BatchBuilder:
         self._batches = bytearray()
         self._batch: _Batch | None = None
 
-    def add(self, offset: int, timestamp: int, tail: BufferView) -> None:
+    def add(self, offset: int, timestamp: int, tail: BatchBytes) -> None:
         """Into a new batch where the last one is full."""
         batch = self._batch
         if batch is None or not batch.has_room(
@@ -483,7 +517,7 @@ class _Batch:
         whole = varint_bytes(body << 1) + body
         return BATCH_HEADER_BYTES + len(self._records) + whole <= bytes_max
 
-    def add(self, offset: int, timestamp: int, tail: BufferView) -> None:
+    def add(self, offset: int, timestamp: int, tail: BatchBytes) -> None:
         numbers = self._numbers(offset, timestamp)
         append_zigzag(self._records, len(numbers) + len(tail))
         self._records += numbers

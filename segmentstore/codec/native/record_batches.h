@@ -43,15 +43,13 @@ static inline uint64_t big_endian(const uint8_t *data, int bytes) {
     return number;
 }
 
-/* The size of the batch at the begin of `left` bytes, whose header and checksum are right; 0 for any other. */
-static inline ptrdiff_t sound_batch(const uint8_t *batch, ptrdiff_t left, Records *records) {
+/* The size of the batch at the begin of `left` bytes, whose header makes sense; 0 for any other. */
+static inline ptrdiff_t batch_as_told(const uint8_t *batch, ptrdiff_t left, Records *records) {
     if (left < BATCH_HEADER_BYTES || batch[MAGIC_AT] != MAGIC)
         return 0;
     int64_t size = (int64_t)(int32_t)big_endian(batch + 8, 4) + BEFORE_LENGTH_ENDS;
     int attributes = (int)big_endian(batch + 21, 2);
     if (size < BATCH_HEADER_BYTES || size > left || attributes & CONTROL_BIT)
-        return 0;
-    if (big_endian(batch + CHECKSUM_AT, 4) != crc32c_of(batch + CHECKED_FROM, (size_t)(size - CHECKED_FROM), 0))
         return 0;
     records->at = batch + BATCH_HEADER_BYTES;
     records->end = batch + size;
@@ -67,6 +65,14 @@ static inline ptrdiff_t sound_batch(const uint8_t *batch, ptrdiff_t left, Record
         records->base_offset > INT64_MAX - records->last_offset_delta)
         return 0;
     return (ptrdiff_t)size;
+}
+
+/* The same of one whose checksum is right as well. */
+static inline ptrdiff_t sound_batch(const uint8_t *batch, ptrdiff_t left, Records *records) {
+    ptrdiff_t size = batch_as_told(batch, left, records);
+    if (size && big_endian(batch + CHECKSUM_AT, 4) != crc32c_of(batch + CHECKED_FROM, (size_t)(size - CHECKED_FROM), 0))
+        return 0;
+    return size;
 }
 
 /* 0 for one that contradicts itself; `records` are then where they were. */

@@ -11,7 +11,8 @@ Invariants:
 - A range that moved while a task runs (batches became a file, a file was replaced) is found where it lies now: what
   vanished is looked up in the newest manifest, in a bounded number of rounds without progress.
 - Every offset of the range is passed once, in order; offsets without a record (compaction) are passed over.
-- What is not there any more is a DataLossError, or with fail_on_data_loss false a warning and the next record.
+- What is not there any more is a DataLossError, or with fail_on_data_loss false a warning and the next record. So is a
+  batch that was kept because no reader can read its records, but as a CorruptedDataError.
 """
 
 import asyncio
@@ -24,7 +25,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from segmentstore.codec.topic_files import RegisteredFile
 from segmentstore.contracts.errors import (
+    CorruptedDataError,
     ObjectNotFoundError,
     SegmentTruncatedError,
     StorageError,
@@ -189,6 +192,10 @@ class PartitionReader:
             self._missing = f"no file of an offset below the cold end offset={self._offset}"
             return
         self._missing_end = end = min(part.end, file.end_offset)
+        if file.is_batch:
+            self._pass_unreadable(file)
+            self._offset = end
+            return
         blocks = self._published.blocks(
             file,
             self._offset,
@@ -203,6 +210,16 @@ class PartitionReader:
                 self._offset = max(self._offset, min(end, group[-1].end_offset))
                 yield runs
         self._offset = end
+
+    def _pass_unreadable(self, file: RegisteredFile) -> None:
+        """Raises CorruptedDataError, unless the query goes on without what is lost."""
+        why = (
+            f"a producer wrote records that no reader can read {self._part.name}"
+            f" first_offset={file.first_offset} end_offset={file.end_offset}"
+        )
+        if self._settings.fail_on_data_loss:
+            raise CorruptedDataError(why)
+        _LOG.warning("going on without what cannot be read: %s", why)
 
     async def _of_chunks(self, facts: PartitionFacts) -> AsyncGenerator[list[RecordRun], None]:
         assert self._published is not None, "chunks without Tier 2"

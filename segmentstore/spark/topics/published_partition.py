@@ -28,6 +28,7 @@ from segmentstore.codec.topic_files import (
     COLD_END,
     FIRST_FILE,
     LAST_FILE,
+    LOG_START,
     RegisteredFile,
     count_of,
     decode_file,
@@ -45,7 +46,7 @@ from segmentstore.spark.scan.block_reader import BlockReader
 from segmentstore.spark.tier2_access import Tier2Reader
 from segmentstore.spark.topics.record_rows import runs_of_batches
 from segmentstore.topics.batch_positions import NO_TIME, Mark, Place, decode_mark, mark_key
-from segmentstore.topics.partition import LAST_MARK, LOG_START
+from segmentstore.topics.partition import LAST_MARK
 from segmentstore.topics.record_files.published_files import published_files
 from tier2.format.block import decode_block
 from tier2.format.chunk_decoder import tail_range
@@ -319,7 +320,8 @@ class PublishedPartition:
         async with aclosing(files) as found:
             async for file in found:
                 # The highest time until its end may be that of a record that was deleted.
-                if file.highest_ms < time_ms or file.end_offset <= facts.log_start:
+                is_old = file.highest_ms < time_ms or file.end_offset <= facts.log_start
+                if is_old or file.is_batch:
                     continue
                 offset = await self._first_of_file(file, facts.log_start, time_ms)
                 if offset is not None:

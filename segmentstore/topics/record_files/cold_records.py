@@ -92,7 +92,7 @@ class ColdRecords:
         number = await self._registered.at_time(segment, time_ms)
 
         async def read(key: str, file: RegisteredFile) -> tuple[int, int] | None:
-            if file.highest_ms < time_ms or file.end_offset <= from_offset:
+            if file.is_batch or file.highest_ms < time_ms or file.end_offset <= from_offset:
                 return None
             for index, block in enumerate(await self._files.blocks(key, file)):
                 if block.highest_ms < time_ms or block.end_offset <= from_offset:

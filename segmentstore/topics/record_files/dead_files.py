@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import aclosing
 from typing import Final
 
-from segmentstore.codec.topic_files import RecordFileName, files_prefix
+from segmentstore.codec.topic_files import TOPICS_PREFIX, RecordFileName, files_prefix
 from segmentstore.contracts.segments import Segment
 from segmentstore.topics.record_files.record_files import RecordFiles
 from segmentstore.topics.record_files.registered_files import RegisteredFiles
@@ -50,6 +50,26 @@ async def delete_dead_files(
                 if name.key not in spared and not await _is_registered(segment, name, registered):
                     deleted += await files.delete(name.key)
     return deleted
+
+
+async def files_of_unknown_topics(
+    files: RecordFiles, is_known: Callable[[str], bool]
+) -> AsyncGenerator[tuple[str, list[str]], None]:
+    """Keys of what is named like files of topics that are not known, some of one topic at a time. O(objects), and
+    bounded memory. Hold it in `aclosing`. Raises StorageError."""
+    topic, found = "", list[str]()
+    async with aclosing(files.keys(TOPICS_PREFIX)) as keys:
+        async for key in keys:
+            name = RecordFileName.parsed(key)
+            if name is None or is_known(name.topic):
+                continue
+            if found and (name.topic != topic or len(found) >= _NAMES_AT_ONCE):
+                yield topic, found
+                found = []
+            topic = name.topic
+            found.append(key)
+    if found:
+        yield topic, found
 
 
 async def _suspects(

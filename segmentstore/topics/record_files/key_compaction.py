@@ -18,7 +18,7 @@ Invariants:
 | attribute | says |
 |---|---|
 | COMPACTED_END | passes have noted all records below it; absent: 0 |
-| TOMBSTONES_END, TOMBSTONES_SINCE | the COMPACTED_END of a pass, and its time in Unix milliseconds |
+| TOMBSTONES_END, TOMBSTONES_SINCE | the COMPACTED_END of a pass, 0: no tombstone is left; its time, Unix milliseconds |
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -62,10 +62,15 @@ class CompactionState:
 
     def removable_end(self, now_ms: int, retention_ms: int) -> int:
         """Tombstones below it may go."""
-        return self.tombstones_end if now_ms - self.tombstones_since_ms >= retention_ms else 0
+        return self.tombstones_end if self.has_waited(now_ms, retention_ms) else 0
+
+    def has_waited(self, now_ms: int, retention_ms: int) -> bool:
+        return now_ms - self.tombstones_since_ms >= retention_ms
 
     def behind(self, end: int, now_ms: int, *, tombstones_went: bool) -> "CompactionState":
         """A pass that has noted all below `end`."""
+        if tombstones_went and end == self.tombstones_end:
+            return CompactionState(end, 0, now_ms)  # none is left, but those that a file needs
         if tombstones_went or not self.tombstones_end:
             return CompactionState(end, end, now_ms)
         return CompactionState(end, self.tombstones_end, self.tombstones_since_ms)

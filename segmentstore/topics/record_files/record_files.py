@@ -96,7 +96,7 @@ class RecordFiles(Protocol):
         """In order; may be stale. Hold it in `aclosing`."""
 
     async def blocks(self, key: str, file: RegisteredFile) -> Sequence[FileBlock]:
-        """Raises ObjectNotFoundError, CorruptedDataError."""
+        """One, of what is a batch and no file of records. Raises ObjectNotFoundError, CorruptedDataError."""
 
     def newest_offsets(self, *, start_offset: int, secret: bytes) -> NewestOffsets:
         """Nothing noted yet; older passes have noted what is below `start_offset`."""

@@ -5,12 +5,20 @@ from random import Random
 
 import pytest
 
-from segmentstore.codec.record_batch import Compression
+from segmentstore.codec.record_batch import Compression, Record, TimestampType
 from segmentstore.contracts.errors import CorruptedDataError, StorageError
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.topics import partition_reader
 from segmentstore.spark.topics.topic_columns import TOPIC_COLUMNS
-from tests.spark.topics.topic_store import NOW, TopicStore, some_records, topic_store
+from tests.spark.topics.topic_store import (
+    NOW,
+    TOPIC,
+    Produced,
+    TopicStore,
+    some_records,
+    topic_store,
+)
+from tests.topics.batches import unreadable_batch
 
 CODECS = list(Compression)
 
@@ -227,3 +235,31 @@ async def test_a_time_is_found_where_the_service_finds_it(seed: int) -> None:
                 None,
             )
             assert await published.first_not_older(time_ms) == expected
+
+
+async def test_records_that_no_reader_can_read_end_a_query_unless_it_goes_on_without_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("segmentstore.topics.partition.require_readable", lambda _batch: None)
+    random = Random(3)
+    async with topic_store() as store:
+        await fill(store, random, 3)
+        at = len(store.produced)
+        partition = await store.service.topics.partition(TOPIC, 0)
+        await partition.produce(unreadable_batch())
+        store.produced.append(Produced(Record(at, NOW, b"k", None), TimestampType.CREATE_TIME))
+        await fill(store, random, 3)
+        for _ in range(3):
+            await store.make_file(small_blocks=False)
+        await store.flush()
+        end = len(store.produced)
+        expected = store.expected(0, at) + store.expected(at + 1, end)
+        with pytest.raises(CorruptedDataError, match=f"no reader can read .*first_offset={at} "):
+            await store.read(store.part(0, end), served=False)
+        assert await store.read(store.part(at + 1, end), served=False) == store.expected(
+            at + 1, end
+        )
+        found = await store.read(store.part(0, end), served=False, fail_on_data_loss=False)
+        assert found == expected
+        assert "cannot be read" in caplog.text
+        assert await (await store.published()).first_not_older(NOW - 10_000) == 0
