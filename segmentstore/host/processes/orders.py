@@ -47,6 +47,8 @@ class NodeAddresses:
     http: str
     wire: str
     """As clients are sent to it; empty without one."""
+    kafka: str = ""
+    """The same of Kafka's protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
