@@ -15,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from segmentstore.cluster.remote_store import RemoteStore
 from segmentstore.contracts.cluster import NodeInCluster
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
 from segmentstore.contracts.identifiers import ContainerId
@@ -70,6 +71,8 @@ class ServerSockets:
     http: Sequence[socket.socket]
     """The first one is the address of the store, the second one that of this process."""
     wire: socket.socket | None
+    kafka: Sequence[socket.socket] = ()
+    """As `http`; empty if Kafka's protocol is off."""
 
 
 class Servers:
@@ -93,17 +96,20 @@ class Servers:
         record_files: RecordFiles,
         cluster: NodeInCluster | None = None,
         store_calls: StoreCallAccess | None = None,
+        remote_store: RemoteStore | None = None,
         sockets: ServerSockets | None = None,
     ) -> None:
         """`cluster` is for a node of one; a process without it has all containers.
 
-        `store_calls` is for one too, whose controllers are other processes. `sockets`: None makes them by the settings.
+        `store_calls` is for one too, whose controllers are other processes. `remote_store` is all of its containers,
+        for topics. `sockets`: None makes them by the settings.
         """
         self._not_compiled = not_compiled()
         self._sockets = sockets
         self._record_files = record_files
         self._settings = settings
         self._cluster = cluster
+        self._remote_store = remote_store
         self._process_metrics = process_metrics
         self._swap_owner = swap_owner
         self._backup_owners = backup_owners
@@ -224,7 +230,9 @@ class Servers:
         if self._controller_server is not None:
             # From the start: calls wait for a controller that recovers, though not for ever.
             await self._controller_server.start()
-        if self._kafka is not None:
+        if self._kafka is not None and sockets is not None:
+            await self._kafka.start_on(sockets.kafka)
+        elif self._kafka is not None:
             await self._kafka.start(*split_address(self._settings.kafka.address))
         if self._topics_over_grpc is not None:
             await self._topics_over_grpc.start()
@@ -235,6 +243,8 @@ class Servers:
         async with asyncio.TaskGroup() as group:
             if self._controller is not None:
                 group.create_task(self._controller.run(), name="controller supervisor")
+            if self._remote_store is not None:
+                group.create_task(self._remote_store.run(), name="remote store")
             if self._topics is not None:
                 group.create_task(self._topics.run(), name="topic supervisor")
             await asyncio.get_running_loop().create_future()
@@ -256,6 +266,8 @@ class Servers:
         if self._kafka is not None and self._topics is not None:
             await self._kafka.close()
             await self._topics.close()
+        if self._remote_store is not None:
+            await self._remote_store.close()
         if self._wire is not None:
             await self._wire.close()
 

@@ -8,7 +8,9 @@ not answer any more.
 """
 
 import asyncio
+import socket
 from asyncio import Event, Server
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -68,6 +70,7 @@ class KafkaServer:
         # A dict, for its order.
         self._connections: dict[KafkaConnection, None] = {}
         self._server: Server | None = None
+        self._more_servers: list[Server] = []
 
     @property
     def address(self) -> tuple[str, int]:
@@ -83,6 +86,17 @@ class KafkaServer:
             lambda: KafkaConnection(services=self._services), host, port, backlog=1024
         )
 
+    async def start_on(self, listening: Sequence[socket.socket]) -> None:
+        """As start(), with sockets that were bound for this server, one or more."""
+        assert self._server is None, "the server is started already"
+        loop = asyncio.get_running_loop()
+        self._server, *self._more_servers = [
+            await loop.create_server(
+                lambda: KafkaConnection(services=self._services), sock=each, backlog=1024
+            )
+            for each in listening
+        ]
+
     def set_ready(self, ready: bool) -> None:
         """Whether topics and groups answer now."""
         if ready:
@@ -95,7 +109,8 @@ class KafkaServer:
         server, self._server = self._server, None
         if server is None:
             return
-        server.close()
+        for each in (server, *self._more_servers):
+            each.close()
         connections = list(self._connections)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_seconds):
