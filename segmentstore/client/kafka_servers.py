@@ -131,16 +131,15 @@ class KafkaServers:
         """Whether a server is known that has it. Raises ConnectionLostError if none of the given ones answers."""
         self._places.pop(place, None)
         self._home, connection = await self._any()
-        match place:
-            case GroupPlace(group_id):
-                found = await connection.ask(
-                    FindCoordinatorRequest(key=group_id), FindCoordinatorResponse
-                )
-                address = (found.host, found.port) if found.error_code == ErrorCode.NONE else None
-            case PartitionPlace() | CataloguePlace():
-                names = (place.topic,) if isinstance(place, PartitionPlace) else ()
-                told = await connection.ask(_metadata_of(names), MetadataResponse)
-                address = _address_in(told, place)
+        if isinstance(place, GroupPlace):
+            found = await connection.ask(
+                FindCoordinatorRequest(key=place.group_id), FindCoordinatorResponse
+            )
+            address = (found.host, found.port) if found.error_code == ErrorCode.NONE else None
+        else:
+            names = (place.topic,) if isinstance(place, PartitionPlace) else ()
+            told = await connection.ask(_metadata_of(names), MetadataResponse)
+            address = _address_in(told, place)
         if address is None:
             return False
         self._places[place] = address
