@@ -24,6 +24,7 @@ from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters, KafkaStatistics
 from segmentstore.kafka.topic_requests import TopicRequests
 from segmentstore.runtime.waiting import gather_all
+from segmentstore.topics.brokers import Brokers, OneBroker
 from segmentstore.topics.groups.groups import Groups
 from segmentstore.topics.producer_ids import ProducerIds
 from segmentstore.topics.topics import Topics
@@ -40,7 +41,10 @@ class KafkaServer:
         producer_ids: ProducerIds,
         cluster_id: str,
         settings: KafkaSettings,
+        brokers: Brokers | None = None,
     ) -> None:
+        """`brokers`: None for the one server of a store."""
+        known = brokers or OneBroker(settings.node_id, settings.advertised_address)
         self._settings = settings
         self._counters = KafkaCounters()
         self._ready = Event()
@@ -53,12 +57,13 @@ class KafkaServer:
                 cluster=ClusterRequests(
                     topics=topics,
                     producer_ids=producer_ids,
+                    brokers=known,
                     cluster_id=cluster_id,
                     settings=settings,
                 ),
                 fetching=Fetching(topics=topics, settings=settings, counters=self._counters),
                 groups=GroupRequests(groups=groups, topics=topics),
-                topics=TopicRequests(topics=topics, settings=settings),
+                topics=TopicRequests(topics=topics, brokers=known, settings=settings),
             ),
             producing=Producing(topics=topics, settings=settings, counters=self._counters),
             ready=self._ready,

@@ -51,6 +51,17 @@ class TopicsUnavailableError(TopicError):
     """The catalogue of topics cannot be read or written now. A change may have been made: ask again."""
 
 
+class CatalogueConflictError(TopicsUnavailableError):
+    """Another process changed a topic's record after it was read here. Nothing was done."""
+
+
+class NotLeaderError(TopicError):
+    """The partition's container is not in this process: another one leads it, or none at the moment."""
+
+    def __init__(self, name: str, index: int) -> None:
+        super().__init__(f"partition is not led here topic={name!r} partition={index}")
+
+
 class OffsetOutOfRangeError(TopicError):
     """No record has that offset: it lies below the first one, or behind the next one."""
 
