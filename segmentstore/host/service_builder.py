@@ -36,6 +36,7 @@ from segmentstore.cluster.cluster_view import ClusterView
 from segmentstore.cluster.node_session import NodeSession
 from segmentstore.cluster.remote_store import RemoteStore
 from segmentstore.codec.stream_names import is_of_internal_stream
+from segmentstore.codec.wire_protocol.store_calls import NO_LEADER
 from segmentstore.contracts.cluster import ContainerLocations, Lease, NodeInCluster
 from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
 from segmentstore.contracts.identifiers import ContainerId
@@ -359,7 +360,7 @@ def _remote_store(
     """What topics of this process have of the containers of all; None if it serves none."""
     if settings.kafka.address == "off":
         return None
-    return RemoteStore(locations=locations, token=token, leader_epoch=0)
+    return RemoteStore(locations=locations, token=token, leader_epoch=NO_LEADER)
 
 
 class _Outside:

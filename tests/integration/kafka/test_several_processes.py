@@ -1,4 +1,4 @@
-"""A store of two processes: each partition at the process that has its container; nothing is lost when one is killed."""
+"""A store of two processes: each partition is where its container is, and nothing is lost when one is killed."""
 
 import asyncio
 import json
