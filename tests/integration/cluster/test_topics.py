@@ -54,7 +54,7 @@ def leaders(cluster: LocalCluster, topic: str) -> list[str]:
             addresses = [f"{told.brokers[each].host}:{told.brokers[each].port}" for each in ids]
             return [node_at(cluster, each) for each in addresses]
         time.sleep(0.1)
-    raise AssertionError(f"not every partition has a leader {told.topics=}")
+    raise AssertionError(f"not every partition has a leader {topic=}")
 
 
 async def coordinator(cluster: LocalCluster, group: str) -> str:
