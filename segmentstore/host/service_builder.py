@@ -36,14 +36,15 @@ from segmentstore.cluster.cluster_view import ClusterView
 from segmentstore.cluster.node_session import NodeSession
 from segmentstore.cluster.remote_store import RemoteStore
 from segmentstore.codec.stream_names import is_of_internal_stream
+from segmentstore.codec.wire_protocol.store_calls import NO_LEADER
 from segmentstore.contracts.cluster import ContainerLocations, Lease, NodeInCluster
 from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
-from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.cluster_access import cluster_place
 from segmentstore.host.container_manager import ContainerManager, InProcessAssignmentSource
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, DirectoryIdentity
+from segmentstore.host.kept_backups import KeptBackups
 from segmentstore.host.log_cluster import (
     OpenedCluster,
     choose_log_place,
@@ -359,7 +360,7 @@ def _remote_store(
     """What topics of this process have of the containers of all; None if it serves none."""
     if settings.kafka.address == "off":
         return None
-    return RemoteStore(locations=locations, token=token, leader_epoch=0)
+    return RemoteStore(locations=locations, token=token, leader_epoch=NO_LEADER)
 
 
 class _Outside:
@@ -510,22 +511,12 @@ async def _open_parts(
             writers=storage_threads.lane(),
             readers=read_threads.lane(),
             cache_bytes=settings.kafka.file_cache_bytes,
-            has_backups=partial(_has_backups, registry),
+            has_backups=KeptBackups(
+                registry=registry, object_store=object_stores.of(ContainerId(0))
+            ).exist,
         ),
         store_id=place.identity.store_id,
     )
-
-
-async def _has_backups(registry: ContainerRegistry) -> bool:
-    """Also while a container that could say so does not run."""
-    try:
-        running = registry.all_running()
-    except SegmentStoreError:
-        return True
-    for each in running:
-        if await each.backups.list():
-            return True
-    return False
 
 
 class ContainerFactory:
