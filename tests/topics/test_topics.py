@@ -274,7 +274,9 @@ async def test_retention_deletes_by_age_only_when_the_clock_is_trusted() -> None
     await topics.create("a", 2, {"retention.ms": "1000"})
     await topics.create("b", 1, {"retention.ms": "-1", "retention.bytes": "0"})
     for name, index in (("a", 0), ("a", 1), ("b", 0)):
-        await (await topics.own_partition(name, index)).produce(batch_of(b"v", time=store.clock.now))
+        await (await topics.own_partition(name, index)).produce(
+            batch_of(b"v", time=store.clock.now)
+        )
     store.clock.now += 1001
     topics._clock_watch.doubt("a test says so")
     await topics.expire_all()
