@@ -35,8 +35,10 @@ from tier2.object_stores.memory import MemoryObjectStore
 NO_CONFIG: Final[Mapping[str, str]] = {}
 
 
-async def started(store: Processes, **options: Tier2RecordFiles) -> list[Topics]:
-    topics = [store.topics(each, **options) for each in store.processes]
+async def started(
+    store: Processes, *, record_files: Tier2RecordFiles | None = None
+) -> list[Topics]:
+    topics = [store.topics(each, record_files=record_files) for each in store.processes]
     for each in topics:
         await each.start()
     return topics
@@ -280,18 +282,18 @@ async def test_files_of_a_later_topic_of_the_same_name_survive_a_deletion_that_s
     await partition.produce(batch_of(b"old"))
     await partition.make_file()
     await other.refresh()
-    still = asyncio.Event()
+    stands, still = asyncio.Event(), asyncio.Event()
     original = Topics._delete_registered
 
     async def stand_still(self: Topics, *arguments: object) -> None:
-        if self is one:
-            await still.wait()
         await original(self, *arguments)  # type: ignore[arg-type]
+        if self is one:
+            stands.set()
+            await still.wait()
 
     monkeypatch.setattr(Topics, "_delete_registered", stand_still)
     deleting = asyncio.ensure_future(one.delete("a"))
-    while await other._catalogue.is_current(other._catalogue.get("a")):  # type: ignore[arg-type]
-        await asyncio.sleep(0)
+    await stands.wait()
     await other.refresh()
     await other._finish_all(["a"])
     await other.create("a", 1, NO_CONFIG)
@@ -302,6 +304,9 @@ async def test_files_of_a_later_topic_of_the_same_name_survive_a_deletion_that_s
     still.set()
     await deleting
     assert [record.value for record in await read_all(later)] == [b"new"]
+    (name,) = [info.key async for info in objects.list("") if RecordFileName.parsed(info.key)]
+    (file,) = await later._files.some(later._require_open(), later._files.first, 1)
+    assert file.name("a", 0).key == name
 
 
 async def test_a_segment_that_was_made_too_late_is_swept() -> None:
