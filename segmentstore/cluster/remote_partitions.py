@@ -164,7 +164,7 @@ class _Leader:
 
 
 class RemotePartitions:
-    """Implements RemotePartitions of `topics/served_partition.py`."""
+    """Implements RemotePartitions of `topics/served_partition.py`. run() may follow a close()."""
 
     def __init__(
         self,
@@ -212,6 +212,7 @@ class RemotePartitions:
     async def run(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
+        self._is_closed = False
         while True:
             await asyncio.sleep(self._settings.look_seconds)
             for address, leader in list(self._leaders.items()):

@@ -15,10 +15,12 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from segmentstore.cluster.cluster_brokers import ClusterBrokers
 from segmentstore.cluster.remote_store import RemoteStore
 from segmentstore.contracts.cluster import NodeInCluster
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.tables import TableApi
 from segmentstore.controller.api.grpc_server import ControllerServer, ControllerServerSettings
 from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
@@ -36,6 +38,7 @@ from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.native import not_compiled
 from segmentstore.topics.api.grpc_server import TopicServer, TopicServerSettings
+from segmentstore.topics.groups.committed_offsets import OFFSETS_TABLE
 from segmentstore.topics.groups.groups import Groups
 from segmentstore.topics.groups.settings import GroupSettings
 from segmentstore.topics.producer_ids import ProducerIds
@@ -165,11 +168,21 @@ class Servers:
         self, store_id: bytes, store: SegmentStore, wall_clock: WallClock, random: Random
     ) -> None:
         # The messages of Kafka's protocol are a sixth of what a process imports; one without topics starts sooner.
+        from segmentstore.cluster.remote_partitions import RemotePartitions
         from segmentstore.kafka.server import KafkaServer
 
+        brokers: ClusterBrokers | None = None
+        remote_partitions: RemotePartitions | None = None
+        if self._cluster is not None:
+            brokers = ClusterBrokers(self._cluster)
+            remote_partitions = RemotePartitions(locations=self._cluster.locations)
+        tables: TableApi = self._remote_store or store
         topics = Topics(
             segments=store,
-            tables=store,
+            all_segments=self._remote_store,
+            tables=tables,
+            brokers=brokers,
+            remote_partitions=remote_partitions,
             wall_clock=wall_clock,
             random=random,
             settings=replace(
@@ -190,8 +203,9 @@ class Servers:
             random=random,
             topic_id_of=topic_id_of,
             settings=GroupSettings(),
+            is_coordinator=lambda: brokers is None or brokers.is_here(OFFSETS_TABLE),
         )
-        producer_ids = ProducerIds(tables=store, wall_clock=wall_clock)
+        producer_ids = ProducerIds(tables=tables, wall_clock=wall_clock)
         advertised = self._settings.kafka.advertised_address
         self._kafka = KafkaServer(
             topics=topics,
@@ -202,6 +216,7 @@ class Servers:
                 advertised_address=split_address(advertised) if advertised else None,
                 batch_bytes_max=self._settings.kafka.batch_bytes_max,
             ),
+            brokers=brokers,
         )
         self._topics = TopicSupervisor(
             topics=topics,
@@ -209,6 +224,7 @@ class Servers:
             producer_ids=producer_ids,
             server=self._kafka,
             containers=self._registry,
+            brokers=brokers,
         )
         if self._settings.kafka.grpc_address != _OFF:
             host, port = split_address(self._settings.kafka.grpc_address)
