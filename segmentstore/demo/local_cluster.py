@@ -111,6 +111,12 @@ class ClusterProcess:
         return LocalProcess(self.pid, self.started)
 
     @property
+    def ports(self) -> set[int]:
+        """All that it has."""
+        addresses = (self.http, self.wire, self.grpc, self.kafka, f":{self.port or ''}")
+        return {int(port) for each in addresses if (port := each.rpartition(":")[2])}
+
+    @property
     def listens_on(self) -> int:
         """The port of which it is asked whether it is up."""
         address = self.http or f":{self.port}"
@@ -376,7 +382,10 @@ class LocalCluster:
         rows = list(self.processes().values())
         without = [each.name for each in rows if each.role == "node" and not each.kafka]
         if without:
-            given = dict(zip(without, _addresses(free_ports(len(without))), strict=True))
+            # Those of the others are free as well while they do not run.
+            used = {port for each in rows for port in each.ports}
+            free = [port for port in free_ports(len(used) + len(without)) if port not in used]
+            given = dict(zip(without, _addresses(free), strict=False))
             self._write([replace(each, kafka=given.get(each.name, each.kafka)) for each in rows])
 
     @contextmanager

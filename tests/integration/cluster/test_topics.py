@@ -54,7 +54,7 @@ def leaders(cluster: LocalCluster, topic: str) -> list[str]:
             addresses = [f"{told.brokers[each].host}:{told.brokers[each].port}" for each in ids]
             return [node_at(cluster, each) for each in addresses]
         time.sleep(0.1)
-    raise AssertionError(f"not every partition has a leader {told.topics=}")
+    raise AssertionError(f"not every partition has a leader {topic=}")
 
 
 async def coordinator(cluster: LocalCluster, group: str) -> str:
@@ -262,8 +262,10 @@ async def test_a_leader_and_then_the_coordinator_are_killed_and_nothing_is_lost(
                 (await asyncio.to_thread(leaders, cluster, topic))[0],
                 await coordinator(cluster, group),
             ):
+                process = cluster.of(killed).process
                 cluster.kill(killed)
-                await cluster.start_when_ended(killed)
+                await process.wait_until_ended()
+                cluster.start(killed)
                 await asyncio.to_thread(records.wait_for_more, 50)
             await asyncio.to_thread(records.stop)
             await asyncio.to_thread(records.compare)
