@@ -172,7 +172,7 @@ class RemotePartitions:
         locations: ContainerLocations,
         settings: RemotePartitionSettings | None = None,
     ) -> None:
-        """`locations` are refreshed when a leader proves to be none."""
+        """`locations` are refreshed when what they say proves wrong."""
         self._locations = locations
         self._settings = settings or RemotePartitionSettings()
         self._leaders: dict[tuple[str, int], _Leader] = {}
@@ -192,19 +192,18 @@ class RemotePartitions:
             )
             await partition.look()
         except _LeaderMovedError as error:
-            await self._look_again()
             raise NotLeaderError(topic, index) from error
         except ConnectionLostError as error:
-            await self._look_again()
+            await self.look_again()
             raise PartitionUnavailableError(
                 f"its leader does not answer topic={topic!r} partition={index}: {error}"
             ) from error
         except PartitionUnavailableError:
-            await self._look_again()
+            await self.look_again()
             raise
         return partition
 
-    async def _look_again(self) -> None:
+    async def look_again(self) -> None:
         # If the store of locations does not answer, what is known of them is asked again later.
         with suppress(SegmentStoreError):
             await self._locations.refresh()

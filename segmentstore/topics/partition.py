@@ -230,13 +230,16 @@ class Partition:
         settings: TopicSettings,
         record_files: RecordFiles | None = None,
         on_hot: Callable[["Partition"], None] | None = None,
+        all_segments: SegmentApi | None = None,
     ) -> None:
-        """`record_files`: None if there is no Tier 2 for files. `on_hot` is called, with no await in between, when
+        """`record_files`: None if there is no Tier 2 for files. `all_segments`: with those of other processes, if
+        `segments` are of this one. `on_hot` is called, with no await in between, when
         batches that no file has are there again, and when they are as many as one file is to have."""
         self._topic = topic
         self._index = index
         self._segment_name = segment_name
         self._segments = segments
+        self._all_segments = segments if all_segments is None else all_segments
         self._wall_clock = wall_clock
         self._random = random
         self._config = config
@@ -1312,26 +1315,27 @@ class Partition:
                 return
             try:
                 await self._append_alone(segment, [*files.adding(file), *self._end_mark_updates()])
-            except (BadAttributeUpdateError, SegmentNotFoundError):
+            except SegmentStoreError:
                 await self._delete_if_retired(file)
                 raise
             files.added(file)
             self._filed_position = end.position
 
     async def _delete_if_retired(self, file: RegisteredFile) -> None:
-        """Of an object that surely was not registered: nothing else looks for one of a topic that is deleted. Its
-        name is given to no other topic, because the mark NAMES_USED comes before the end of this one."""
+        """Of an object that was not registered, as far as is known: nothing else looks for one of a topic that is
+        deleted. Its name is given to no other topic, because the mark NAMES_USED comes before the end of this one."""
         assert self._record_files is not None, "an object without a Tier 2"
         try:
             if not self._gone and not await self._is_retired():
                 return
             await self._record_files.delete(file.name(self._topic, self._index).key)
         except SegmentStoreError as error:
-            _LOG.warning("%s leaves an object of a deleted topic behind: %s", self.label, error)
+            _LOG.info("%s leaves an object behind that is no file: %s", self.label, error)
 
     async def _is_retired(self) -> bool:
         try:
-            return RETIRED in (await self._segments.info(self._segment_name)).core_attributes
+            info = await self._all_segments.info(self._segment_name)
+            return RETIRED in info.core_attributes
         except SegmentNotFoundError:
             return True
 
@@ -1379,7 +1383,7 @@ class Partition:
                         return None
                     try:
                         await self._append_alone(segment, files.replacing(number, old, new))
-                    except (BadAttributeUpdateError, SegmentNotFoundError):
+                    except SegmentStoreError:
                         await self._delete_if_retired(new)
                         raise
                     files.replaced(number, old, new)

@@ -50,6 +50,9 @@ class RemotePartitions(Protocol):
     async def open(self, topic: str, index: int, leader: Broker) -> ServedPartition:
         """As the leader sees it now. Raises NotLeaderError (it leads it no more), and other errors of topics."""
 
+    async def look_again(self) -> None:
+        """Returns when what is known of leaders is as of this call, if it can be found out: it proved wrong."""
+
     async def run(self) -> None:
         """Until cancelled: what waits for a leader that is silent is given up."""
 

@@ -326,21 +326,19 @@ class Topics:
 
         Raises TopicNotFoundError, UnknownPartitionError, PartitionUnavailableError, TopicsUnavailableError.
         """
-        refusal = ""
         for _ in range(_LEADERS_ASKED_MAX):
             try:
                 return await self.own_partition(name, index)
             except NotLeaderError:
                 leader = self._leader(name, index)
-            if leader is None or self._remote_partitions is None:
-                raise PartitionUnavailableError(
-                    f"no process leads the partition now topic={name!r} partition={index}"
-                )
-            try:
-                return await self._remote_partitions.open(name, index, leader)
-            except NotLeaderError as error:
-                refusal = str(error)
-        raise PartitionUnavailableError(f"its leader is not known yet: {refusal}")
+            assert self._remote_partitions is not None, "one process leads everything"
+            if leader is not None:
+                with suppress(NotLeaderError):
+                    return await self._remote_partitions.open(name, index, leader)
+            await self._remote_partitions.look_again()
+        raise PartitionUnavailableError(
+            f"no process is known to lead the partition now topic={name!r} partition={index}"
+        )
 
     def _leader(self, name: str, index: int) -> Broker | None:
         """None if it is this process: it is about to lead it."""
@@ -377,6 +375,7 @@ class Topics:
                 index=index,
                 segment_name=segment_name,
                 segments=self._segments,
+                all_segments=self._all_segments,
                 wall_clock=self._wall_clock,
                 random=self._random,
                 config=topic.config,
