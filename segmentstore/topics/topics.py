@@ -324,7 +324,7 @@ class Topics:
     async def partition(self, name: str, index: int) -> ServedPartition:
         """Wherever it is led; open. Keep it for one request.
 
-        Raises TopicNotFoundError, UnknownPartitionError, PartitionUnavailableError, TopicsUnavailableError.
+        Raises TopicNotFoundError, UnknownPartitionError, PartitionUnavailableError.
         """
         for _ in range(_LEADERS_ASKED_MAX):
             try:
@@ -349,12 +349,15 @@ class Topics:
     async def own_partition(self, name: str, index: int) -> Partition:
         """Open, and recovered if it was not. Keep it for one request: it may be closed when it was not used for long.
 
-        Raises NotLeaderError, TopicNotFoundError, UnknownPartitionError, PartitionUnavailableError, and
-        TopicsUnavailableError for a name that is not known while the catalogue does not answer.
+        Raises NotLeaderError, TopicNotFoundError, UnknownPartitionError, PartitionUnavailableError (also for a name
+        that is not known while the catalogue does not answer).
         """
         topic = self._catalogue.get(name)
         if topic is None or not topic.is_there or not 0 <= index < topic.record.partitions:
-            await self.refresh()
+            try:
+                await self.refresh()
+            except TopicsUnavailableError as error:
+                raise PartitionUnavailableError(str(error)) from error
             topic = self._catalogue.get(name)
         if topic is None or not topic.is_there:
             raise TopicNotFoundError(name)
