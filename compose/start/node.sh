@@ -10,6 +10,8 @@ exec "segmentstore" \
     "${HOST}:9091" \
     "--wire" \
     "${HOST}:12345" \
+    "--kafka" \
+    "${HOST}:9092" \
     "--tier2" \
     "s3://cluster/tier2" \
     "--containers" \

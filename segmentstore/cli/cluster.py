@@ -97,6 +97,7 @@ def nodes(
                     "node": node.node_id,
                     "http": node.http,
                     "wire": node.wire,
+                    "kafka": node.kafka or None,
                     "containers": len(state.containers_of(node.node_id)),
                     "running": 0 if report is None else len(report.running),
                     "capacity": node.capacity or None,

@@ -111,7 +111,7 @@ def setting_options(command: _Command) -> _Command:
 
 def node_options(command: _Command) -> _Command:
     """As setting_options(), for a node of a cluster."""
-    return _with_options(command, _CLUSTER, _BUCKET, _SCRATCH, _HTTP, _WIRE, _CONTAINERS)
+    return _with_options(command, _CLUSTER, _BUCKET, _SCRATCH, _HTTP, _WIRE, _KAFKA, _CONTAINERS)
 
 
 def controller_options(command: _Command) -> _Command:

@@ -84,7 +84,7 @@ kafka_option = click.option(
     envvar="SEGMENTSTORE_KAFKA",
     default=DEFAULT_KAFKA,
     show_default=True,
-    help="Where Kafka's protocol is spoken, as HOST:PORT.  [env: SEGMENTSTORE_KAFKA]",
+    help="Where Kafka's protocol is spoken, as HOST:PORT,HOST:PORT.  [env: SEGMENTSTORE_KAFKA]",
 )
 
 

@@ -40,6 +40,11 @@ class KafkaConnection:
         self._asking = asyncio.Lock()
         self._correlation_id = 0
 
+    @property
+    def is_open(self) -> bool:
+        """False once either side is known to have ended it."""
+        return not self._writer.is_closing() and not self._reader.at_eof()
+
     async def ask(self, request: Structure, kind: type[_Response]) -> _Response:
         """The answer to a request, in the newest version of its API that is spoken here.
 

@@ -5,17 +5,24 @@
         await topics.produce("logs", 0, [NewRecord(value=b"hello")])
         page = await topics.fetch("logs", 0, offset=0)
 
-It asks one server and repeats nothing: an error says by its kind whether to ask again. It joins no group. For more
-than that any client of Kafka will do.
+In a store of several servers a request goes to the one that has what it is about (`kafka_servers.py`). Nothing else is
+repeated: an error says by its kind whether to ask again. It joins no group. For more any client of Kafka will do.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from segmentstore.client.errors import ClientError, OutcomeUnknownError
-from segmentstore.client.kafka_connection import KafkaConnection, open_kafka_connection
+from segmentstore.client.kafka_servers import (
+    ELSEWHERE,
+    CataloguePlace,
+    GroupPlace,
+    KafkaServers,
+    PartitionPlace,
+    parse_addresses,
+)
 from segmentstore.codec.kafka_protocol.administration import (
     TOPIC_ID_CONFIG,
     TOPIC_RESOURCE,
@@ -44,6 +51,7 @@ from segmentstore.codec.kafka_protocol.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ListedOffset,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -73,7 +81,7 @@ from segmentstore.codec.record_batch import (
     encode_batch,
 )
 from segmentstore.codec.record_columns import RecordColumns, columns_of_batches
-from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, InvalidRequestError
+from segmentstore.contracts.errors import CorruptedDataError, ErrorKind
 from segmentstore.runtime.clock import SystemWallClock, WallClock
 
 _TIMEOUT_MS: Final = 30_000
@@ -202,8 +210,8 @@ class GroupInfo:
 class Topics:
     """Made by `connected_topics`. Every method raises TopicRequestError, ConnectionLostError, OutcomeUnknownError."""
 
-    def __init__(self, connection: KafkaConnection, *, wall_clock: WallClock) -> None:
-        self._connection = connection
+    def __init__(self, servers: KafkaServers, *, wall_clock: WallClock) -> None:
+        self._servers = servers
         self._wall_clock = wall_clock
 
     # --- topics -----------------------------------------------------------------------------------
@@ -220,16 +228,22 @@ class Topics:
                 CreatableConfig(name=each, value=value) for each, value in (config or {}).items()
             ),
         )
-        answer = await self._connection.ask(
-            CreateTopicsRequest(topics=(topic,), timeout_ms=_TIMEOUT_MS), CreateTopicsResponse
+        answer = await self._servers.ask_at(
+            CataloguePlace(),
+            CreateTopicsRequest(topics=(topic,), timeout_ms=_TIMEOUT_MS),
+            CreateTopicsResponse,
+            lambda answer: (each.error_code for each in answer.topics),
         )
         for created in answer.topics:
             _require(created.error_code, f"topic={name!r}", created.error_message)
 
     async def delete(self, name: str) -> None:
         """For good, with all records."""
-        answer = await self._connection.ask(
-            DeleteTopicsRequest(topic_names=(name,), timeout_ms=_TIMEOUT_MS), DeleteTopicsResponse
+        answer = await self._servers.ask_at(
+            CataloguePlace(),
+            DeleteTopicsRequest(topic_names=(name,), timeout_ms=_TIMEOUT_MS),
+            DeleteTopicsResponse,
+            lambda answer: (each.error_code for each in answer.responses),
         )
         for deleted in answer.responses:
             _require(deleted.error_code, f"topic={name!r}")
@@ -261,7 +275,7 @@ class Topics:
         resource = DescribeConfigsResource(
             resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=keys
         )
-        answer = await self._connection.ask(
+        answer = await self._servers.ask(
             DescribeConfigsRequest(resources=(resource,)), DescribeConfigsResponse
         )
         found: dict[str, str] = {}
@@ -324,7 +338,14 @@ class Topics:
                 ),
             ),
         )
-        answer = await self._connection.ask(request, ProduceResponse)
+        answer = await self._servers.ask_at(
+            PartitionPlace(name, partition),
+            request,
+            ProduceResponse,
+            lambda answer: (
+                each.error_code for topic in answer.topics for each in topic.partitions
+            ),
+        )
         (produced,) = (each for topic in answer.topics for each in topic.partitions)
         what = f"topic={name!r} partition={partition}"
         if produced.error_code in _UNKNOWN_OUTCOMES:
@@ -383,14 +404,19 @@ class Topics:
 
     async def groups(self) -> Sequence[str]:
         """All consumer groups, in order of name."""
-        answer = await self._connection.ask(ListGroupsRequest(), ListGroupsResponse)
-        _require(answer.error_code, "groups")
-        return sorted(each.group_id for each in answer.groups)
+        found: set[str] = set()
+        for answer in await self._servers.ask_all(ListGroupsRequest(), ListGroupsResponse):
+            _require(answer.error_code, "groups")
+            found |= {each.group_id for each in answer.groups}
+        return sorted(found)
 
     async def group(self, group_id: str) -> GroupInfo:
         """One group and its members."""
-        answer = await self._connection.ask(
-            DescribeGroupsRequest(groups=(group_id,)), DescribeGroupsResponse
+        answer = await self._servers.ask_at(
+            GroupPlace(group_id),
+            DescribeGroupsRequest(groups=(group_id,)),
+            DescribeGroupsResponse,
+            lambda answer: (each.error_code for each in answer.groups),
         )
         (found,) = answer.groups
         what = f"group={group_id!r}"
@@ -410,8 +436,11 @@ class Topics:
 
     async def group_offsets(self, group_id: str) -> Sequence[GroupOffset]:
         """How far a group is, in order of topic and partition; empty for a group that does not exist."""
-        answer = await self._connection.ask(
-            OffsetFetchRequest(group_id=group_id, topics=None), OffsetFetchResponse
+        answer = await self._servers.ask_at(
+            GroupPlace(group_id),
+            OffsetFetchRequest(group_id=group_id, topics=None),
+            OffsetFetchResponse,
+            lambda answer: (answer.error_code,),
         )
         what = f"group={group_id!r}"
         _require(answer.error_code, what)
@@ -428,8 +457,11 @@ class Topics:
 
     async def delete_group(self, group_id: str) -> None:
         """Forget a group without members, and how far it was."""
-        answer = await self._connection.ask(
-            DeleteGroupsRequest(group_ids=(group_id,)), DeleteGroupsResponse
+        answer = await self._servers.ask_at(
+            GroupPlace(group_id),
+            DeleteGroupsRequest(group_ids=(group_id,)),
+            DeleteGroupsResponse,
+            lambda answer: (each.error_code for each in answer.results),
         )
         for deleted in answer.results:
             _require(deleted.error_code, f"group={group_id!r}")
@@ -448,47 +480,76 @@ class Topics:
             max_bytes=bytes_max,
             topics=(FetchTopic(topic=name, partitions=(wanted,)),),
         )
-        answer = await self._connection.ask(request, FetchResponse)
+        answer = await self._servers.ask_at(
+            PartitionPlace(name, partition),
+            request,
+            FetchResponse,
+            lambda answer: (
+                each.error_code for topic in answer.topics for each in topic.partitions
+            ),
+        )
         (fetched,) = (each for topic in answer.topics for each in topic.partitions)
         _require(fetched.error_code, f"topic={name!r} partition={partition} offset={offset}")
         return fetched
 
     async def _metadata(self, name: str | None) -> Sequence[MetadataTopic]:
         topics = None if name is None else (MetadataRequestTopic(name=name),)
-        answer = await self._connection.ask(
+        answer = await self._servers.ask(
             MetadataRequest(topics=topics, allow_auto_topic_creation=False), MetadataResponse
         )
         return answer.topics
 
     async def _offsets_at(self, name: str, count: int, timestamp: int) -> Mapping[int, int]:
-        wanted = tuple(
-            ListOffsetsPartition(partition_index=each, timestamp=timestamp) for each in range(count)
-        )
-        answer = await self._connection.ask(
-            ListOffsetsRequest(topics=(ListOffsetsTopic(name=name, partitions=wanted),)),
-            ListOffsetsResponse,
-        )
         found: dict[int, int] = {}
-        for topic in answer.topics:
-            for each in topic.partitions:
-                _require(each.error_code, f"topic={name!r} partition={each.partition_index}")
-                found[each.partition_index] = each.offset
+        answer = await self._servers.ask(
+            _offsets_request(name, range(count), timestamp), ListOffsetsResponse
+        )
+        listed = list(_offsets_in(answer))
+        for each in _offsets_in(answer):
+            if each.error_code in ELSEWHERE:
+                listed.remove(each)
+                listed += await self._offset_at(name, each.partition_index, timestamp)
+        for each in listed:
+            _require(each.error_code, f"topic={name!r} partition={each.partition_index}")
+            found[each.partition_index] = each.offset
         return found
+
+    async def _offset_at(self, name: str, partition: int, timestamp: int) -> Sequence[ListedOffset]:
+        """Of one partition, by its leader."""
+        answer = await self._servers.ask_at(
+            PartitionPlace(name, partition),
+            _offsets_request(name, (partition,), timestamp),
+            ListOffsetsResponse,
+            lambda answer: (each.error_code for each in _offsets_in(answer)),
+        )
+        return _offsets_in(answer)
 
 
 @asynccontextmanager
 async def connected_topics(
     address: str, *, wall_clock: WallClock | None = None
 ) -> AsyncIterator[Topics]:
-    """Of the server at HOST:PORT. Raises ConnectionLostError, InvalidRequestError (an address of another form)."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise InvalidRequestError(f"an address is HOST:PORT address={address!r}")
-    connection = await open_kafka_connection(host.strip("[]"), int(port))
+    """Of the server at HOST:PORT, or of several with commas between, of which one has to be there.
+
+    Raises ConnectionLostError, InvalidRequestError (an address of another form).
+    """
+    servers = KafkaServers(parse_addresses(address))
     try:
-        yield Topics(connection, wall_clock=wall_clock or SystemWallClock())
+        await servers.connect()
+        yield Topics(servers, wall_clock=wall_clock or SystemWallClock())
     finally:
-        await connection.close()
+        await servers.close()
+
+
+def _offsets_request(name: str, partitions: Iterable[int], timestamp: int) -> ListOffsetsRequest:
+    wanted = tuple(
+        ListOffsetsPartition(partition_index=each, timestamp=timestamp) for each in partitions
+    )
+    return ListOffsetsRequest(topics=(ListOffsetsTopic(name=name, partitions=wanted),))
+
+
+def _offsets_in(answer: ListOffsetsResponse) -> Sequence[ListedOffset]:
+    return [each for topic in answer.topics for each in topic.partitions]
 
 
 @contextmanager

@@ -56,6 +56,7 @@ class NodeSession:
         wire: str,
         capacity: int,
         version: str,
+        kafka: str = "",
         random: Random,
         on_lost: Callable[[], None],
         load_of: Callable[[ContainerId], float] | None = None,
@@ -74,6 +75,7 @@ class NodeSession:
                 wire=wire,
                 capacity=capacity,
                 version=version,
+                kafka=kafka,
             )
             await session.create(
                 report_path(node.node_id), encode_report(NodeReport()), ephemeral=True

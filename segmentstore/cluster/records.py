@@ -188,6 +188,8 @@ def decode_node(value: bytes) -> ClusterNode:
             wire=found["wire"],
             capacity=int(found["capacity"]),
             version=found["version"],
+            # Nodes of versions without topics do not name it.
+            kafka=found.get("kafka", ""),
         )
 
 

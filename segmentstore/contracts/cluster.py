@@ -29,6 +29,8 @@ class ClusterNode:
     """How many containers it takes at most; 0: any number."""
     version: str
     """Of the program."""
+    kafka: str = ""
+    """As Kafka's clients reach it; empty for a node that serves no topics."""
 
 
 class ContainerLocations(Protocol):

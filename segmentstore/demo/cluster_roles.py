@@ -39,12 +39,13 @@ CLIENT_ENVIRONMENT: Final = {
 NODE_ROLE: Final = ProcessRole(
     name="node",
     count=3,
-    ports={"http": 9091, "wire": 12345},
+    ports={"http": 9091, "wire": 12345, "kafka": 9092},
     sizes={"containers": "6"},
     environment=CLIENT_ENVIRONMENT,
     command=(
         *("{segmentstore}", "node", "--data", "{data}"),
-        *("--http", "{host}:{http}", "--wire", "{host}:{wire}", "--tier2", TIER2),
+        *("--http", "{host}:{http}", "--wire", "{host}:{wire}"),
+        *("--kafka", "{host}:{kafka}", "--tier2", TIER2),
         *("--containers", "{containers}"),
         *("--set", "cluster.node_name={name}"),
         *("--set", "bookkeeper.heap_bytes_max=96MiB"),

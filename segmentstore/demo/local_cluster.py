@@ -19,6 +19,7 @@ Each object of processes.json has these keys; a port that a process does not hav
     started     what the kernel says of its start, in ticks: a pid counts together with it alone
     http        HOST:PORT of nodes and controllers
     wire        HOST:PORT of nodes
+    kafka       HOST:PORT of nodes
     grpc        HOST:PORT of controllers
     port        of the others
     start       a command for a shell that starts the process again with its state, and writes its new pid here; it
@@ -103,10 +104,17 @@ class ClusterProcess:
     grpc: str
     port: int
     start: str
+    kafka: str = ""
 
     @property
     def process(self) -> LocalProcess:
         return LocalProcess(self.pid, self.started)
+
+    @property
+    def ports(self) -> set[int]:
+        """All that it has."""
+        addresses = (self.http, self.wire, self.grpc, self.kafka, f":{self.port or ''}")
+        return {int(port) for each in addresses if (port := each.rpartition(":")[2])}
 
     @property
     def listens_on(self) -> int:
@@ -133,6 +141,7 @@ class LocalCluster:
         with self._locked():
             if path.exists():
                 self.plan = ClusterPlan(**json.loads(path.read_text()))
+                self._give_nodes_a_kafka_port()
             else:
                 self.plan = plan or _plan_of(roles)
                 self._write([self._planned(*each) for each in _names(self.plan)])
@@ -155,6 +164,11 @@ class LocalCluster:
     def controllers(self) -> str:
         """As clients take them."""
         return "tcp://" + ",".join(each.grpc for each in self.with_role("controller"))
+
+    @property
+    def kafka(self) -> str:
+        """All nodes, as Kafka's clients take them to begin with."""
+        return ",".join(each.kafka for each in self.with_role("node"))
 
     def processes(self) -> Mapping[str, ClusterProcess]:
         """By name, as written down."""
@@ -327,10 +341,10 @@ class LocalCluster:
         return {name: f"{LOOPBACK}:{self.of(name).port}" for name in (ZOOKEEPER, S3)}
 
     def _place_of(self, process: ClusterProcess) -> Place:
-        ports = {"http": process.http, "wire": process.wire, "grpc": process.grpc}
+        addresses = {name: getattr(process, name) for name in ("http", "wire", "grpc", "kafka")}
         return {
             **self._servers(),
-            **{name: address.rpartition(":")[2] for name, address in ports.items()},
+            **{name: address.rpartition(":")[2] for name, address in addresses.items()},
             "port": str(process.port),
             "host": LOOPBACK,
             "name": process.name,
@@ -347,7 +361,7 @@ class LocalCluster:
         return {"PYTHONPATH": f"{_PACKAGE}{os.pathsep}{there}" if there else str(_PACKAGE)}
 
     def _planned(self, name: str, role: str, ports: Sequence[int]) -> ClusterProcess:
-        addresses = [f"{LOOPBACK}:{port}" for port in ports]
+        addresses = _addresses(ports)
         start = [*_PYTHON, "segmentstore.demo.local_cluster", "start", name]
         has_http = role in ("node", "controller")
         return ClusterProcess(
@@ -358,9 +372,21 @@ class LocalCluster:
             http=addresses[0] if has_http else "",
             wire=addresses[1] if role == "node" else "",
             grpc=addresses[1] if role == "controller" else "",
+            kafka=addresses[2] if role == "node" else "",
             port=0 if has_http else ports[0],
             start=f"PYTHONPATH={shlex.quote(str(_PACKAGE))} {shlex.join([*start, str(self.directory)])}",
         )
+
+    def _give_nodes_a_kafka_port(self) -> None:
+        """To those of a directory that was made by a version whose nodes served no topics. With the lock held."""
+        rows = list(self.processes().values())
+        without = [each.name for each in rows if each.role == "node" and not each.kafka]
+        if without:
+            # Those of the others are free as well while they do not run.
+            used = {port for each in rows for port in each.ports}
+            free = [port for port in free_ports(len(used) + len(without)) if port not in used]
+            given = dict(zip(without, _addresses(free), strict=False))
+            self._write([replace(each, kafka=given.get(each.name, each.kafka)) for each in rows])
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -385,6 +411,7 @@ class LocalCluster:
             "SEGMENTSTORE_TIER2_PLACE": TIER2,
             "SEGMENTSTORE_CONTROLLER": self.controllers,
             "SEGMENTSTORE_SERVER": f"http://{self.with_role('node')[0].http}",
+            "SEGMENTSTORE_KAFKA": self.kafka,
         }
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in values.items()]
         _replace(self.directory / "environment", "".join(lines))
@@ -402,15 +429,19 @@ def _plan_of(roles: ClusterRoles) -> ClusterPlan:
 
 def _names(plan: ClusterPlan) -> Iterator[tuple[str, str, Sequence[int]]]:
     """Name, role and ports of each process."""
-    ports = iter(free_ports(2 + plan.bookies + 2 * (plan.nodes + plan.controllers)))
+    ports = iter(free_ports(2 + plan.bookies + 3 * plan.nodes + 2 * plan.controllers))
     yield ZOOKEEPER, ZOOKEEPER, [next(ports)]
     yield S3, S3, [next(ports)]
     for number in range(plan.bookies):
         yield f"bookie{number}", "bookie", [next(ports)]
     for number in range(plan.nodes):
-        yield f"node{number}", "node", [next(ports), next(ports)]
+        yield f"node{number}", "node", [next(ports), next(ports), next(ports)]
     for number in range(plan.controllers):
         yield f"controller{number}", "controller", [next(ports), next(ports)]
+
+
+def _addresses(ports: Sequence[int]) -> list[str]:
+    return [f"{LOOPBACK}:{port}" for port in ports]
 
 
 def _segmentstore(*words: str) -> list[str]:
@@ -444,6 +475,7 @@ async def _command(verb: str, cluster: LocalCluster) -> int:
                     "http": each.http,
                     "wire": each.wire,
                     "grpc": each.grpc,
+                    "kafka": each.kafka,
                     "port": each.port or None,
                 }
                 for each in cluster.processes().values()

@@ -15,9 +15,12 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from segmentstore.cluster.cluster_brokers import ClusterBrokers
+from segmentstore.cluster.remote_store import RemoteStore
 from segmentstore.contracts.cluster import NodeInCluster
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.tables import TableApi
 from segmentstore.controller.api.grpc_server import ControllerServer, ControllerServerSettings
 from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
@@ -35,6 +38,7 @@ from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.native import not_compiled
 from segmentstore.topics.api.grpc_server import TopicServer, TopicServerSettings
+from segmentstore.topics.groups.committed_offsets import OFFSETS_TABLE
 from segmentstore.topics.groups.groups import Groups
 from segmentstore.topics.groups.settings import GroupSettings
 from segmentstore.topics.producer_ids import ProducerIds
@@ -70,6 +74,8 @@ class ServerSockets:
     http: Sequence[socket.socket]
     """The first one is the address of the store, the second one that of this process."""
     wire: socket.socket | None
+    kafka: Sequence[socket.socket] = ()
+    """As `http`; empty if Kafka's protocol is off."""
 
 
 class Servers:
@@ -93,17 +99,20 @@ class Servers:
         record_files: RecordFiles,
         cluster: NodeInCluster | None = None,
         store_calls: StoreCallAccess | None = None,
+        remote_store: RemoteStore | None = None,
         sockets: ServerSockets | None = None,
     ) -> None:
         """`cluster` is for a node of one; a process without it has all containers.
 
-        `store_calls` is for one too, whose controllers are other processes. `sockets`: None makes them by the settings.
+        `store_calls` is for one too, whose controllers are other processes. `remote_store` is all of its containers,
+        for topics. `sockets`: None makes them by the settings.
         """
         self._not_compiled = not_compiled()
         self._sockets = sockets
         self._record_files = record_files
         self._settings = settings
         self._cluster = cluster
+        self._remote_store = remote_store
         self._process_metrics = process_metrics
         self._swap_owner = swap_owner
         self._backup_owners = backup_owners
@@ -159,11 +168,21 @@ class Servers:
         self, store_id: bytes, store: SegmentStore, wall_clock: WallClock, random: Random
     ) -> None:
         # The messages of Kafka's protocol are a sixth of what a process imports; one without topics starts sooner.
+        from segmentstore.cluster.remote_partitions import RemotePartitions
         from segmentstore.kafka.server import KafkaServer
 
+        brokers: ClusterBrokers | None = None
+        remote_partitions: RemotePartitions | None = None
+        if self._cluster is not None:
+            brokers = ClusterBrokers(self._cluster)
+            remote_partitions = RemotePartitions(locations=self._cluster.locations)
+        tables: TableApi = self._remote_store or store
         topics = Topics(
             segments=store,
-            tables=store,
+            all_segments=self._remote_store,
+            tables=tables,
+            brokers=brokers,
+            remote_partitions=remote_partitions,
             wall_clock=wall_clock,
             random=random,
             settings=replace(
@@ -185,8 +204,9 @@ class Servers:
             random=random,
             topic_id_of=topic_id_of,
             settings=GroupSettings(),
+            is_coordinator=lambda: brokers is None or brokers.is_here(OFFSETS_TABLE),
         )
-        producer_ids = ProducerIds(tables=store, wall_clock=wall_clock)
+        producer_ids = ProducerIds(tables=tables, wall_clock=wall_clock)
         advertised = self._settings.kafka.advertised_address
         self._kafka = KafkaServer(
             topics=topics,
@@ -197,6 +217,7 @@ class Servers:
                 advertised_address=split_address(advertised) if advertised else None,
                 batch_bytes_max=self._settings.kafka.batch_bytes_max,
             ),
+            brokers=brokers,
         )
         self._topics = TopicSupervisor(
             topics=topics,
@@ -204,6 +225,7 @@ class Servers:
             producer_ids=producer_ids,
             server=self._kafka,
             containers=self._registry,
+            brokers=brokers,
         )
         if self._settings.kafka.grpc_address != _OFF:
             host, port = split_address(self._settings.kafka.grpc_address)
@@ -225,7 +247,9 @@ class Servers:
         if self._controller_server is not None:
             # From the start: calls wait for a controller that recovers, though not for ever.
             await self._controller_server.start()
-        if self._kafka is not None:
+        if self._kafka is not None and sockets is not None:
+            await self._kafka.start_on(sockets.kafka)
+        elif self._kafka is not None:
             await self._kafka.start(*split_address(self._settings.kafka.address))
         if self._topics_over_grpc is not None:
             await self._topics_over_grpc.start()
@@ -236,6 +260,8 @@ class Servers:
         async with asyncio.TaskGroup() as group:
             if self._controller is not None:
                 group.create_task(self._controller.run(), name="controller supervisor")
+            if self._remote_store is not None:
+                group.create_task(self._remote_store.run(), name="remote store")
             if self._topics is not None:
                 group.create_task(self._topics.run(), name="topic supervisor")
             await asyncio.get_running_loop().create_future()
@@ -257,6 +283,8 @@ class Servers:
         if self._kafka is not None and self._topics is not None:
             await self._kafka.close()
             await self._topics.close()
+        if self._remote_store is not None:
+            await self._remote_store.close()
         if self._wire is not None:
             await self._wire.close()
 

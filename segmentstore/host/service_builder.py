@@ -34,15 +34,17 @@ from containers.ownership import OnlyProcess
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.cluster.cluster_view import ClusterView
 from segmentstore.cluster.node_session import NodeSession
+from segmentstore.cluster.remote_store import RemoteStore
 from segmentstore.codec.stream_names import is_of_internal_stream
+from segmentstore.codec.wire_protocol.store_calls import NO_LEADER
 from segmentstore.contracts.cluster import ContainerLocations, Lease, NodeInCluster
 from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
-from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.cluster_access import cluster_place
 from segmentstore.host.container_manager import ContainerManager, InProcessAssignmentSource
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, DirectoryIdentity
+from segmentstore.host.kept_backups import KeptBackups
 from segmentstore.host.log_cluster import (
     OpenedCluster,
     choose_log_place,
@@ -196,6 +198,7 @@ async def open_share(resolved: ResolvedSettings, share: StoreShare) -> AsyncIter
                     token=share.token,
                     containers=lambda number: parts.registry.get(ContainerId(number)),
                 ),
+                remote_store=_remote_store(settings, share.locations, share.token),
                 sockets=share.sockets,
             ),
             containers=parts.containers,
@@ -271,6 +274,7 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
                 or f"{socket.gethostname()}:{http.rpartition(':')[2]}",
                 http=http,
                 wire=settings.wire.advertised_address or addresses.wire,
+                kafka=settings.kafka.advertised_address or addresses.kafka,
                 capacity=settings.cluster.capacity_count,
                 version=version("segmentstore"),
                 random=outside.random,
@@ -293,6 +297,7 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
             ),
             random=outside.random,
         )
+        token = controller_token(place.identity, names)
         servers = parts.servers(
             settings,
             outside,
@@ -305,10 +310,11 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
                 serves=parts.registry.serves,
             ),
             store_calls=StoreCallAccess(
-                token=controller_token(place.identity, names),
+                token=token,
                 containers=lambda number: parts.registry.get(ContainerId(number)),
                 newest_epoch=lambda: membership.leader_epoch,
             ),
+            remote_store=_remote_store(settings, view, token),
         )
         yield NodeService(
             registry=parts.registry,
@@ -328,10 +334,13 @@ def _node_settings(resolved: ResolvedSettings) -> ServiceSettings:
         problems.append(
             f"Tier 2 has to be the same for all nodes: --tier2 s3://BUCKET/PREFIX, not {settings.tier2.place}"
         )
-    for name, address, advertised in (
+    told = [
         ("http", settings.http.address, settings.http.advertised_address),
         ("wire", settings.wire.address, settings.wire.advertised_address),
-    ):
+    ]
+    if settings.kafka.address != "off":
+        told.append(("kafka", settings.kafka.address, settings.kafka.advertised_address))
+    for name, address, advertised in told:
         host, _ = (
             split_address(advertised or address) if (advertised or address) != "off" else ("", 0)
         )
@@ -340,14 +349,18 @@ def _node_settings(resolved: ResolvedSettings) -> ServiceSettings:
                 f"other processes have to reach a node: {name}.advertised_address is to be an IP address with its"
                 f" port, if {name}.address is none that they reach, not {advertised or address!r}"
             )
-    if settings.kafka.address != "off":
-        problems.append(
-            "a node of a cluster does not serve topics: kafka.address is to be off,"
-            f" not {settings.kafka.address!r}"
-        )
     if problems:
         raise SettingsError(problems)
     return replace(settings, controller=replace(settings.controller, address="off"))
+
+
+def _remote_store(
+    settings: ServiceSettings, locations: ContainerLocations, token: str
+) -> RemoteStore | None:
+    """What topics of this process have of the containers of all; None if it serves none."""
+    if settings.kafka.address == "off":
+        return None
+    return RemoteStore(locations=locations, token=token, leader_epoch=NO_LEADER)
 
 
 class _Outside:
@@ -402,9 +415,10 @@ class _Parts:
         metrics: Callable[[], Mapping[str, float]] = dict,
         cluster: NodeInCluster | None = None,
         store_calls: StoreCallAccess | None = None,
+        remote_store: RemoteStore | None = None,
         sockets: ServerSockets | None = None,
     ) -> Servers:
-        """`complaints` and `metrics`: of the assignment. `cluster` and `store_calls` are for a node of a cluster."""
+        """`complaints` and `metrics`: of the assignment. From `cluster` on: for a node of a cluster."""
         return Servers(
             settings=settings,
             store_id=self.store_id,
@@ -434,6 +448,7 @@ class _Parts:
             ),
             record_files=self.record_files,
             store_calls=store_calls,
+            remote_store=remote_store,
             cluster=cluster,
             sockets=sockets,
         )
@@ -496,22 +511,12 @@ async def _open_parts(
             writers=storage_threads.lane(),
             readers=read_threads.lane(),
             cache_bytes=settings.kafka.file_cache_bytes,
-            has_backups=partial(_has_backups, registry),
+            has_backups=KeptBackups(
+                registry=registry, object_store=object_stores.of(ContainerId(0))
+            ).exist,
         ),
         store_id=place.identity.store_id,
     )
-
-
-async def _has_backups(registry: ContainerRegistry) -> bool:
-    """Also while a container that could say so does not run."""
-    try:
-        running = registry.all_running()
-    except SegmentStoreError:
-        return True
-    for each in running:
-        if await each.backups.list():
-            return True
-    return False
 
 
 class ContainerFactory:

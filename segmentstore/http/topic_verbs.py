@@ -60,7 +60,6 @@ from segmentstore.http.responses import (
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_read import Waiters
 from segmentstore.http.topic_records import parse_records, record_as_json
-from segmentstore.topics.consume import wait_behind
 from segmentstore.topics.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -78,7 +77,7 @@ from segmentstore.topics.errors import (
     TopicsUnavailableError,
     UnknownPartitionError,
 )
-from segmentstore.topics.partition import Appended, Partition
+from segmentstore.topics.partition import Appended
 from segmentstore.topics.produce import (
     Batches,
     PartlyStoredError,
@@ -86,6 +85,7 @@ from segmentstore.topics.produce import (
     batches_of,
     compression_of,
 )
+from segmentstore.topics.served_partition import ServedPartition
 from segmentstore.topics.topics import TopicDescription, Topics
 
 BATCH_TYPE: Final = "application/vnd.segmentstore.batch"
@@ -211,13 +211,14 @@ class TopicVerbs:
     # --- topics ----------------------------------------------------------------------------------
 
     async def _list(self) -> web.StreamResponse:
-        return json_response(200, {"topics": sorted(self._topics.names())})
+        await self._topics.refresh()
+        return json_response(200, {"topics": self._topics.names()})
 
     async def _info(self, name: str) -> web.StreamResponse:
-        return json_response(200, await self._shown(self._described(name)))
+        return json_response(200, await self._shown(await self._described(name)))
 
-    def _described(self, name: str) -> TopicDescription:
-        description = self._topics.describe(name)
+    async def _described(self, name: str) -> TopicDescription:
+        description = await self._topics.find(name)
         if description is None:
             raise TopicNotFoundError(name)
         return description
@@ -252,11 +253,11 @@ class TopicVerbs:
                 )
             config[key] = value
         await self._topics.create(name, count, config)
-        return json_response(201, await self._shown(self._described(name)))
+        return json_response(201, await self._shown(await self._described(name)))
 
     async def _alter(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         fields = await self._bodies.read_json_object(request, optional=("partitions", "config"))
-        present = self._described(name)
+        present = await self._described(name)
         config = _config_of(fields)
         if config:
             await self._topics.alter(name, config)
@@ -264,7 +265,7 @@ class TopicVerbs:
             count = json_number(fields, "partitions")
             if count != present.partitions:
                 await self._topics.add_partitions(name, count)
-        return json_response(200, await self._shown(self._described(name)))
+        return json_response(200, await self._shown(await self._described(name)))
 
     async def _delete(self, name: str) -> web.StreamResponse:
         await self._topics.delete(name)
@@ -275,7 +276,7 @@ class TopicVerbs:
     async def _produce(
         self, request: web.BaseRequest, name: str, partition: int | None
     ) -> web.StreamResponse:
-        description = self._described(name)
+        description = await self._described(name)
         if partition is not None and partition >= description.partitions:
             raise UnknownPartitionError(name, partition)
         content_type = request.content_type
@@ -355,7 +356,7 @@ class TopicVerbs:
         if not content and wait_seconds > 0:
             try:
                 async with self._waiters.wait(wait_seconds):
-                    await wait_behind(partition, offset)
+                    await partition.wait_behind(offset)
             except TimeoutError:
                 pass
             content = await partition.fetch(offset, bytes_max)
@@ -382,7 +383,7 @@ class TopicVerbs:
         )
 
     async def _send_events(
-        self, request: web.BaseRequest, partition: Partition, offset: int
+        self, request: web.BaseRequest, partition: ServedPartition, offset: int
     ) -> web.StreamResponse:
         """An event for each record, until the connection's time is over or the server stops."""
         settings = self._settings
@@ -406,7 +407,7 @@ class TopicVerbs:
                         await response.write(event)
         return response
 
-    async def _events(self, partition: Partition, offset: int) -> AsyncGenerator[bytes, None]:
+    async def _events(self, partition: ServedPartition, offset: int) -> AsyncGenerator[bytes, None]:
         settings = self._settings
         loop = asyncio.get_running_loop()
         deadline = loop.time() + settings.sse_seconds
@@ -416,7 +417,7 @@ class TopicVerbs:
                 if not content:
                     try:
                         async with self._waiters.wait(min(left, settings.long_poll_seconds)):
-                            await wait_behind(partition, offset)
+                            await partition.wait_behind(offset)
                     except TimeoutError:
                         yield b":\n\n"  # a comment: proxies see that the connection lives
                     continue
@@ -464,7 +465,7 @@ def _offsets(index: int, appended: Appended, count: int) -> Iterator[Mapping[str
         yield {"partition": index, "offset": appended.base_offset + delta}
 
 
-async def _offset_of(partition: Partition, given: str | None) -> int:
+async def _offset_of(partition: ServedPartition, given: str | None) -> int:
     """Raises Refusal (400). A time behind the last record is the end."""
     if given is None or given == "earliest":
         return partition.log_start_offset

@@ -1,8 +1,16 @@
-"""ApiVersions, Metadata, FindCoordinator and InitProducerId: one server, which has everything.
+"""ApiVersions, Metadata, FindCoordinator and InitProducerId: what there is, and which broker has it.
 
-A client is sent to the address by which it has reached this server, unless the settings advertise another one.
+| asked for | answer |
+|---|---|
+| leader of a partition | the broker that has the container of its segment; -1 with code 5 while none has |
+| controller | the broker that has the catalogue's container. Every broker makes changes of topics: it is a hint |
+| coordinator, of any group | the broker that has the container of the offsets; code 15 while none has |
+
+A client of the one server of a store is sent to the address by which it came, unless the settings advertise another.
 """
 
+import asyncio
+from contextlib import suppress
 from typing import Final
 
 from segmentstore.codec.kafka_protocol.api_table import APIS, ApiKey
@@ -23,7 +31,11 @@ from segmentstore.codec.kafka_protocol.produce import (
 )
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.kafka.settings import KafkaSettings
+from segmentstore.topics.brokers import Broker, Brokers
+from segmentstore.topics.errors import TopicsUnavailableError
+from segmentstore.topics.groups.committed_offsets import OFFSETS_TABLE
 from segmentstore.topics.producer_ids import ProducerIds
+from segmentstore.topics.topic_records import CATALOGUE_TABLE
 from segmentstore.topics.topics import Topics
 
 _ALL_RANGES: Final = tuple(
@@ -31,6 +43,7 @@ _ALL_RANGES: Final = tuple(
     for api in APIS.values()
 )
 _VERSIONS: Final = APIS[ApiKey.API_VERSIONS]
+_NO_BROKER: Final = -1
 
 SPOKEN_VERSIONS: Final = ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=_ALL_RANGES)
 VERSION_TOO_NEW: Final = ApiVersionsResponse(
@@ -45,34 +58,40 @@ VERSION_TOO_NEW: Final = ApiVersionsResponse(
 
 
 class ClusterRequests:
-    """What the server says of itself."""
+    """What is told of brokers."""
 
     def __init__(
         self,
         *,
         topics: Topics,
         producer_ids: ProducerIds,
+        brokers: Brokers,
         cluster_id: str,
         settings: KafkaSettings,
     ) -> None:
         self._topics = topics
         self._producer_ids = producer_ids
+        self._brokers = brokers
         self._cluster_id = cluster_id
         self._settings = settings
 
-    def metadata(
+    async def metadata(
         self, request: MetadataRequest, *, version: int, reached_at: tuple[str, int]
     ) -> MetadataResponse:
-        """Raises TopicError if the topics cannot be told."""
-        host, port = self._address(reached_at)
         wants_all = request.topics is None or (version == 0 and not request.topics)
-        names = self._topics.names() if wants_all else [each.name for each in request.topics or ()]
-        node_id = self._settings.node_id
+        names = [each.name for each in request.topics or ()]
+        if wants_all or any(self._topics.describe(name) is None for name in names):
+            with suppress(TopicsUnavailableError, TimeoutError):
+                async with asyncio.timeout(self._settings.catalogue_seconds):
+                    await self._topics.refresh()
+        controller = self._brokers.leader_of(CATALOGUE_TABLE)
         return MetadataResponse(
-            brokers=(MetadataBroker(node_id=node_id, host=host, port=port),),
+            brokers=tuple(_row(each, reached_at) for each in self._brokers.all()),
             cluster_id=self._cluster_id,
-            controller_id=node_id,
-            topics=tuple(self._topic(name) for name in names),
+            controller_id=_NO_BROKER if controller is None else controller.broker_id,
+            topics=tuple(
+                self._topic(name) for name in (self._topics.names() if wants_all else names)
+            ),
         )
 
     def _topic(self, name: str) -> MetadataTopic:
@@ -81,28 +100,26 @@ class ClusterRequests:
             return MetadataTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, partitions=()
             )
-        nodes = (self._settings.node_id,)
         return MetadataTopic(
             error_code=ErrorCode.NONE,
             name=name,
             partitions=tuple(
-                MetadataPartition(
-                    error_code=ErrorCode.NONE,
-                    partition_index=index,
-                    leader_id=self._settings.node_id,
-                    replica_nodes=nodes,
-                    isr_nodes=nodes,
-                )
+                _partition(index, self._topics.leader_of(found, index))
                 for index in range(found.partitions)
             ),
         )
 
     def coordinator(self, *, reached_at: tuple[str, int]) -> FindCoordinatorResponse:
-        """This server, of every group. Of transactions too: what asks with a transactional id is refused a step later,
-        with a code that no client repeats."""
-        host, port = self._address(reached_at)
+        """Of transactions too: what asks with a transactional id is refused a step later, with a code that no client
+        repeats."""
+        broker = self._brokers.leader_of(OFFSETS_TABLE)
+        if broker is None:
+            return FindCoordinatorResponse(
+                error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, node_id=_NO_BROKER, host="", port=-1
+            )
+        row = _row(broker, reached_at)
         return FindCoordinatorResponse(
-            error_code=ErrorCode.NONE, node_id=self._settings.node_id, host=host, port=port
+            error_code=ErrorCode.NONE, node_id=row.node_id, host=row.host, port=row.port
         )
 
     async def init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
@@ -117,8 +134,21 @@ class ClusterRequests:
             error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
         )
 
-    def _address(self, reached_at: tuple[str, int]) -> tuple[str, int]:
-        return self._settings.advertised_address or reached_at
+
+def _row(broker: Broker, reached_at: tuple[str, int]) -> MetadataBroker:
+    host, port = broker.address or reached_at
+    return MetadataBroker(node_id=broker.broker_id, host=host, port=port)
+
+
+def _partition(index: int, leader: Broker | None) -> MetadataPartition:
+    nodes = () if leader is None else (leader.broker_id,)
+    return MetadataPartition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader is None else ErrorCode.NONE,
+        partition_index=index,
+        leader_id=_NO_BROKER if leader is None else leader.broker_id,
+        replica_nodes=nodes,
+        isr_nodes=nodes,
+    )
 
 
 def _no_producer_id(code: ErrorCode) -> InitProducerIdResponse:

@@ -154,7 +154,7 @@ class Fetching:
         look.is_stale = False
         wanted = look.wanted
         try:
-            found = await self._topics.partition(look.topic, wanted.partition)
+            found = await self._topics.own_partition(look.topic, wanted.partition)
             if watch is not None:
                 # Before the look, so that nothing comes between the two unseen.
                 watch.add(look, found)
@@ -193,7 +193,7 @@ class Fetching:
         error_code, timestamp, offset = ErrorCode.NONE, -1, -1
         try:
             async with asyncio.timeout(self._settings.read_seconds):
-                found = await self._topics.partition(topic, wanted.partition_index)
+                found = await self._topics.own_partition(topic, wanted.partition_index)
                 if wanted.timestamp == LATEST:
                     offset = found.high_watermark
                 elif wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from segmentstore.codec.kafka_protocol import groups as messages
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.topics.errors import TopicsUnavailableError
 from segmentstore.topics.groups.committed_offsets import CommittedOffset, TopicPartition
 from segmentstore.topics.groups.errors import GroupError, GroupProblem
 from segmentstore.topics.groups.group import JoinRequest, Protocol
@@ -95,7 +96,14 @@ class GroupRequests:
         refused: dict[TopicPartition, int] = {}
         offsets: dict[TopicPartition, OffsetToCommit] = {}
         for topic in request.topics:
-            found = self._topics.describe(topic.name)
+            try:
+                found = await self._topics.find(topic.name)
+            except TopicsUnavailableError:
+                # Of a topic that is not known here: whether there is one cannot be told.
+                for each in topic.partitions:
+                    place = TopicPartition(topic.name, each.partition_index)
+                    refused[place] = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                continue
             for each in topic.partitions:
                 place = TopicPartition(topic.name, each.partition_index)
                 if found is None or not 0 <= each.partition_index < found.partitions:
@@ -208,7 +216,11 @@ class GroupRequests:
         try:
             found = self._groups.listing()
         except GroupError as error:
-            return messages.ListGroupsResponse(error_code=error.problem, groups=())
+            # Clients ask every broker for the groups that it coordinates.
+            is_elsewhere = error.problem is GroupProblem.NOT_COORDINATOR
+            return messages.ListGroupsResponse(
+                error_code=ErrorCode.NONE if is_elsewhere else error.problem, groups=()
+            )
         return messages.ListGroupsResponse(
             error_code=ErrorCode.NONE,
             groups=tuple(

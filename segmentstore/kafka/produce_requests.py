@@ -151,7 +151,7 @@ class Producing:
             return _failed(RecordBatchTooLargeError(size=len(records), size_max=length_max))
         try:
             async with asyncio.timeout(self._settings.partition_seconds):
-                found = await self._topics.partition(topic, index)
+                found = await self._topics.own_partition(topic, index)
         except TimeoutError:
             return _failed(
                 PartitionUnavailableError(

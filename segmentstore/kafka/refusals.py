@@ -2,7 +2,8 @@
 
 Clients differ in what they do with a code; these were chosen by what all of them do.
 
-- A producer tries again only after 3, 5, 6, 7, 19, 20 and 56. 56 says that nothing was stored; 7 that it may have been.
+- A producer tries again only after 3, 5, 6, 7, 19, 20 and 56. 56 says that nothing was stored; 7 that it may have been;
+  6, behind which all clients ask for metadata, that nothing was and that another broker leads the partition.
   46 would be taken for success and is never sent.
 - A consumer goes on by itself after 3, 6, 9, 56, 74, 75, 78 and 100. After 1 it jumps to where its configuration says,
   so that 1 is sent only when it is true.
@@ -18,6 +19,7 @@ from segmentstore.topics.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     InvalidTopicError,
+    NotLeaderError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     PartitionUnavailableError,
@@ -31,6 +33,7 @@ from segmentstore.topics.errors import (
 )
 
 _CODES: Final[dict[type[TopicError], ErrorCode]] = {
+    NotLeaderError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     TopicNotFoundError: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     UnknownPartitionError: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     TopicExistsError: ErrorCode.TOPIC_ALREADY_EXISTS,

@@ -43,7 +43,7 @@ class Requests:
             case cluster.ApiVersionsRequest():
                 return SPOKEN_VERSIONS
             case cluster.MetadataRequest():
-                return self.cluster.metadata(
+                return await self.cluster.metadata(
                     request, version=asker.version, reached_at=asker.reached_at
                 )
             case cluster.FindCoordinatorRequest():
@@ -82,7 +82,7 @@ class Requests:
             case administration.DeleteRecordsRequest():
                 return await self.topics.delete_records(request)
             case administration.DescribeConfigsRequest():
-                return self.topics.describe_configs(request)
+                return await self.topics.describe_configs(request)
             case administration.IncrementalAlterConfigsRequest():
                 return await self.topics.alter_configs(request)
         raise AssertionError(f"an API of the table is not answered request={request!r:.100}")

@@ -8,7 +8,9 @@ not answer any more.
 """
 
 import asyncio
+import socket
 from asyncio import Event, Server
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -22,6 +24,7 @@ from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters, KafkaStatistics
 from segmentstore.kafka.topic_requests import TopicRequests
 from segmentstore.runtime.waiting import gather_all
+from segmentstore.topics.brokers import Brokers, OneBroker
 from segmentstore.topics.groups.groups import Groups
 from segmentstore.topics.producer_ids import ProducerIds
 from segmentstore.topics.topics import Topics
@@ -38,7 +41,10 @@ class KafkaServer:
         producer_ids: ProducerIds,
         cluster_id: str,
         settings: KafkaSettings,
+        brokers: Brokers | None = None,
     ) -> None:
+        """`brokers`: None for the one server of a store."""
+        known = brokers or OneBroker(settings.node_id, settings.advertised_address)
         self._settings = settings
         self._counters = KafkaCounters()
         self._ready = Event()
@@ -51,12 +57,13 @@ class KafkaServer:
                 cluster=ClusterRequests(
                     topics=topics,
                     producer_ids=producer_ids,
+                    brokers=known,
                     cluster_id=cluster_id,
                     settings=settings,
                 ),
                 fetching=Fetching(topics=topics, settings=settings, counters=self._counters),
                 groups=GroupRequests(groups=groups, topics=topics),
-                topics=TopicRequests(topics=topics, settings=settings),
+                topics=TopicRequests(topics=topics, brokers=known, settings=settings),
             ),
             producing=Producing(topics=topics, settings=settings, counters=self._counters),
             ready=self._ready,
@@ -68,6 +75,7 @@ class KafkaServer:
         # A dict, for its order.
         self._connections: dict[KafkaConnection, None] = {}
         self._server: Server | None = None
+        self._more_servers: list[Server] = []
 
     @property
     def address(self) -> tuple[str, int]:
@@ -83,6 +91,17 @@ class KafkaServer:
             lambda: KafkaConnection(services=self._services), host, port, backlog=1024
         )
 
+    async def start_on(self, listening: Sequence[socket.socket]) -> None:
+        """As start(), with sockets that were bound for this server, one or more."""
+        assert self._server is None, "the server is started already"
+        loop = asyncio.get_running_loop()
+        self._server, *self._more_servers = [
+            await loop.create_server(
+                lambda: KafkaConnection(services=self._services), sock=each, backlog=1024
+            )
+            for each in listening
+        ]
+
     def set_ready(self, ready: bool) -> None:
         """Whether topics and groups answer now."""
         if ready:
@@ -95,7 +114,8 @@ class KafkaServer:
         server, self._server = self._server, None
         if server is None:
             return
-        server.close()
+        for each in (server, *self._more_servers):
+            each.close()
         connections = list(self._connections)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_seconds):

@@ -8,9 +8,9 @@ class KafkaSettings:
     """Limits and times of the protocol server. Sizes in bytes, times in seconds unless the name says milliseconds."""
 
     node_id: int = 1
-    """What clients know this server by."""
+    """What clients know the one server of a store by."""
     advertised_address: tuple[str, int] | None = None
-    """Host and port that clients are sent to; None: the address that each of them has connected to."""
+    """Host and port that its clients are sent to; None: the address that each of them has connected to."""
     connections_max: int = 10_000
     """A further client is disconnected at once."""
 
@@ -45,6 +45,10 @@ class KafkaSettings:
     """How long a request waits for topics after a start; then its connection is closed."""
     drain_seconds: float = 5.0
     """At the end, how long batches that were handed to the log may take to be answered."""
+
+    catalogue_seconds: float = 1.0
+    """How long a request for metadata waits for the catalogue, for names that are not known here. It is answered with
+    what is known then: clients ask for metadata above all while something is away."""
 
     partitions_default: int = 1
     """Of a new topic whose creator leaves it to the server."""

@@ -1,7 +1,7 @@
 """Topics made, changed, deleted and described; records deleted.
 
-Requests name several topics, each of which succeeds or fails by itself. What a client asks for that one process cannot
-do is refused by name: more than one replica, replicas on other servers.
+Requests name several topics, each of which succeeds or fails by itself. Any broker takes them. What a client asks for
+that is not done is refused by name: more than one replica, a partition at a broker of the client's choice.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -10,6 +10,7 @@ from segmentstore.codec.kafka_protocol import administration as messages
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
 from segmentstore.kafka.refusals import code_of
 from segmentstore.kafka.settings import KafkaSettings
+from segmentstore.topics.brokers import Brokers
 from segmentstore.topics.errors import TopicError, TopicNotFoundError
 from segmentstore.topics.topic_config import make_config
 from segmentstore.topics.topics import Topics
@@ -29,8 +30,9 @@ class _RefusedError(Exception):
 class TopicRequests:
     """One method for each API."""
 
-    def __init__(self, *, topics: Topics, settings: KafkaSettings) -> None:
+    def __init__(self, *, topics: Topics, brokers: Brokers, settings: KafkaSettings) -> None:
         self._topics = topics
+        self._brokers = brokers
         self._settings = settings
 
     async def create(self, request: messages.CreateTopicsRequest) -> messages.CreateTopicsResponse:
@@ -55,6 +57,7 @@ class TopicRequests:
         partitions = self._partitions_of(topic)
         config = {each.name: each.value for each in topic.configs if each.value is not None}
         if only_check:
+            await self._topics.find(topic.name)
             self._topics.check_new(topic.name, partitions, config)
             return
         await self._topics.create(topic.name, partitions, config)
@@ -71,17 +74,19 @@ class TopicRequests:
         if topic.replication_factor not in (-1, 1):
             raise _RefusedError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                "there is one server: the replication factor is 1, and copies are made below it",
+                "a partition has one broker: the replication factor is 1, and copies are made below it",
             )
         if topic.num_partitions == -1:
             return self._settings.partitions_default
         return topic.num_partitions
 
     def _check_assignments(self, assignments: Sequence[tuple[int, ...]]) -> None:
-        if any(each != (self._settings.node_id,) for each in assignments):
+        """One broker has everything; of several the store itself chooses, and moves partitions."""
+        brokers = [each.broker_id for each in self._brokers.all()]
+        if len(brokers) != 1 or any(list(each) != brokers for each in assignments):
             raise _RefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"there is one server, which has every partition node_id={self._settings.node_id}",
+                f"the store decides which broker has a partition brokers={brokers}",
             )
 
     async def delete(self, request: messages.DeleteTopicsRequest) -> messages.DeleteTopicsResponse:
@@ -105,7 +110,7 @@ class TopicRequests:
         return messages.CreatePartitionsResponse(results=tuple(grown))
 
     async def _add_partitions(self, topic: messages.GrowingTopic, *, only_check: bool) -> None:
-        found = self._topics.describe(topic.name)
+        found = await self._topics.find(topic.name)
         if found is None:
             raise TopicNotFoundError(topic.name)
         if topic.count <= found.partitions:
@@ -139,7 +144,7 @@ class TopicRequests:
     ) -> messages.DeletedRecordsPartition:
         code, low_watermark = ErrorCode.NONE, -1
         try:
-            found = await self._topics.partition(topic, wanted.partition_index)
+            found = await self._topics.own_partition(topic, wanted.partition_index)
             low_watermark = await found.delete_records(wanted.offset)
         except TopicError as error:
             code = code_of(error)
@@ -149,18 +154,20 @@ class TopicRequests:
 
     # --- configurations ---------------------------------------------------------------------------
 
-    def describe_configs(
+    async def describe_configs(
         self, request: messages.DescribeConfigsRequest
     ) -> messages.DescribeConfigsResponse:
         return messages.DescribeConfigsResponse(
-            results=tuple(self._described(each) for each in request.resources)
+            results=tuple([await self._described(each) for each in request.resources])
         )
 
-    def _described(self, resource: messages.DescribeConfigsResource) -> messages.DescribedConfigs:
+    async def _described(
+        self, resource: messages.DescribeConfigsResource
+    ) -> messages.DescribedConfigs:
         configs: list[messages.DescribedConfig] = []
         code, message = ErrorCode.NONE, None
         try:
-            configs = self._configs_of(resource)
+            configs = await self._configs_of(resource)
             if messages.TOPIC_ID_CONFIG in (resource.configuration_keys or ()):
                 configs += self._id_of(resource)
         except TopicError as error:
@@ -176,13 +183,13 @@ class TopicRequests:
             configs=tuple(each for each in configs if wanted is None or each.name in wanted),
         )
 
-    def _configs_of(
+    async def _configs_of(
         self, resource: messages.DescribeConfigsResource
     ) -> list[messages.DescribedConfig]:
         if resource.resource_type == messages.BROKER_RESOURCE:
             return self._configs_of_server(resource.resource_name)
         name = _topic_of(resource.resource_type, resource.resource_name)
-        found = self._topics.describe(name)
+        found = await self._topics.find(name)
         if found is None:
             raise TopicNotFoundError(name)
         return [
@@ -212,12 +219,14 @@ class TopicRequests:
         ]
 
     def _configs_of_server(self, node: str) -> list[messages.DescribedConfig]:
-        if node not in ("", str(self._settings.node_id)):
+        own = self._brokers.own()
+        own_id = "" if own is None else str(own.broker_id)
+        if node not in ("", own_id):
             raise _RefusedError(ErrorCode.INVALID_REQUEST, f"there is no such server node={node!r}")
         values = {
             "auto.create.topics.enable": "false",
             "default.replication.factor": "1",
-            "node.id": str(self._settings.node_id),
+            "node.id": own_id,
             "num.partitions": str(self._settings.partitions_default),
             "socket.request.max.bytes": str(self._settings.frame_bytes_max),
         }
@@ -264,7 +273,7 @@ class TopicRequests:
             if is_set and each.value is None:
                 raise _RefusedError(ErrorCode.INVALID_CONFIG, f"no value name={each.name!r}")
             changes[each.name] = each.value if is_set else None
-        found = self._topics.describe(name)
+        found = await self._topics.find(name)
         if found is None:
             raise TopicNotFoundError(name)
         if only_check:

@@ -51,6 +51,17 @@ class TopicsUnavailableError(TopicError):
     """The catalogue of topics cannot be read or written now. A change may have been made: ask again."""
 
 
+class CatalogueConflictError(TopicsUnavailableError):
+    """Another process changed a topic's record after it was read here. Nothing was done."""
+
+
+class NotLeaderError(TopicError):
+    """The partition's container is not in this process: another one leads it, or none at the moment."""
+
+    def __init__(self, name: str, index: int) -> None:
+        super().__init__(f"partition is not led here topic={name!r} partition={index}")
+
+
 class OffsetOutOfRangeError(TopicError):
     """No record has that offset: it lies below the first one, or behind the next one."""
 
@@ -66,7 +77,8 @@ class OffsetOutOfRangeError(TopicError):
 class OutOfOrderSequenceError(TopicError):
     """A batch does not follow the last one of its producer."""
 
-    def __init__(self, *, producer_id: int, expected: int, given: int) -> None:
+    def __init__(self, *, producer_id: int | None, expected: int | None, given: int | None) -> None:
+        """None: another process judged it."""
         super().__init__(
             f"sequence is out of order producer_id={producer_id} expected={expected} given={given}"
         )
@@ -77,7 +89,8 @@ class OutOfOrderSequenceError(TopicError):
 class ProducerFencedError(TopicError):
     """A newer epoch of the same producer has appended meanwhile."""
 
-    def __init__(self, *, producer_id: int, current: int, given: int) -> None:
+    def __init__(self, *, producer_id: int | None, current: int | None, given: int | None) -> None:
+        """None: another process judged it."""
         super().__init__(
             f"producer has a newer epoch producer_id={producer_id} current={current} given={given}"
         )
@@ -86,7 +99,8 @@ class ProducerFencedError(TopicError):
 class RecordBatchTooLargeError(TopicError):
     """A batch has more bytes than its topic takes (`max.message.bytes`)."""
 
-    def __init__(self, *, size: int, size_max: int) -> None:
+    def __init__(self, *, size: int, size_max: int | None) -> None:
+        """`size_max` is None if another process judged it."""
         super().__init__(f"record batch is too large size={size} size_max={size_max}")
         self.size = size
         self.size_max = size_max

@@ -14,6 +14,7 @@ The segment's attributes, each changed in the append (or the trim) that it belon
 | LAST_MARK | the number of the newest mark (batch_positions.py); absent: there is none |
 | `topic mark `, u64 | a mark |
 | END_MARK | a mark at what was the end of the segment when bytes were last to be dropped; absent: there is none |
+| RETIRED | present: its topic is being deleted. It comes with another OWNER, so that no opening appends any more |
 | `topic producers `, u32 | a page of what was known of producers at the newer of both marks (producer_windows.py) |
 | COLD_END, FIRST_FILE, LAST_FILE, COLD_BYTES, `topic file `, u64 | record_files/registered_files.py |
 
@@ -154,6 +155,7 @@ _LOG = logging.getLogger(__name__)
 LAST_MARK: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x02")
 OWNER: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x03")
 END_MARK: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x07")
+RETIRED: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x0c")
 
 NAMES_USED: Final = "names-used"
 """Last part of the key of an object that says that a topic of this name had files once, and was deleted."""
@@ -234,13 +236,16 @@ class Partition:
         settings: TopicSettings,
         record_files: RecordFiles | None = None,
         on_hot: Callable[["Partition"], None] | None = None,
+        all_segments: SegmentApi | None = None,
     ) -> None:
-        """`record_files`: None if there is no Tier 2 for files. `on_hot` is called, with no await in between, when
+        """`record_files`: None if there is no Tier 2 for files. `all_segments`: with those of other processes, if
+        `segments` are of this one. `on_hot` is called, with no await in between, when
         batches that no file has are there again, and when they are as many as one file is to have."""
         self._topic = topic
         self._index = index
         self._segment_name = segment_name
         self._segments = segments
+        self._all_segments = segments if all_segments is None else all_segments
         self._wall_clock = wall_clock
         self._random = random
         self._config = config
@@ -319,6 +324,10 @@ class Partition:
         return f"partition={self._topic}/{self._index}"
 
     @property
+    def segment_name(self) -> str:
+        return self._segment_name
+
+    @property
     def is_open(self) -> bool:
         """Whether it takes batches and is read now."""
         return self._segment is not None
@@ -380,6 +389,19 @@ class Partition:
         for callback in list(self._watchers.values()):
             callback()
 
+    async def wait_behind(self, offset: int) -> None:
+        """Until there may be a record at `offset`, or its next fetch says why there is none. It has no time-out.
+
+        It looks again behind its registration: what came in between wakes nothing.
+        """
+        moved = asyncio.Event()
+        unwatch = self.watch(moved.set)
+        try:
+            if self._segment is not None and self._high_watermark <= offset:
+                await moved.wait()
+        finally:
+            unwatch()
+
     # --- life --------------------------------------------------------------------------------
 
     async def recover(self) -> None:
@@ -422,6 +444,10 @@ class Partition:
             self._shut("it was closed")
             await self._release()
 
+    def leave(self) -> None:
+        """Its container has left this process. What is under way is told of as the log tells of it; close() follows."""
+        self._shut("its container is not here any more")
+
     def vanish(self) -> None:
         """Its topic is deleted: it is never opened again."""
         self._gone = True
@@ -449,6 +475,8 @@ class Partition:
         """What the segment says, as of one moment behind everything that was submitted before."""
         await await_shielded(segment.barrier())
         info = segment.info()
+        if RETIRED in info.core_attributes:
+            raise SegmentNotFoundError(segment.name)
         mark = await self._newest_mark(segment, info)
         start = mark.place if mark is not None else Place(0, 0, NO_TIME)
         if start.position < info.start_offset:
@@ -1323,10 +1351,34 @@ class Partition:
         file = await self._put(file, made.image, plain=True)
         async with self._changing:
             if segment is not self._segment:
-                return  # the object is dead: another opening registers only what it puts itself
-            await self._append_alone(segment, [*files.adding(file), *self._end_mark_updates()])
+                # The object is dead: another opening registers only what it puts itself.
+                await self._delete_if_retired(file)
+                return
+            try:
+                await self._append_alone(segment, [*files.adding(file), *self._end_mark_updates()])
+            except SegmentStoreError:
+                await self._delete_if_retired(file)
+                raise
             files.added(file)
             self._filed_position = end.position
+
+    async def _delete_if_retired(self, file: RegisteredFile) -> None:
+        """Of an object that was not registered, as far as is known: nothing else looks for one of a topic that is
+        deleted. Its name is given to no other topic, because the mark NAMES_USED comes before the end of this one."""
+        assert self._record_files is not None, "an object without a Tier 2"
+        try:
+            if not self._gone and not await self._is_retired():
+                return
+            await self._record_files.delete(file.name(self._topic, self._index).key)
+        except SegmentStoreError as error:
+            _LOG.info("%s leaves an object behind that is no file: %s", self.label, error)
+
+    async def _is_retired(self) -> bool:
+        try:
+            info = await self._all_segments.info(self._segment_name)
+            return RETIRED in info.core_attributes
+        except SegmentNotFoundError:
+            return True
 
     async def _put(self, file: RegisteredFile, image: BufferView, *, plain: bool) -> RegisteredFile:
         """The file with the number of the name that it was put under. Raises StorageError, StorageFullError."""
@@ -1368,8 +1420,13 @@ class Partition:
                     files = self._files
                     is_there = segment is self._segment and files.first <= number <= files.last
                     if not is_there or await files.get(segment, number) != old:
+                        await self._delete_if_retired(new)
                         return None
-                    await self._append_alone(segment, files.replacing(number, old, new))
+                    try:
+                        await self._append_alone(segment, files.replacing(number, old, new))
+                    except SegmentStoreError:
+                        await self._delete_if_retired(new)
+                        raise
                     files.replaced(number, old, new)
             except StorageFullError as error:
                 raise PartitionUnavailableError(str(error)) from error

@@ -57,3 +57,9 @@ class TopicSettings:
     """Partitions of one topic that are created or deleted side by side."""
     resume_seconds: float = 5.0
     """Between two attempts to finish what was begun and broken off."""
+    catalogue_look_seconds: float = 1.0
+    """How often it is asked whether another process has changed the catalogue."""
+    segment_sweep_seconds_first: float = 60.0
+    """After a start, and then after"""
+    segment_sweep_seconds: float = 3_600.0
+    """, the process with the catalogue looks for segments of topics that are gone."""

@@ -90,6 +90,17 @@ def parse_partition_segment(name: str) -> tuple[str, int] | None:
     return topic, int(index)
 
 
+def topic_id_of_segment(name: str) -> UUID | None:
+    """Of the topic to which a partition's segment of that name belongs; None if it is no partition's."""
+    if parse_partition_segment(name) is None:
+        return None
+    text, _, _ = name.partition("~")[2].partition("/")
+    try:
+        return UUID(hex=text)
+    except ValueError:
+        return None
+
+
 def encode_topic(record: TopicRecord) -> bytes:
     """The value of the entry."""
     content = bytearray(

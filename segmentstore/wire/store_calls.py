@@ -10,7 +10,8 @@ Invariants:
   of the highest begins when no older one that names the same segment is under way any more. So whatever a new leader
   reads, the leader before it cannot change behind its back. The node knows epochs from the controllers themselves, and
   from the assignment that gave it its containers (`newest_epoch`): a container that was given away is given by a
-  leader, and the node that gets it has heard of that leader.
+  leader, and the node that gets it has heard of that leader. Callers that are no leader's (NO_LEADER) are outside of
+  that order: their changes are conditional, each by itself.
 - Appends, updates and removals of one name are submitted in the order in which they came, and every other call that
   names it begins behind the submissions before it.
 - A call goes on when its connection ends: what it submitted is on its way to the log in any case.
@@ -32,6 +33,7 @@ from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.codec.wire_protocol.refusals import TOKEN_CHECK_FAILED, AuthTokenCheckFailed
 from segmentstore.codec.wire_protocol.store_calls import (
+    NO_LEADER,
     AnswerAttributes,
     AnswerChanged,
     AnswerContent,
@@ -165,7 +167,7 @@ class StoreCalls:
         """O(calls under way)."""
         self._order.check()
         assert len(self._under_way) <= self._calls_max, f"calls={len(self._under_way)}"
-        epochs = [call.epoch for call in self._under_way]
+        epochs = [call.epoch for call in self._under_way if call.epoch != NO_LEADER]
         assert epochs == sorted(epochs), f"a call of an older leader came late epochs={epochs}"
         assert not epochs or epochs[-1] <= self._newest_epoch, f"newest={self._newest_epoch}"
 
@@ -212,6 +214,8 @@ class StoreCalls:
 
     def _require_newest(self, epoch: int) -> None:
         """Raises LeaderReplacedError for the epoch of an older leader."""
+        if epoch == NO_LEADER:
+            return
         self._newest_epoch = max(self._newest_epoch, epoch, self._access.newest_epoch())
         if epoch < self._newest_epoch:
             raise LeaderReplacedError(given=epoch, newest=self._newest_epoch)
@@ -264,7 +268,11 @@ class StoreCalls:
 
     def _is_behind_older(self, call: _UnderWay) -> bool:
         """O(calls of older leaders): none of them comes behind one of a newer leader."""
+        if call.epoch == NO_LEADER:
+            return False
         for other in self._under_way:
+            if other.epoch == NO_LEADER:
+                continue
             if other.epoch == call.epoch:
                 return False
             if other.shares_names(call):

@@ -236,6 +236,7 @@ def test_a_start_script_runs_the_command_with_what_its_container_says(tmp_path: 
         "host": "10.0.0.1",
         "http": "9091",
         "wire": "12345",
+        "kafka": "9092",
         "name": "node7",
         "zookeeper": "zk:2181",
         "data": "/data",

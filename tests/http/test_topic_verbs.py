@@ -234,7 +234,7 @@ async def test_what_is_stored_in_part_is_told_so(
     await served.call("PUT", "/t", json={"partitions": 2})
     topics = served.topics
     assert topics is not None
-    other = await topics.partition("t", 1)
+    other = await topics.own_partition("t", 1)
 
     def refuse(_batch: object) -> "asyncio.Future[Appended]":
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()

@@ -157,7 +157,7 @@ async def running(
     await topics.create("t", 2, {})
     for index in range(2):
         # Recovered here, so that a test that holds the log back holds appends alone.
-        await topics.partition("t", index)
+        await topics.own_partition("t", index)
     await server.start("127.0.0.1", 0)
     node = Node(server, topics, groups, segments, tables, [])
     if ready:

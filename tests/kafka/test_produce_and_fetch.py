@@ -291,7 +291,7 @@ async def test_what_a_fetch_watched_is_let_go_of() -> None:
         gone = await node.client()
         gone.send(fetch((0, 0), wait_ms=60_000))
         await asyncio.sleep(0.05)
-        partition = await node.topics.partition("t", 0)
+        partition = await node.topics.own_partition("t", 0)
         assert len(partition._watchers) == 1
         gone.close()
         while node.server.statistics().connections > 1:
@@ -319,7 +319,7 @@ async def test_offsets_by_time() -> None:
     async with running() as node:
         client = await node.client()
         await stored(node, b"a", b"b", b"c")
-        partition = await node.topics.partition("t", 0)
+        partition = await node.topics.own_partition("t", 0)
         await partition.delete_records(1)
 
         assert await ask(LATEST, EARLIEST) == [(0, 3), (0, 1)]

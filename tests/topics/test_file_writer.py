@@ -85,7 +85,7 @@ def test_files_are_made_when_they_are_due_and_few_at_a_time() -> None:
     async def main(loop: SimLoop) -> None:
         objects = Objects()
         async with topics_over(objects) as topics:
-            partitions = [await topics.partition("t", n) for n in range(8)]
+            partitions = [await topics.own_partition("t", n) for n in range(8)]
             for each in partitions:
                 await each.produce(batch_of(b"early"))
             await asyncio.sleep(5)
@@ -123,7 +123,7 @@ def test_large_files_are_few_at_a_time_and_small_ones_pass_them() -> None:
             small_file_bytes=1_000,
         )
         async with topics_over(objects, settings) as topics:
-            partitions = [await topics.partition("t", n) for n in range(8)]
+            partitions = [await topics.own_partition("t", n) for n in range(8)]
             for number, each in enumerate(partitions):
                 await each.produce(batch_of(b"x" * (5_000 if number < 4 else 10)))
             await asyncio.sleep(11.5)
@@ -145,13 +145,13 @@ def test_a_partition_in_trouble_holds_up_no_other_one_and_is_tried_in_growing_pa
         objects.broken = "/partitions/0/"
         async with topics_over(objects, partitions=2) as topics:
             for n in range(2):
-                await (await topics.partition("t", n)).produce(batch_of(b"x"))
+                await (await topics.own_partition("t", n)).produce(batch_of(b"x"))
             await asyncio.sleep(120)
             assert await objects.count() == 1
             pauses = [b - a for a, b in zip(objects.failed_at, objects.failed_at[1:], strict=False)]
             assert pauses == sorted(pauses)
             assert 5 < len(objects.failed_at) < 12
-            partition = await topics.partition("t", 0)
+            partition = await topics.own_partition("t", 0)
             assert [r.value for r in await read_all(partition)] == [b"x"]
             objects.broken = ""
             await asyncio.sleep(SETTINGS.file_retry_seconds_max + 2)
@@ -169,7 +169,7 @@ def test_a_bug_that_one_partition_meets_is_told_and_holds_up_no_other_one(
         objects.broken, objects.is_bug = "/partitions/0/", True
         async with topics_over(objects, partitions=2) as topics:
             for n in range(2):
-                await (await topics.partition("t", n)).produce(batch_of(b"x"))
+                await (await topics.own_partition("t", n)).produce(batch_of(b"x"))
             await asyncio.sleep(100)
             assert await objects.count() == 1
             assert len(objects.failed_at) == 2
@@ -188,14 +188,14 @@ def test_a_partition_that_is_not_used_is_closed_behind_its_file() -> None:
         settings = replace(SETTINGS, file_seconds=200.0, retention_interval_seconds=30.0)
         async with topics_over(objects, settings, partitions=1) as topics:
             await topics.alter("t", {"retention.ms": "-1"})
-            partition = await topics.partition("t", 0)
+            partition = await topics.own_partition("t", 0)
             await partition.produce(batch_of(b"x"))
             await asyncio.sleep(150)
             was_open = partition.is_open
             await asyncio.sleep(150)
             assert (was_open, partition.is_open) == (True, False)
             assert await objects.count() == 1
-            partition = await topics.partition("t", 0)
+            partition = await topics.own_partition("t", 0)
             assert [r.value for r in await read_all(partition)] == [b"x"]
             assert loop.time() > 0
 
@@ -219,7 +219,7 @@ def test_records_that_a_process_left_behind_become_a_file_of_the_next_one() -> N
         topics = made()
         await topics.start()
         await topics.create("t", 1, {"retention.bytes": "1000000"})
-        await (await topics.partition("t", 0)).produce(batch_of(b"x"))
+        await (await topics.own_partition("t", 0)).produce(batch_of(b"x"))
         await topics.close()
         topics = made()
         await topics.start()

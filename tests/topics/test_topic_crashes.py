@@ -6,7 +6,7 @@ outcome has to be the same as if nothing had happened.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from random import Random
 
@@ -16,6 +16,7 @@ from segmentstore.codec.record_batch import Record
 from segmentstore.codec.topic_files import RecordFileName, files_prefix
 from segmentstore.contracts.segments import Segment
 from segmentstore.topics import partition as partition_module
+from segmentstore.topics.catalogue import Topic
 from segmentstore.topics.errors import (
     InvalidPartitionsError,
     PartitionUnavailableError,
@@ -73,7 +74,7 @@ class Process:
         await self.topics.start()
 
     async def fill(self, name: str, index: int) -> None:
-        partition = await self.topics.partition(name, index)
+        partition = await self.topics.own_partition(name, index)
         first = partition.high_watermark
         for n in range(BATCHES):
             await partition.produce(
@@ -104,7 +105,7 @@ class Process:
         )
         for (name, index), records in self.acknowledged.items():
             if self.topics.describe(name) is not None:
-                partition = await self.topics.partition(name, index)
+                partition = await self.topics.own_partition(name, index)
                 kept = [r for r in records if r.offset >= partition.log_start_offset]
                 assert await read_all(partition) == kept
                 assert partition.high_watermark == len(records)
@@ -164,12 +165,12 @@ async def files(process: Process) -> None:
     await process.topics.create("b", 1, {})
     for _ in range(3):
         await process.fill("a", 1)
-        await (await process.topics.partition("a", 1)).make_file()
+        await (await process.topics.own_partition("a", 1)).make_file()
     await process.fill("a", 1)
 
 
 async def make_file(process: Process) -> None:
-    partition = await process.topics.partition("a", 1)
+    partition = await process.topics.own_partition("a", 1)
     await partition.make_file()
     assert partition.hot_bytes == 0
 
@@ -179,7 +180,7 @@ async def sweep(process: Process) -> None:
         f"{files_prefix('a', 1)}00000000-00000019.00000000{process.random.getrandbits(32):08x}.seg",
         b"dead",
     )
-    partition = await process.topics.partition("a", 1)
+    partition = await process.topics.own_partition("a", 1)
     await partition.sweep_files()
     keys = [info.key async for info in process.objects.list(files_prefix("a", 1))]
     assert len(keys) == partition._files.last
@@ -191,13 +192,13 @@ async def delete_with_files(process: Process) -> None:
 
 
 async def delete_records_in_files(process: Process) -> None:
-    partition = await process.topics.partition("a", 1)
+    partition = await process.topics.own_partition("a", 1)
     assert await partition.delete_records(171) == 171
     assert len(partition._files) == 1
 
 
 async def delete_all_records_in_files(process: Process) -> None:
-    partition = await process.topics.partition("a", 1)
+    partition = await process.topics.own_partition("a", 1)
     assert await partition.delete_records(-1) == 8 * BATCHES
     assert len(partition._files) == 0
 
@@ -206,7 +207,7 @@ async def retention_of_files(process: Process) -> None:
     process.topics.settle_clocks()
     process.clock.now = NOW + 1_000_020
     await process.topics.expire_all()
-    partition = await process.topics.partition("a", 1)
+    partition = await process.topics.own_partition("a", 1)
     assert partition.log_start_offset in (0, partition.high_watermark), "files are young enough"
     process.clock.now += 1_000
     process.topics.settle_clocks()
@@ -244,12 +245,12 @@ async def alter(process: Process) -> None:
 
 
 async def delete_records(process: Process) -> None:
-    partition = await process.topics.partition("a", 1)
+    partition = await process.topics.own_partition("a", 1)
     assert await partition.delete_records(31) == 31
 
 
 async def delete_all_records(process: Process) -> None:
-    partition = await process.topics.partition("a", 1)
+    partition = await process.topics.own_partition("a", 1)
     assert await partition.delete_records(-1) == 2 * BATCHES
 
 
@@ -258,7 +259,7 @@ async def retention(process: Process) -> None:
         process.clock.now += 1_000_020
     process.topics.settle_clocks()
     await process.topics.expire_all()
-    assert (await process.topics.partition("a", 1)).log_start_offset == 38
+    assert (await process.topics.own_partition("a", 1)).log_start_offset == 38
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
@@ -330,7 +331,7 @@ async def test_a_process_that_dies_while_it_resumes_is_followed_by_one_that_fini
 async def test_a_batch_that_dies_on_its_way_is_stored_once_or_not_at_all(*, behind: bool) -> None:
     process = Process()
     await a_topic(process)
-    partition = await process.topics.partition("b", 0)
+    partition = await process.topics.own_partition("b", 0)
     batches = [batch_of(b"%d" % n, producer=(7, 0, n)) for n in range(6)]
     process.plan.arm(die_at=4, behind=behind)
     answers = [partition.produce(batch) for batch in batches]
@@ -345,7 +346,7 @@ async def test_a_batch_that_dies_on_its_way_is_stored_once_or_not_at_all(*, behi
     assert isinstance(outcomes[2], Appended)
     assert isinstance(outcomes[3], BaseException)
     await process.restart()
-    partition = await process.topics.partition("b", 0)
+    partition = await process.topics.own_partition("b", 0)
     again = [await partition.produce(batch) for batch in batches[3:]]
     assert [each.base_offset for each in again] == [3, 4, 5]
     assert again[0].duplicate == behind
@@ -363,7 +364,7 @@ async def test_a_topic_that_is_made_again_meets_no_file_of_the_one_before() -> N
     process.acknowledged.clear()
     await process.topics.create("a", 2, {})
     await process.fill("a", 1)
-    partition = await process.topics.partition("a", 1)
+    partition = await process.topics.own_partition("a", 1)
     await partition.make_file()
     await process.restart()
     await process.check()
@@ -398,15 +399,21 @@ async def test_segments_that_are_made_before_their_record_would_be_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Planted: the record is written when the segments are there."""
-    original = Topics._put
+    original = Topics._create
 
-    async def late(self: Topics, name: str, record: TopicRecord, version: int) -> object:
-        if record.state is TopicState.CREATING:
-            made = self._made(name, record, version)
-            await self._for_each(range(record.partitions_target), made, self._create_segment)
-        return await original(self, name, record, version)
+    async def late(self: Topics, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        put = self._catalogue.put
 
-    monkeypatch.setattr(Topics, "_put", late)
+        async def put_late(name: str, record: TopicRecord, version: int) -> Topic:
+            if record.state is TopicState.CREATING:
+                made = self._catalogue.made(name, record, version)
+                await self._for_each(range(record.partitions_target), made, self._create_segment)
+            return await put(name, record, version)
+
+        monkeypatch.setattr(self._catalogue, "put", put_late)
+        await original(self, name, partitions, config)
+
+    monkeypatch.setattr(Topics, "_create", late)
     with pytest.raises(AssertionError):
         await test_a_change_that_dies_at_any_step_is_finished_by_the_next_process(
             nothing, create, behind=True

@@ -41,7 +41,7 @@ async def topics_over(
 
 async def fill(topics: Topics, *, batches: int = 200) -> list[Record]:
     await topics.create("t", 2, {})
-    partition = await topics.partition("t", 1)
+    partition = await topics.own_partition("t", 1)
     random = Random(7)
     answers = []
     for n in range(batches):
@@ -68,7 +68,7 @@ async def test_records_survive_the_recovery_of_their_container() -> None:
         records = await fill(topics)
     for flushed in (False, True):
         async with running(tiers) as container, topics_over(container) as topics:
-            partition = await topics.partition("t", 1)
+            partition = await topics.own_partition("t", 1)
             assert await read_all(partition, max_bytes=100_000) == records
             for n in range(10):
                 again = await partition.produce(batch_of(*[b"x"], producer=(n, 1, 0)))
@@ -83,7 +83,7 @@ async def test_cold_records_are_read_by_offset_and_by_time() -> None:
     tiers = MemoryTiers()
     async with running(tiers, cache_bytes=4 << 20) as container, topics_over(container) as topics:
         await topics.create("t", 1, {})
-        partition = await topics.partition("t", 0)
+        partition = await topics.own_partition("t", 0)
         for n in range(400):
             values = [_value(2 * n), _value(2 * n + 1)]
             await partition.produce(batch_of(*values, time=NOW + 1000 * n))
@@ -100,7 +100,7 @@ async def test_cold_records_are_read_by_offset_and_by_time() -> None:
         assert (await container.info(partition._segment_name)).start_offset > 9_000_000
         await container.flush()
     async with running(tiers, cache_bytes=4 << 20) as container, topics_over(container) as topics:
-        partition = await topics.partition("t", 0)
+        partition = await topics.own_partition("t", 0)
         assert (partition.log_start_offset, partition.high_watermark) == (500, 800)
         for offset in random.sample(range(500, 800), 20):
             found = [r for r in records_in(await partition.fetch(offset, 1)) if r.offset == offset]
@@ -121,7 +121,7 @@ async def test_files_survive_the_recovery_of_their_container_and_are_all_that_go
         topics_over(container, objects) as topics,
     ):
         records = await fill(topics)
-        partition = await topics.partition("t", 1)
+        partition = await topics.own_partition("t", 1)
         while await partition.make_file():
             pass
         made = partition.size_bytes
@@ -132,7 +132,7 @@ async def test_files_survive_the_recovery_of_their_container_and_are_all_that_go
             running(tiers, settings=ContainerSettings()) as container,
             topics_over(container, objects) as topics,
         ):
-            partition = await topics.partition("t", 1)
+            partition = await topics.own_partition("t", 1)
             assert partition.size_bytes == made
             assert await read_all(partition, max_bytes=100_000) == records
             assert await partition.offset_at_time(NOW + 100 * 90) is not None
@@ -158,12 +158,12 @@ async def test_a_batch_may_hold_more_records_than_it_has_bytes() -> None:
     assert len(batch) < 20_000
     async with running(tiers) as container, topics_over(container) as topics:
         await topics.create("t", 1, {})
-        partition = await topics.partition("t", 0)
+        partition = await topics.own_partition("t", 0)
         assert (await partition.produce(batch)).base_offset == 0
         assert (await partition.produce(batch)).base_offset == 20_000
         await container.flush()
     async with running(tiers) as container, topics_over(container) as topics:
-        partition = await topics.partition("t", 0)
+        partition = await topics.own_partition("t", 0)
         assert partition.high_watermark == 40_000
         assert [r.offset for r in await read_all(partition)] == list(range(40_000))
 
@@ -181,18 +181,18 @@ async def test_a_partition_outlives_its_container_in_one_process() -> None:
         )
         await topics.start()
         await topics.create("t", 1, {})
-        partition = await topics.partition("t", 0)
+        partition = await topics.own_partition("t", 0)
         await partition.produce(batch_of(b"a", producer=(7, 0, 0)))
     async with running(tiers) as second:
         partition._segments = second
-        topics._segments = topics._tables = second
-        assert (await topics.partition("t", 0)) is partition
+        topics._segments = topics._catalogue._tables = second
+        assert (await topics.own_partition("t", 0)) is partition
         was_open = partition.is_open
         assert was_open, "it has not noticed yet"
         with pytest.raises(PartitionUnavailableError):
             await partition.fetch(1, 100)  # its end would be the word of a container that has ended
         assert not partition.is_open
-        partition = await topics.partition("t", 0)
+        partition = await topics.own_partition("t", 0)
         assert (await partition.produce(batch_of(b"a", producer=(7, 0, 0)))).duplicate
         assert (await partition.produce(batch_of(b"b", producer=(7, 0, 1)))).base_offset == 1
         await topics.close()

@@ -337,11 +337,16 @@ Outcomes: TypeAlias = Annotated[
 # --- the beginning of a connection, and answers --------------------------------------------------
 
 
+NO_LEADER: Final = -1
+"""In the place of a leader's epoch."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenStoreCalls(Command):
     """The first of these commands on a connection. Answer: AnswerDone.
 
-    Calls of leaders of lower epochs are refused from then on, by this node.
+    Calls of leaders of lower epochs are refused from then on, by this node. NO_LEADER as the epoch: the caller is no
+    leader's, whose calls it neither refuses nor waits for; each of its changes is conditional by itself.
     """
 
     type: ClassVar[int] = -1000

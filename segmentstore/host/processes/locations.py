@@ -85,6 +85,7 @@ class ProcessLocations:
             wire=addresses.wire,
             capacity=0,
             version=self._version,
+            kafka=addresses.kafka,
         )
 
 

@@ -45,7 +45,7 @@ async def serve_node(
 ) -> None:
     """Until SIGTERM, or the end of the parent.
 
-    `listening`: HTTP of the store, HTTP of this process, the wire if it has one.
+    `listening`: HTTP of the store, HTTP of this process, the wire if it has one, and then Kafka's protocol as HTTP.
     """
     stopping = begin_serving(resolved.settings.shutdown.grace_seconds)
     process = NodeProcess(orders, resolved, await Channel.over(parent), listening)
@@ -109,7 +109,8 @@ class NodeProcess:
             if controller is not None:
                 await listen(controller.start())
             address = "" if controller is None else controller.address
-            self._link.send({"up": {"controller": address}})
+            topics_grpc = service.servers.addresses().topics_grpc
+            self._link.send({"up": {"controller": address, "topics_grpc": topics_grpc}})
             async with asyncio.TaskGroup() as group:
                 managing = group.create_task(service.manager.run(), name="container manager")
                 facing = group.create_task(service.servers.run(), name="faces")
@@ -159,6 +160,7 @@ class NodeProcess:
             sockets=ServerSockets(
                 http=self._listening[:2],
                 wire=self._listening[2] if len(self._listening) > 2 else None,
+                kafka=self._listening[3:],
             ),
             complaints=list if controller is None else controller.complaints,
             metrics=dict if controller is None else controller.metrics,

@@ -3,7 +3,7 @@
     parent -> process   orders       first of all, together with the sockets to listen on, and once
                         states       whenever one of them has changed
                         looked       behind the states of that moment: the answer to "look"
-    process -> parent   up           it listens (and where the controller does)
+    process -> parent   up           it listens (and where the controller and topics over gRPC do)
                         settled      its first containers run, or have said why they cannot
                         ended        a container has ended for the so-many-th time
                         look         asks for the states
@@ -47,6 +47,8 @@ class NodeAddresses:
     http: str
     wire: str
     """As clients are sent to it; empty without one."""
+    kafka: str = ""
+    """The same of Kafka's protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,8 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -54,7 +54,7 @@ from segmentstore.host.processes.started_process import Launcher, StartedProcess
 from segmentstore.host.servers import address_text
 from segmentstore.host.serving import ServingRefusedError, begin_serving, listen, run_process
 from segmentstore.host.setting_sources import ResolvedSettings
-from segmentstore.host.settings import MIB, SettingsError, split_address
+from segmentstore.host.settings import MIB, ServiceSettings, SettingsError, split_address
 from segmentstore.http.status_server import ProcessHealth, StatusServer
 from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.clock import SystemWallClock
@@ -71,6 +71,7 @@ _CACHE_BYTES_MIN = 4 * MIB
 _DIRECTORY_SECONDS_MAX = 3.0
 """Processes of a parent that was killed end at once; a store that goes on for longer is another one."""
 _LOOK_SECONDS = 0.05
+_PORTS_TRIED_MAX = 1_000
 _PAUSE_SECONDS_FIRST, _PAUSE_SECONDS_MAX = 0.05, 10.0
 _LAST_WORDS_SECONDS = 5.0
 """For a process whose channel has ended to say why, and to end."""
@@ -120,13 +121,19 @@ class Supervisor:
         lock_descriptor: int,
         status_address: str,
         http_address: str,
+        kafka_address: str,
     ) -> None:
-        """`orders`: those of node 0 at its first start; the others differ in what they name."""
+        """`orders`: those of node 0 at its first start; the others differ in what they name.
+
+        `kafka_address`: what Kafka's clients are given to begin with; empty without one.
+        """
         self._orders = orders
         self._sockets = sockets
         self._volumes_listening = volumes_listening
         self._lock_descriptor = lock_descriptor
         self._http_address = http_address
+        self._kafka_address = kafka_address
+        self._topics_grpc_address = orders.settings.get("kafka.grpc_address", _OFF)
         self._controller_address = orders.controller_address
         self._starts = 0
         self._ends = [0] * orders.container_count
@@ -196,7 +203,7 @@ class Supervisor:
         }
         if place.index >= 0:
             addresses = self._orders.nodes[place.index]
-            facts |= {"http": addresses.http, "wire": addresses.wire}
+            facts |= {"http": addresses.http, "wire": addresses.wire, "kafka": addresses.kafka}
         return facts
 
     def _metrics(self) -> Mapping[str, float]:
@@ -257,6 +264,11 @@ class Supervisor:
             index=place.index,
             start=start,
             controller_address=self._controller_address,
+            settings={
+                **self._orders.settings,
+                # gRPC binds for itself, and a port is of one process.
+                "kafka.grpc_address": self._topics_grpc_address if place.index == 0 else _OFF,
+            },
         )
 
     def _descriptors_of(self, place: _Place) -> list[int]:
@@ -269,10 +281,12 @@ class Supervisor:
 
     def _take(self, place: _Place, start: int, message: Message) -> None:
         match message:
-            case {"up": {"controller": str(address)}}:
+            case {"up": {"controller": str(address), "topics_grpc": str(topics_address)}}:
+                # A port that the system chose is the same for the next process.
                 if address:
-                    # A port that the system chose is the same for the next process.
                     self._controller_address = address
+                if topics_address:
+                    self._topics_grpc_address = topics_address
                 place.start = start
                 self._tell_states()
             case {"up": _}:
@@ -313,12 +327,14 @@ class Supervisor:
         def total(name: str) -> int:
             return sum(place.summary.get(name, 0) for place in self._nodes)
 
-        controller = self._controller_address
+        controller, topics_grpc = self._controller_address, self._topics_grpc_address
         words = [
             "ready" if total("running") == self._orders.container_count else "partial",
             f"http://{self._http_address}",
             *([f"wire={self._orders.nodes[0].wire}"] if self._orders.nodes[0].wire else []),
             *([f"controller={controller}"] if controller != _OFF else []),
+            *([f"kafka={self._kafka_address}"] if self._kafka_address else []),
+            *([f"topics_grpc={topics_grpc}"] if topics_grpc != _OFF else []),
             f"containers={total('running')}/{self._orders.container_count}",
             f"active_segments={total('active_segments')}",
             f"unflushed={total('unflushed_bytes') / 1e6:.1f}MB",
@@ -387,6 +403,16 @@ async def _open_supervisor(resolved: ResolvedSettings) -> AsyncIterator[Supervis
                 wire = _advertised(settings.wire.advertised_address, bound, is_first=index == 0)
             nodes.append(NodeAddresses(http=_address_of(own), wire=wire))
             sockets.append(listening)
+        kafka = ""
+        if settings.kafka.address != _OFF:
+            shared = _bind(settings.kafka.address)
+            stack.callback(shared.close)
+            kafka = settings.kafka.advertised_address or _address_of(shared)
+            for index, bound in enumerate(_bind_behind_kafka(settings, count)):
+                stack.callback(bound.close)
+                sockets[index] += [shared, bound]
+                told = _advertised(settings.kafka.advertised_address, bound, is_first=False)
+                nodes[index] = replace(nodes[index], kafka=told)
         volumes_socket, volumes_listening = "", None
         if tier2 == "volumes":
             # Names of sockets are short, data directories need not be. The directory is readable by this user alone.
@@ -417,6 +443,7 @@ async def _open_supervisor(resolved: ResolvedSettings) -> AsyncIterator[Supervis
             lock_descriptor=directory.lock_descriptor,
             status_address=settings.processes.status_address,
             http_address=_address_of(http),
+            kafka_address=kafka,
         )
 
 
@@ -428,8 +455,10 @@ def _require_shareable(resolved: ResolvedSettings) -> None:
         problems.append(
             f"several processes keep their logs in files, not in {settings.tier1.kind!r}: set processes.count=1"
         )
-    if settings.kafka.address != _OFF:
-        problems.append("Kafka's protocol is served by one process: set processes.count=1")
+    if settings.kafka.address != _OFF and settings.wire.address == _OFF:
+        problems.append(
+            "topics of several processes ask each other over the wire: set wire.address, or processes.count=1"
+        )
     if settings.tier2.place == "memory":
         problems.append("a Tier 2 in memory is of one process: set processes.count=1")
     if not settings.store.data_directory:
@@ -499,6 +528,37 @@ def _bind(address: str) -> socket.socket:
         ) from error
     listening.setblocking(False)
     return listening
+
+
+def _bind_behind_kafka(settings: ServiceSettings, count: int) -> Iterator[socket.socket]:
+    """One for each of so many processes, on the ports behind kafka.address that are free, and named by no setting.
+
+    They are the same at every start, as far as they are free then: clients know a process by its address.
+    """
+    host, port = split_address(settings.kafka.address)
+    named = {
+        split_address(each)[1]
+        for each in (
+            settings.http.address,
+            settings.wire.address,
+            settings.controller.address,
+            settings.processes.status_address,
+            settings.kafka.grpc_address,
+        )
+        if each != _OFF
+    }
+    ports = range(port + 1, min(port + 1 + _PORTS_TRIED_MAX, 65_536)) if port else ()
+    candidates = iter([each for each in ports if each not in named])
+    for _ in range(count):
+        yield _bind_first(host, candidates)
+
+
+def _bind_first(host: str, ports: Iterator[int]) -> socket.socket:
+    """On the first of these ports that is free, else on any. Raises ServingRefusedError."""
+    for port in ports:
+        with suppress(ServingRefusedError):
+            return _bind(address_text(host, port))
+    return _bind(address_text(host, 0))
 
 
 def _address_of(listening: socket.socket) -> str:

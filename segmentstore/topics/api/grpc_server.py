@@ -44,7 +44,7 @@ from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.cancellation import retrieve_exception
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.grpc_listening import listening_server
-from segmentstore.topics.consume import next_offset_of, wait_behind
+from segmentstore.topics.consume import next_offset_of
 from segmentstore.topics.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -62,7 +62,7 @@ from segmentstore.topics.errors import (
     TopicsUnavailableError,
     UnknownPartitionError,
 )
-from segmentstore.topics.partition import Appended, Partition
+from segmentstore.topics.partition import Appended
 from segmentstore.topics.produce import (
     PartlyStoredError,
     append_batches,
@@ -70,6 +70,7 @@ from segmentstore.topics.produce import (
     compression_of,
 )
 from segmentstore.topics.producer_ids import ProducerIds
+from segmentstore.topics.served_partition import ServedPartition
 from segmentstore.topics.topics import TopicDescription, Topics
 
 _LOG = logging.getLogger(__name__)
@@ -193,15 +194,17 @@ class TopicServer:
         request = _parsed(api.CreateTopicRequest, data)
         topics = self._present()
         await topics.create(request.name, request.partitions or 1, dict(request.config))
-        return await _shown(topics, _described(topics, request.name))
+        return await _shown(topics, await _described(topics, request.name))
 
     async def _describe(self, data: bytes) -> Message:
         topics = self._present()
-        return await _shown(topics, _described(topics, _parsed(api.TopicName, data).name))
+        return await _shown(topics, await _described(topics, _parsed(api.TopicName, data).name))
 
     async def _list(self, data: bytes) -> Message:
         _parsed(api.ListTopicsRequest, data)
-        return api.TopicList(names=sorted(self._present().names()))
+        topics = self._present()
+        await topics.refresh()
+        return api.TopicList(names=topics.names())
 
     async def _delete(self, data: bytes) -> Message:
         await self._present().delete(_parsed(api.TopicName, data).name)
@@ -219,7 +222,7 @@ class TopicServer:
 
     async def _produced(self, request: api.ProduceRequest) -> api.ProduceResponse:
         topics = self._present()
-        description = _described(topics, request.topic)
+        description = await _described(topics, request.topic)
         if request.HasField("partition"):
             partition = await topics.partition(request.topic, request.partition)
             append = self._submit(partition, description, request)
@@ -267,7 +270,7 @@ class TopicServer:
         self, arriving: AsyncIterator[bytes], waiting: "asyncio.Queue[_Pending]"
     ) -> None:
         """Puts what each request comes to, in their order; then None, or the error that refuses one of them."""
-        partitions: dict[tuple[str, int], Partition] = {}
+        partitions: dict[tuple[str, int], ServedPartition] = {}
         try:
             async for data in arriving:
                 request = _parsed(api.ProduceRequest, data)
@@ -275,7 +278,7 @@ class TopicServer:
                     await waiting.put(await self._produced(request))
                     continue
                 topics = self._present()
-                description = _described(topics, request.topic)
+                description = await _described(topics, request.topic)
                 key = (request.topic, request.partition)
                 partition = partitions.get(key)
                 if partition is None or not partition.is_open:
@@ -287,7 +290,7 @@ class TopicServer:
             await waiting.put(None)
 
     def _submit(
-        self, partition: Partition, description: TopicDescription, request: api.ProduceRequest
+        self, partition: ServedPartition, description: TopicDescription, request: api.ProduceRequest
     ) -> "_Submitted":
         """In the order of the calls. Raises _StatusError, TopicError."""
         if request.WhichOneof("payload") == "batch":
@@ -373,14 +376,18 @@ class TopicServer:
                 yield response
 
     async def _content(
-        self, partition: Partition, request: api.FetchRequest, offset: int, wait_seconds: float
+        self,
+        partition: ServedPartition,
+        request: api.FetchRequest,
+        offset: int,
+        wait_seconds: float,
     ) -> bytes:
         bytes_max = min(request.max_bytes or _FETCH_BYTES, self._settings.fetch_bytes_max)
         content = await partition.fetch(offset, bytes_max)
         if not content and wait_seconds > 0:
             try:
                 async with asyncio.timeout(wait_seconds):
-                    await wait_behind(partition, offset)
+                    await partition.wait_behind(offset)
             except TimeoutError:
                 return b""
             content = await partition.fetch(offset, bytes_max)
@@ -428,8 +435,8 @@ def _parsed(kind: type[Request], data: bytes) -> Request:
     return request
 
 
-def _described(topics: Topics, name: str) -> TopicDescription:
-    description = topics.describe(name)
+async def _described(topics: Topics, name: str) -> TopicDescription:
+    description = await topics.find(name)
     if description is None:
         raise TopicNotFoundError(name)
     return description
@@ -464,7 +471,7 @@ def _appended(index: int, appended: Appended, count: int) -> api.Appended:
 
 
 def _fetched(
-    partition: Partition, request: api.FetchRequest, offset: int, content: bytes
+    partition: ServedPartition, request: api.FetchRequest, offset: int, content: bytes
 ) -> api.FetchResponse:
     response = api.FetchResponse(
         high_watermark=partition.high_watermark, log_start_offset=partition.log_start_offset

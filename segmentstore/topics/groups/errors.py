@@ -18,6 +18,8 @@ class GroupProblem(IntEnum):
     """Offsets are still being looked up after a start. Ask again."""
     COORDINATOR_NOT_AVAILABLE = 15
     """The table of offsets does not answer, or the service ends. Ask again; a commit may have taken place."""
+    NOT_COORDINATOR = 16
+    """The table of offsets is at another process: look for the group again."""
     ILLEGAL_GENERATION = 22
     """The member speaks of another generation than the present one."""
     INCONSISTENT_GROUP_PROTOCOL = 23

@@ -99,8 +99,13 @@ class Groups:
         random: Random,
         topic_id_of: Callable[[str], UUID | None],
         settings: GroupSettings,
+        is_coordinator: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`topic_id_of` is the id of the topic that has the name now, if there is one."""
+        """`topic_id_of` is the id of the topic that has the name now, if there is one.
+
+        `is_coordinator` says whether the container of the offsets is in this process, and surely in no other one.
+        """
+        self._is_coordinator = is_coordinator
         self._wall_clock = wall_clock
         self._random = random
         self._topic_id_of = topic_id_of
@@ -130,8 +135,11 @@ class Groups:
     async def close(self) -> None:
         """Every request that waits is told to look for its group again, and members are forgotten."""
         self._is_loaded = False
+        problem = GroupProblem.NOT_COORDINATOR
+        if self._is_coordinator():
+            problem = GroupProblem.COORDINATOR_NOT_AVAILABLE
         for future in self._waiting.values():
-            fail_unless_done(future, GroupError(GroupProblem.COORDINATOR_NOT_AVAILABLE))
+            fail_unless_done(future, GroupError(problem))
         for group in list(self._groups.values()):
             self._drop(group)
         self._timers.clear()
@@ -245,6 +253,8 @@ class Groups:
             found = await self._offsets.read(group_id, places)
         except SegmentStoreError as error:
             raise _not_available(group_id, error) from error
+        # Behind the read: what another coordinator has committed meanwhile is not in it.
+        self._require_loaded()
         return {
             place: offset
             for place, offset in found.items()
@@ -306,6 +316,8 @@ class Groups:
     # --- steps ------------------------------------------------------------------------------------
 
     def _require_loaded(self) -> None:
+        if not self._is_coordinator():
+            raise GroupError(GroupProblem.NOT_COORDINATOR)
         if not self._is_loaded:
             raise GroupError(GroupProblem.COORDINATOR_LOAD_IN_PROGRESS)
 

@@ -4,7 +4,7 @@ from segmentstore.host.processes.orders import NodeAddresses, States
 
 ADDRESSES = [
     NodeAddresses("127.0.0.1:1", "127.0.0.1:2"),
-    NodeAddresses("127.0.0.1:3", "127.0.0.1:4"),
+    NodeAddresses("127.0.0.1:3", "127.0.0.1:4", "127.0.0.1:5"),
 ]
 
 
@@ -23,6 +23,7 @@ def test_a_process_knows_itself_before_it_hears_of_others() -> None:
     owner = locations.owner_of(ContainerId(3))
     assert owner is not None
     assert owner.node_id == locations.node_id
+    assert owner.kafka == "127.0.0.1:5"
     assert locations.owner_of(ContainerId(2)) is None
     assert [node.node_id for node in locations.nodes()] == [locations.node_id]
 

@@ -1,6 +1,8 @@
 """A member of a group as a process: tells its assignment and its records in lines of JSON, until it is killed.
 
-python -m tests.integration.kafka.group_member BOOTSTRAP GROUP TOPIC
+python -m tests.integration.kafka.group_member BOOTSTRAP GROUP TOPIC [commits]
+
+With the last word it commits what it has told, every half second.
 """
 
 import json
@@ -14,7 +16,7 @@ def say(**what: object) -> None:
     sys.stdout.flush()
 
 
-def main(bootstrap: str, group: str, topic: str) -> None:
+def main(bootstrap: str, group: str, topic: str, commits: str = "") -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -22,7 +24,8 @@ def main(bootstrap: str, group: str, topic: str) -> None:
             "auto.offset.reset": "earliest",
             "session.timeout.ms": 6000,
             "heartbeat.interval.ms": 500,
-            "enable.auto.commit": False,
+            "enable.auto.commit": bool(commits),
+            "auto.commit.interval.ms": 500,
         }
     )
 

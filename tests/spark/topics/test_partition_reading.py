@@ -189,7 +189,7 @@ async def test_a_damaged_block_is_refused_and_its_neighbours_are_read() -> None:
 async def test_deleted_records_are_loss_or_passed_over(served: bool) -> None:
     async with topic_store() as store:
         await fill(store, Random(7), 20)
-        partition = await store.service.topics.partition("logs", 0)
+        partition = await store.service.topics.own_partition("logs", 0)
         await partition.delete_records(5)
         await store.flush()
         end = len(store.produced)

@@ -81,7 +81,7 @@ class TopicStore:
     ) -> None:
         """One batch; offsets are given."""
         start = len(self.produced)
-        partition = await self.service.topics.partition(TOPIC, 0)
+        partition = await self.service.topics.own_partition(TOPIC, 0)
         appended = await partition.produce(encode_batch(records, compression=compression))
         assert appended.base_offset == start
         self.produced += [
@@ -95,7 +95,7 @@ class TopicStore:
 
     async def make_file(self, *, small_blocks: bool = True) -> None:
         """What lies in batches becomes a file."""
-        partition = await self.service.topics.partition(TOPIC, 0)
+        partition = await self.service.topics.own_partition(TOPIC, 0)
         assert await partition.make_file() > 0, "there were no batches"
         self.file_count += 1
         if small_blocks:

@@ -1,0 +1,205 @@
+"""The servers of a store that speak Kafka's protocol, as one: each request goes to the one that has what it is about.
+
+Most stores are one server, so a request goes first to the one that was connected to. If that answers that it has not
+got the partition, the group or the catalogue, it is asked which server has, and that one gets the request; where it was
+found is remembered until the answer is of that kind again.
+
+Invariants:
+
+- A request is sent again only behind an answer that says that nothing was done with it, or where no connection came
+  about, and `_PLACES_MAX` times in all; then the last answer is given, or the last error raised.
+- One connection to each server, made when it is needed. How many there are is bounded by the servers of the store.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
+
+from segmentstore.client.errors import ConnectionLostError
+from segmentstore.client.kafka_connection import KafkaConnection, open_kafka_connection
+from segmentstore.codec.kafka_protocol.cluster import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.kafka_protocol.structure import Structure
+from segmentstore.contracts.errors import InvalidRequestError
+
+Address: TypeAlias = tuple[str, int]
+_Response = TypeVar("_Response", bound=Structure)
+
+ELSEWHERE: Final = (
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_CONTROLLER,
+)
+"""Nothing was done: another server has it, or none now."""
+_PLACES_MAX: Final = 4
+_PAUSE_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlace:
+    """Of a partition: its leader."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlace:
+    """Of a consumer group: its coordinator."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CataloguePlace:
+    """Of changes of topics: the controller."""
+
+
+Place: TypeAlias = PartitionPlace | GroupPlace | CataloguePlace
+
+
+class KafkaServers:
+    """connect(), then ask() any number, then close()."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        """Of some of them: the others are told of by these."""
+        self._given = addresses
+        self._home = addresses[0]
+        self._connections: dict[Address, KafkaConnection] = {}
+        self._connecting = asyncio.Lock()
+        self._places: dict[Place, Address] = {}
+
+    async def connect(self) -> None:
+        """To the first of the given ones that can be. Raises ConnectionLostError if none can."""
+        self._home, _ = await self._any()
+
+    async def close(self) -> None:
+        """Idempotent."""
+        connections, self._connections = list(self._connections.values()), {}
+        for each in connections:
+            await each.close()
+
+    async def ask(self, request: Structure, kind: type[_Response]) -> _Response:
+        """What any of them answers. Raises what KafkaConnection.ask() does."""
+        connection = await self._connection(self._home)
+        return await connection.ask(request, kind)
+
+    async def ask_all(self, request: Structure, kind: type[_Response]) -> Sequence[_Response]:
+        """What each of them answers. Raises as ask()."""
+        told = await self.ask(_metadata_of(()), MetadataResponse)
+        # One that is alone may be known elsewhere by another address than here.
+        addresses = (
+            [(each.host, each.port) for each in told.brokers]
+            if len(told.brokers) > 1
+            else [self._home]
+        )
+        return [await (await self._connection(address)).ask(request, kind) for address in addresses]
+
+    async def ask_at(
+        self,
+        place: Place,
+        request: Structure,
+        kind: type[_Response],
+        codes: Callable[[_Response], Iterable[int]],
+    ) -> _Response:
+        """What the one says that has the place. `codes`: those of an answer. Raises as ask()."""
+        for _ in range(_PLACES_MAX - 1):
+            try:
+                connection = await self._connection(self._places.get(place, self._home))
+                answer = await connection.ask(request, kind)
+            except ConnectionLostError:
+                # It was not sent.
+                pass
+            else:
+                if not any(code in ELSEWHERE for code in codes(answer)):
+                    return answer
+            if not await self._look(place):
+                await asyncio.sleep(_PAUSE_SECONDS)
+        connection = await self._connection(self._places.get(place, self._home))
+        return await connection.ask(request, kind)
+
+    async def _look(self, place: Place) -> bool:
+        """Whether a server is known that has it. Raises ConnectionLostError if none of the given ones answers."""
+        self._places.pop(place, None)
+        self._home, connection = await self._any()
+        if isinstance(place, GroupPlace):
+            found = await connection.ask(
+                FindCoordinatorRequest(key=place.group_id), FindCoordinatorResponse
+            )
+            address = (found.host, found.port) if found.error_code == ErrorCode.NONE else None
+        else:
+            names = (place.topic,) if isinstance(place, PartitionPlace) else ()
+            told = await connection.ask(_metadata_of(names), MetadataResponse)
+            address = _address_in(told, place)
+        if address is None:
+            return False
+        self._places[place] = address
+        return True
+
+    async def _any(self) -> tuple[Address, KafkaConnection]:
+        """The one that was asked last, or else another one that can be connected to."""
+        others = [each for each in self._given if each != self._home]
+        candidates = list(dict.fromkeys([self._home, *others, *self._places.values()]))
+        for address in candidates[:-1]:
+            try:
+                return address, await self._connection(address)
+            except ConnectionLostError:
+                continue
+        return candidates[-1], await self._connection(candidates[-1])
+
+    async def _connection(self, address: Address) -> KafkaConnection:
+        async with self._connecting:
+            known = self._connections.get(address)
+            if known is not None and known.is_open:
+                return known
+            made = await open_kafka_connection(*address)
+            self._connections[address] = made
+            if known is not None:
+                await known.close()
+            return made
+
+
+def parse_addresses(text: str) -> Sequence[Address]:
+    """HOST:PORT, and more of them with commas between. Raises InvalidRequestError."""
+    found = []
+    for each in text.split(","):
+        host, _, port = each.strip().rpartition(":")
+        if not host or not port.isdigit():
+            raise InvalidRequestError(f"an address is HOST:PORT address={each!r}")
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def _metadata_of(topics: Sequence[str]) -> MetadataRequest:
+    return MetadataRequest(
+        topics=tuple(MetadataRequestTopic(name=each) for each in topics),
+        allow_auto_topic_creation=False,
+    )
+
+
+def _address_in(told: MetadataResponse, place: PartitionPlace | CataloguePlace) -> Address | None:
+    if isinstance(place, CataloguePlace):
+        node_id = told.controller_id
+    else:
+        leaders = [
+            each.leader_id
+            for topic in told.topics
+            for each in topic.partitions
+            if (topic.name, each.partition_index) == (place.topic, place.partition)
+        ]
+        if not leaders:
+            return None
+        (node_id,) = leaders
+    for broker in told.brokers:
+        if broker.node_id == node_id:
+            return broker.host, broker.port
+    return None

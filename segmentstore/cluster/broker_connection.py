@@ -1,0 +1,172 @@
+"""A connection of one process of a store to another one's server of Kafka's protocol: many requests, answered in order.
+
+Invariants:
+
+- submit() is synchronous: requests go in the order of the calls, and are taken by the server in that order.
+- A request has one outcome: what its answer comes to, or, if the connection ends first, what `lost` makes of that. It
+  is never sent twice.
+- Requests and bytes that wait for an answer are bounded; one more is refused, and nothing is sent.
+"""
+
+import asyncio
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+from segmentstore.client.errors import ConnectionLostError
+from segmentstore.codec.kafka_protocol.fields import Buffer, KafkaProtocolError
+from segmentstore.codec.kafka_protocol.frames import (
+    FrameCutter,
+    api_of,
+    decode_response,
+    encode_request,
+)
+from segmentstore.codec.kafka_protocol.structure import Structure
+from segmentstore.runtime.cancellation import fail_unless_done, retrieve_exception
+
+_CLIENT_ID: Final = "segmentstore"
+_CORRELATION_IDS: Final = 1 << 31
+
+_Response = TypeVar("_Response", bound=Structure)
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A request that was sent."""
+
+    correlation_id: int
+    size: int
+    take: Callable[[Buffer], None]
+    lose: Callable[[ConnectionLostError], None]
+
+
+class BrokerConnection(asyncio.Protocol):
+    """Made by `open_broker_connection`."""
+
+    def __init__(self, *, requests_max: int, bytes_max: int) -> None:
+        self._requests_max = requests_max
+        self._bytes_max = bytes_max
+        self._cutter = FrameCutter()
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._correlation_id = 0
+        self._heard_at = 0.0
+        """When an answer came, or one was waited for for the first time since."""
+        self._transport: asyncio.Transport | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no answer is waited for."""
+        return not self._waiting
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A stream's transport by what it does; uvloop's is of another class.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def submit(
+        self,
+        request: Structure,
+        kind: type[_Response],
+        convert: Callable[[_Response], _Result],
+        lost: Callable[[ConnectionLostError], Exception],
+    ) -> "Future[_Result]":
+        """What `convert` makes of the answer, or raises. Raises ConnectionLostError: nothing was sent."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionLostError("the connection has ended")
+        if len(self._waiting) >= self._requests_max or self._waiting_bytes >= self._bytes_max:
+            raise ConnectionLostError(
+                f"too many requests wait for its answers requests={len(self._waiting)}"
+                f" bytes={self._waiting_bytes}"
+            )
+        loop = asyncio.get_running_loop()
+        self._correlation_id = correlation_id = (self._correlation_id + 1) % _CORRELATION_IDS
+        api = api_of(request)
+        parts = encode_request(
+            request, api.newest, correlation_id=correlation_id, client_id=_CLIENT_ID
+        )
+        future: Future[_Result] = loop.create_future()
+        # Its caller may have left.
+        future.add_done_callback(retrieve_exception)
+
+        def take(frame: Buffer) -> None:
+            answer = decode_response(kind, frame, api.newest, correlation_id=correlation_id)
+            try:
+                result = convert(answer)
+            except Exception as error:  # noqa: BLE001  (its caller hears of it)
+                fail_unless_done(future, error)
+                return
+            if not future.done():
+                future.set_result(result)
+
+        if not self._waiting:
+            self._heard_at = loop.time()
+        size = sum(len(part) for part in parts)
+        self._waiting.append(
+            _Waiting(
+                correlation_id, size, take, lambda error: fail_unless_done(future, lost(error))
+            )
+        )
+        self._waiting_bytes += size
+        transport.writelines(parts)
+        return future
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._cutter.feed(data):
+                if not self._waiting:
+                    raise KafkaProtocolError("an answer to no request")
+                waiting = self._waiting[0]
+                waiting.take(frame)
+                self._waiting.popleft()
+                self._waiting_bytes -= waiting.size
+        except KafkaProtocolError:
+            self.abort()
+            return
+        self._heard_at = asyncio.get_running_loop().time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        waiting, self._waiting = self._waiting, deque()
+        self._waiting_bytes = 0
+        for each in waiting:
+            each.lose(
+                ConnectionLostError(f"the connection ended before the answer: {exc or 'closed'}")
+            )
+
+    def look(self, now: float, *, silence_seconds: float) -> None:
+        """End it if it owes an answer and has been silent for too long."""
+        if self._waiting and now - self._heard_at >= silence_seconds:
+            self.abort()
+
+    def abort(self) -> None:
+        """End it; what waits for an answer is told so in the loop's next turn."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def check(self) -> None:
+        """O(requests that wait)."""
+        expected = sum(each.size for each in self._waiting)
+        assert expected == self._waiting_bytes, f"{expected} != {self._waiting_bytes}"
+
+
+async def open_broker_connection(
+    host: str, port: int, *, requests_max: int, bytes_max: int
+) -> BrokerConnection:
+    """Raises ConnectionLostError."""
+    loop: Any = asyncio.get_running_loop()
+    try:
+        _, connection = await loop.create_connection(
+            lambda: BrokerConnection(requests_max=requests_max, bytes_max=bytes_max), host, port
+        )
+    except OSError as error:
+        raise ConnectionLostError(f"no connection address={host}:{port}: {error}") from error
+    assert isinstance(connection, BrokerConnection), f"{connection!r}"
+    return connection

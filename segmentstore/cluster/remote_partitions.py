@@ -1,0 +1,426 @@
+"""Partitions that other processes of the store lead, for whoever asks for records here: HTTP, gRPC, Spark's sink.
+
+A partition is asked in Kafka's protocol at the address of its leader.
+
+    produce, offsets, trims   over one connection to each leader, in the order of the calls
+    fetches, which may wait   over connections that each has for itself meanwhile
+
+Invariants:
+
+- An outcome that is not known is told as such (`stored=None`); nothing that may have been done is sent again.
+- Connections to a leader, and what waits on each, are bounded (RemotePartitionSettings).
+- A leader that owes an answer and is silent is given up; there is one task, run().
+"""
+
+import asyncio
+from asyncio import Future
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from segmentstore.client.errors import ConnectionLostError
+from segmentstore.cluster.broker_connection import BrokerConnection, open_broker_connection
+from segmentstore.codec.kafka_protocol.administration import (
+    DeletedRecordsPartition,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.kafka_protocol.fetch import (
+    EARLIEST,
+    LATEST,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ListedOffset,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from segmentstore.codec.kafka_protocol.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from segmentstore.codec.record_batch import BatchProblem
+from segmentstore.contracts.cluster import ContainerLocations
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.runtime.cancellation import await_shielded
+from segmentstore.topics.brokers import Broker
+from segmentstore.topics.errors import (
+    InvalidRecordError,
+    InvalidTimestampError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    PartitionUnavailableError,
+    ProducerFencedError,
+    RecordBatchTooLargeError,
+    TopicError,
+    UnknownPartitionError,
+)
+from segmentstore.topics.partition import Appended
+
+_ALL_ACKNOWLEDGE: Final = -1
+_REQUEST_TIMEOUT_MS: Final = 30_000
+_UNKNOWN: Final = -1
+_WAIT_BYTES: Final = 1 << 20
+"""That a wait at the end may bring at once; one batch may be longer."""
+
+_BATCH_PROBLEMS: Final[Mapping[int, BatchProblem]] = {
+    ErrorCode.CORRUPT_MESSAGE: BatchProblem.CORRUPT,
+    ErrorCode.INVALID_RECORD: BatchProblem.INVALID,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: BatchProblem.OLD_FORMAT,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: BatchProblem.UNKNOWN_COMPRESSION,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemotePartitionSettings:
+    """Limits of what is asked of other processes."""
+
+    connect_seconds: float = 3.0
+    silence_seconds: float = 20.0
+    """A leader that owes an answer for so long is given up. Above what a server takes to read from Tier 2."""
+    look_seconds: float = 0.5
+    wait_ms: int = 500
+    """Of one fetch at the end of a partition, before it is asked again."""
+    requests_max: int = 1_000
+    bytes_max: int = 64 << 20
+    """Of requests to one leader that wait for their answers."""
+    fetches_at_once_max: int = 256
+    """To one leader; a further one waits until one of them has ended."""
+    idle_connections_max: int = 8
+    """Kept for the next fetches."""
+
+
+class _LeaderMovedError(PartitionUnavailableError):
+    """Another process leads it by now. Nothing was done."""
+
+
+class _Leader:
+    """The connections to one broker."""
+
+    def __init__(self, address: tuple[str, int], settings: RemotePartitionSettings) -> None:
+        self._address = address
+        self._settings = settings
+        self._connecting = asyncio.Lock()
+        self._ordered: BrokerConnection | None = None
+        self._idle: list[BrokerConnection] = []
+        self._busy: dict[BrokerConnection, None] = {}
+        self._fetches = asyncio.Semaphore(settings.fetches_at_once_max)
+
+    async def ordered(self) -> BrokerConnection:
+        """For requests in their order. Raises ConnectionLostError."""
+        async with self._connecting:
+            if self._ordered is None or not self._ordered.is_open:
+                self._ordered = await self._open()
+            return self._ordered
+
+    @asynccontextmanager
+    async def own(self) -> AsyncIterator[BrokerConnection]:
+        """For one request, which may wait. Raises ConnectionLostError."""
+        async with self._fetches:
+            connection = None
+            while self._idle and connection is None:
+                connection = self._idle.pop()
+                connection = connection if connection.is_open else None
+            if connection is None:
+                connection = await self._open()
+            self._busy[connection] = None
+            try:
+                yield connection
+            finally:
+                del self._busy[connection]
+                if not connection.is_idle or len(self._idle) >= self._settings.idle_connections_max:
+                    connection.abort()
+                elif connection.is_open:
+                    self._idle.append(connection)
+
+    async def _open(self) -> BrokerConnection:
+        settings = self._settings
+        try:
+            async with asyncio.timeout(settings.connect_seconds):
+                return await open_broker_connection(
+                    *self._address,
+                    requests_max=settings.requests_max,
+                    bytes_max=settings.bytes_max,
+                )
+        except TimeoutError as error:
+            raise ConnectionLostError(
+                f"connecting takes too long address={self._address}"
+            ) from error
+
+    def connections(self) -> list[BrokerConnection]:
+        ordered = [] if self._ordered is None else [self._ordered]
+        return [*ordered, *self._idle, *self._busy]
+
+
+class RemotePartitions:
+    """Implements RemotePartitions of `topics/served_partition.py`. run() may follow a close()."""
+
+    def __init__(
+        self,
+        *,
+        locations: ContainerLocations,
+        settings: RemotePartitionSettings | None = None,
+    ) -> None:
+        """`locations` are refreshed when what they say proves wrong."""
+        self._locations = locations
+        self._settings = settings or RemotePartitionSettings()
+        self._leaders: dict[tuple[str, int], _Leader] = {}
+        self._is_closed = False
+
+    async def open(self, topic: str, index: int, leader: Broker) -> "RemotePartition":
+        assert leader.address is not None, "another process has an address"
+        if self._is_closed:
+            raise PartitionUnavailableError("the process ends")
+        connections = self._leaders.get(leader.address)
+        if connections is None:
+            connections = self._leaders[leader.address] = _Leader(leader.address, self._settings)
+        try:
+            ordered = await connections.ordered()
+            partition = RemotePartition(
+                topic, index, ordered=ordered, leader=connections, settings=self._settings
+            )
+            await partition.look()
+        except _LeaderMovedError as error:
+            raise NotLeaderError(topic, index) from error
+        except ConnectionLostError as error:
+            await self.look_again()
+            raise PartitionUnavailableError(
+                f"its leader does not answer topic={topic!r} partition={index}: {error}"
+            ) from error
+        except PartitionUnavailableError:
+            await self.look_again()
+            raise
+        return partition
+
+    async def look_again(self) -> None:
+        # If the store of locations does not answer, what is known of them is asked again later.
+        with suppress(SegmentStoreError):
+            await self._locations.refresh()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        self._is_closed = False
+        while True:
+            await asyncio.sleep(self._settings.look_seconds)
+            for address, leader in list(self._leaders.items()):
+                connections = leader.connections()
+                for connection in connections:
+                    connection.look(loop.time(), silence_seconds=self._settings.silence_seconds)
+                if not any(each.is_open for each in connections):
+                    del self._leaders[address]
+
+    async def close(self) -> None:
+        """Connections end. Callers that wait hear of it in the loop's next turn. Closing twice is fine."""
+        self._is_closed = True
+        for leader in self._leaders.values():
+            for connection in leader.connections():
+                connection.abort()
+
+
+class RemotePartition:
+    """Implements ServedPartition."""
+
+    def __init__(
+        self,
+        topic: str,
+        index: int,
+        *,
+        ordered: BrokerConnection,
+        leader: _Leader,
+        settings: RemotePartitionSettings,
+    ) -> None:
+        self._topic = topic
+        self._index = index
+        self._ordered = ordered
+        self._leader = leader
+        self._settings = settings
+        self._log_start_offset = 0
+        self._high_watermark = 0
+        self._ahead: tuple[int, bytes] | None = None
+        """What a wait at the end has brought: the offset that was asked for, and whole batches."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._ordered.is_open
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._high_watermark
+
+    async def look(self) -> None:
+        """Both ends, as the leader has them now. Raises ConnectionLostError (nothing was sent), and as _error()."""
+        first, end = await self._listed(EARLIEST, LATEST)
+        self._log_start_offset, self._high_watermark = first.offset, end.offset
+
+    # --- records in ------------------------------------------------------------------------------
+
+    def produce(self, batch: bytes | bytearray | memoryview) -> "Future[Appended]":
+        request = ProduceRequest(
+            acks=_ALL_ACKNOWLEDGE,
+            timeout_ms=_REQUEST_TIMEOUT_MS,
+            topics=(
+                ProduceTopic(
+                    name=self._topic,
+                    partitions=(ProducePartition(index=self._index, records=bytes(batch)),),
+                ),
+            ),
+        )
+        size = len(batch)
+
+        def appended(answer: ProduceResponse) -> Appended:
+            (produced,) = (each for topic in answer.topics for each in topic.partitions)
+            self._require(produced.error_code, batch_size=size)
+            return Appended(
+                produced.base_offset, produced.log_append_time_ms, produced.log_start_offset
+            )
+
+        try:
+            return self._ordered.submit(request, ProduceResponse, appended, self._unknown)
+        except ConnectionLostError as error:
+            refused: Future[Appended] = asyncio.get_running_loop().create_future()
+            refused.set_exception(PartitionUnavailableError(f"its leader is not there: {error}"))
+            return refused
+
+    async def delete_records(self, before: int) -> int:
+        wanted = DeleteRecordsPartition(partition_index=self._index, offset=before)
+        request = DeleteRecordsRequest(
+            topics=(DeleteRecordsTopic(name=self._topic, partitions=(wanted,)),),
+            timeout_ms=_REQUEST_TIMEOUT_MS,
+        )
+
+        def deleted(answer: DeleteRecordsResponse) -> DeletedRecordsPartition:
+            (one,) = (each for topic in answer.topics for each in topic.partitions)
+            self._require(one.error_code, offset=before)
+            return one
+
+        with self._not_sent():
+            done = await await_shielded(
+                self._ordered.submit(request, DeleteRecordsResponse, deleted, self._unknown)
+            )
+        self._log_start_offset = max(self._log_start_offset, done.low_watermark)
+        return self._log_start_offset
+
+    # --- records out -----------------------------------------------------------------------------
+
+    async def fetch(self, offset: int, max_bytes: int) -> bytes:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == offset and len(ahead[1]) <= max_bytes:
+            return ahead[1]
+        return await self._fetch(offset, max_bytes, wait_ms=0)
+
+    async def _fetch(self, offset: int, max_bytes: int, *, wait_ms: int) -> bytes:
+        wanted = FetchPartition(
+            partition=self._index, fetch_offset=offset, partition_max_bytes=max_bytes
+        )
+        request = FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=max(max_bytes, 1),
+            topics=(FetchTopic(topic=self._topic, partitions=(wanted,)),),
+        )
+
+        def fetched(answer: FetchResponse) -> FetchedPartition:
+            (one,) = (each for topic in answer.topics for each in topic.partitions)
+            if one.log_start_offset > self._log_start_offset:
+                self._log_start_offset = one.log_start_offset
+            self._require(one.error_code, offset=offset)
+            return one
+
+        with self._not_sent():
+            async with self._leader.own() as connection:
+                found = await connection.submit(request, FetchResponse, fetched, self._gone)
+        if found.high_watermark != _UNKNOWN:
+            self._high_watermark = max(self._high_watermark, found.high_watermark)
+        return bytes(found.records or b"")
+
+    async def wait_behind(self, offset: int) -> None:
+        while self._high_watermark <= offset:
+            try:
+                content = await self._fetch(offset, _WAIT_BYTES, wait_ms=self._settings.wait_ms)
+            except TopicError:
+                return  # its next fetch says why
+            if content:
+                self._ahead = (offset, content)
+                return
+
+    async def offset_at_time(self, time_ms: int) -> tuple[int, int] | None:
+        with self._not_sent():
+            (found,) = await self._listed(time_ms)
+        return None if found.offset == _UNKNOWN else (found.offset, found.timestamp)
+
+    async def _listed(self, *timestamps: int) -> list[ListedOffset]:
+        wanted = tuple(
+            ListOffsetsPartition(partition_index=self._index, timestamp=each) for each in timestamps
+        )
+        request = ListOffsetsRequest(
+            topics=(ListOffsetsTopic(name=self._topic, partitions=wanted),)
+        )
+
+        def listed(answer: ListOffsetsResponse) -> list[ListedOffset]:
+            found = [each for topic in answer.topics for each in topic.partitions]
+            for each in found:
+                self._require(each.error_code)
+            return found
+
+        return await await_shielded(
+            self._ordered.submit(request, ListOffsetsResponse, listed, self._gone)
+        )
+
+    # --- refusals --------------------------------------------------------------------------------
+
+    def _require(self, code: int, *, offset: int = _UNKNOWN, batch_size: int = 0) -> None:
+        """Raises what the code tells of."""
+        if code == ErrorCode.NONE:
+            return
+        what = f"topic={self._topic!r} partition={self._index}"
+        match code:
+            case ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                raise _LeaderMovedError(f"its leader has changed {what}")
+            case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise UnknownPartitionError(self._topic, self._index)
+            case ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise OffsetOutOfRangeError(
+                    offset, log_start=self._log_start_offset, next_offset=self._high_watermark
+                )
+            case ErrorCode.MESSAGE_TOO_LARGE:
+                raise RecordBatchTooLargeError(size=batch_size, size_max=None)
+            case ErrorCode.INVALID_TIMESTAMP:
+                raise InvalidTimestampError(f"a record's time is too far from now {what}")
+            case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                raise OutOfOrderSequenceError(producer_id=None, expected=None, given=None)
+            case ErrorCode.INVALID_PRODUCER_EPOCH:
+                raise ProducerFencedError(producer_id=None, current=None, given=None)
+        problem = _BATCH_PROBLEMS.get(code)
+        if problem is not None:
+            raise InvalidRecordError(problem, f"the leader refuses the batch code={code} {what}")
+        stored = None if code == ErrorCode.REQUEST_TIMED_OUT else False
+        raise PartitionUnavailableError(f"the leader refuses it code={code} {what}", stored=stored)
+
+    def _unknown(self, error: ConnectionLostError) -> TopicError:
+        return PartitionUnavailableError(f"its leader did not answer: {error}", stored=None)
+
+    def _gone(self, error: ConnectionLostError) -> TopicError:
+        return PartitionUnavailableError(f"its leader did not answer: {error}")
+
+    @contextmanager
+    def _not_sent(self) -> Iterator[None]:
+        try:
+            yield
+        except ConnectionLostError as error:
+            raise PartitionUnavailableError(f"its leader is not there: {error}") from error

@@ -1,0 +1,185 @@
+"""Goal: in a store of several servers each request reaches the one that has what it is about, and is done once.
+
+Method: servers that answer by a script, and note what they are asked.
+"""
+
+import asyncio
+import socket
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from segmentstore.client.topics import NewRecord, TopicRequestError, connected_topics
+from segmentstore.codec.kafka_protocol.administration import (
+    CreatedTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from segmentstore.codec.kafka_protocol.cluster import (
+    MetadataBroker,
+    MetadataPartition,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataTopic,
+)
+from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.kafka_protocol.frames import (
+    LENGTH_BYTES,
+    decode_request,
+    encode_response,
+    read_request_header,
+)
+from segmentstore.codec.kafka_protocol.groups import (
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from segmentstore.codec.kafka_protocol.produce import (
+    ProducedPartition,
+    ProducedTopic,
+    ProduceRequest,
+    ProduceResponse,
+)
+from segmentstore.codec.kafka_protocol.structure import Structure
+from segmentstore.contracts.errors import ErrorKind
+
+
+@dataclass
+class ScriptedStore:
+    """Two servers, 1 and 2, and who has what; 0 is none of them."""
+
+    leader: int = 2
+    controller: int = 2
+    told_leader: int | None = None
+    """What Metadata says, if it is not the truth."""
+    ports: dict[int, int] = field(default_factory=dict)
+    asked: list[tuple[int, type[Structure]]] = field(default_factory=list)
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    def answer(self, number: int, request: Structure) -> Structure:
+        self.asked.append((number, type(request)))
+        match request:
+            case MetadataRequest():
+                leader = self.leader if self.told_leader is None else self.told_leader
+                partition = MetadataPartition(
+                    error_code=0,
+                    partition_index=0,
+                    leader_id=leader or -1,
+                    replica_nodes=(),
+                    isr_nodes=(),
+                )
+                return MetadataResponse(
+                    brokers=tuple(
+                        MetadataBroker(node_id=each, host="127.0.0.1", port=port)
+                        for each, port in self.ports.items()
+                    ),
+                    controller_id=self.controller,
+                    topics=(MetadataTopic(error_code=0, name="logs", partitions=(partition,)),),
+                )
+            case ProduceRequest():
+                code = ErrorCode.NONE if number == self.leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                produced = ProducedPartition(index=0, error_code=code, base_offset=number)
+                return ProduceResponse(topics=(ProducedTopic(name="logs", partitions=(produced,)),))
+            case CreateTopicsRequest():
+                code = ErrorCode.NONE if number == self.controller else ErrorCode.NOT_CONTROLLER
+                return CreateTopicsResponse(topics=(CreatedTopic(name="logs", error_code=code),))
+            case ListGroupsRequest():
+                group = ListedGroup(group_id=f"of server {number}", protocol_type="consumer")
+                return ListGroupsResponse(error_code=0, groups=(group,))
+        raise AssertionError(f"a request without a script {request=}")
+
+    def requests(self, kind: type[Structure]) -> list[int]:
+        """Which servers were asked that, in order."""
+        return [number for number, each in self.asked if each is kind]
+
+
+@asynccontextmanager
+async def serving(store: ScriptedStore) -> AsyncIterator[ScriptedStore]:
+    def serve_as(number: int) -> Callable[[StreamReader, StreamWriter], Awaitable[None]]:
+        async def serve(reader: StreamReader, writer: StreamWriter) -> None:
+            try:
+                while True:
+                    length = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
+                    frame = await reader.readexactly(length)
+                    header = read_request_header(frame)
+                    answer = store.answer(number, decode_request(header, frame))
+                    writer.writelines(
+                        encode_response(header.correlation_id, answer, header.api_version)
+                    )
+            except asyncio.IncompleteReadError:
+                writer.close()
+
+        return serve
+
+    servers = [await asyncio.start_server(serve_as(each), "127.0.0.1", 0) for each in (1, 2)]
+    for number, server in enumerate(servers, 1):
+        store.ports[number] = server.sockets[0].getsockname()[1]
+    try:
+        yield store
+    finally:
+        for server in servers:
+            server.close()
+
+
+RECORD = NewRecord(value=b"x")
+
+
+async def test_a_batch_goes_to_the_leader_and_then_always_there() -> None:
+    async with (
+        serving(ScriptedStore(leader=2)) as store,
+        connected_topics(f"127.0.0.1:{store.ports[1]}") as topics,
+    ):
+        assert await topics.produce("logs", 0, [RECORD]) == 2
+        assert await topics.produce("logs", 0, [RECORD]) == 2
+    assert store.requests(ProduceRequest) == [1, 2, 2]
+
+
+async def test_a_leader_that_moves_is_found_again() -> None:
+    async with (
+        serving(ScriptedStore(leader=2)) as store,
+        connected_topics(store.addresses) as topics,
+    ):
+        await topics.produce("logs", 0, [RECORD])
+        store.leader = 1
+        assert await topics.produce("logs", 0, [RECORD]) == 1
+
+
+@pytest.mark.parametrize("told_leader", [None, 2])
+async def test_where_no_server_has_the_partition_a_few_are_asked_and_then_the_caller_is_told(
+    told_leader: int | None,
+) -> None:
+    async with (
+        serving(ScriptedStore(leader=0, told_leader=told_leader)) as store,
+        connected_topics(store.addresses) as topics,
+    ):
+        with pytest.raises(TopicRequestError) as refused:
+            await topics.produce("logs", 0, [RECORD])
+        assert refused.value.kind is ErrorKind.UNAVAILABLE
+    assert len(store.requests(ProduceRequest)) == 4
+
+
+async def test_topics_are_changed_by_the_controller() -> None:
+    async with serving(ScriptedStore()) as store, connected_topics(store.addresses) as topics:
+        await topics.create("logs", partitions=1)
+    assert store.requests(CreateTopicsRequest) == [1, 2]
+
+
+async def test_groups_are_those_of_all_servers() -> None:
+    async with serving(ScriptedStore()) as store, connected_topics(store.addresses) as topics:
+        assert await topics.groups() == ["of server 1", "of server 2"]
+
+
+async def test_of_the_given_servers_one_has_to_be_there() -> None:
+    nowhere = socket.socket()
+    nowhere.bind(("127.0.0.1", 0))
+    with nowhere:
+        async with serving(ScriptedStore()) as store:
+            given = f"127.0.0.1:{nowhere.getsockname()[1]},127.0.0.1:{store.ports[2]}"
+            async with connected_topics(given) as topics:
+                assert await topics.produce("logs", 0, [RECORD]) == 2
