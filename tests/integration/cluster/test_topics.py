@@ -226,7 +226,11 @@ async def console_tools(cluster: LocalCluster, topic: str) -> AsyncIterator[Cons
             stderr=asyncio.subprocess.DEVNULL,
         )
         for tool, more in (
-            ("ConsoleProducer", ()),
+            # As it comes it drops a line that was refused three times, one second and a half in all.
+            (
+                "ConsoleProducer",
+                ("--message-send-max-retries", "1000000", "--request-timeout-ms", "10000"),
+            ),
             ("consumer.ConsoleConsumer", ("--from-beginning",)),
         )
     ]

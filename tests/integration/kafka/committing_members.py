@@ -12,6 +12,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.integration.kafka.numbered_records import offsets_of
+
 SECONDS_MAX = 120.0
 _LOOK_SECONDS = 0.1
 
@@ -86,7 +88,7 @@ def are_at_the_end(bootstrap: str, group: str, topic: str, partitions: int) -> b
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
         places = [TopicPartition(topic, each) for each in range(partitions)]
-        ends = [consumer.get_watermark_offsets(each, timeout=SECONDS_MAX)[1] for each in places]
+        ends = [offsets_of(consumer, each)[1] for each in places]
         committed = consumer.committed(places, timeout=SECONDS_MAX)
         return [each.offset for each in committed] == ends
     finally:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 SECONDS_MAX = 120.0
 UNDER_WAY_MAX = 500
 _PAUSE_SECONDS = 0.002
+_MOVED = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 class NumberedRecords:
@@ -120,7 +121,7 @@ def read_partition(bootstrap: str, topic: str, partition: int) -> list[tuple[int
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none"})
     try:
         place = TopicPartition(topic, partition)
-        start, end = consumer.get_watermark_offsets(place, timeout=SECONDS_MAX)
+        start, end = offsets_of(consumer, place)
         consumer.assign([TopicPartition(topic, partition, start)])
         found: list[tuple[int, bytes]] = []
         until = time.monotonic() + SECONDS_MAX
@@ -136,6 +137,18 @@ def read_partition(bootstrap: str, topic: str, partition: int) -> list[tuple[int
         return found
     finally:
         consumer.close()
+
+
+def offsets_of(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """Start and end. This call alone of the client's does not ask again where the leader has changed."""
+    until = time.monotonic() + SECONDS_MAX
+    while True:
+        try:
+            return consumer.get_watermark_offsets(place, timeout=SECONDS_MAX)
+        except KafkaException as error:
+            if error.args[0].code() not in _MOVED or time.monotonic() >= until:
+                raise
+            time.sleep(0.1)
 
 
 def _until(condition: Callable[[], bool]) -> None:
