@@ -2,7 +2,7 @@
 
     start()  recover (log first, then manifest, then replay), write a checkpoint, then accept
     run()    the admission queue, the storage writer, fetches, housekeeping; ends when one of them fails
-    close()  refuse new work, finish what is in flight, close the log
+    close()  refuse new work and what waits to be accepted, finish what is in flight, close the log
 
 `StreamSegmentContainer` is the container, `ContainerBackups` the backups of one.
 
@@ -262,6 +262,7 @@ class StreamSegmentContainer:
         self._move_to(ContainerState.STOPPING)
         try:
             if self._components.processor.failure is None:
+                self._components.processor.stop()
                 await self._components.processor.drain()
         finally:
             await finish_despite_cancellation(self._close_parts())

@@ -4,6 +4,8 @@ RequestForwarding decides where, waits for a container that is on its way, and p
 
 - A request is passed on once: it carries Segment-Forwarded-By then, and a node that has not got the container refuses
   it with 503 and Segment-Wrong-Node. The node that passed it on asks where the container is by now, and tries again.
+- A container that leaves between the look and the work makes no refusal: nothing was done, and the request goes on to
+  where it is by then. The node that passed it on does that, or this one, if the body is small.
 - 503 says that nothing was done: no connection came about, or the other node said so. A change that was sent, and
   whose answer is lost, is answered with 502 (the connection broke) or 504 (the node says nothing, or is gone). A read
   is tried again.
@@ -29,7 +31,7 @@ from aiohttp import ClientError, ClientResponse, web
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from segmentstore.contracts.cluster import ClusterNode, NodeInCluster
-from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.errors import ContainerNotFoundError, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.http import header_names
 from segmentstore.http.cross_origin import CrossOrigin
@@ -110,15 +112,29 @@ class RequestForwarding:
 
         Raises Refusal: 503 (nothing was done), 502, 504 (a change was sent, and its answer is lost).
         """
+        self._bodies.keep(request)
         try:
-            if not self.is_here(container_id):
-                with self.counted():
-                    response = await self._answer_elsewhere(request, container_id)
-                if response is not None:
-                    return response
-            return await here()
+            if self.is_here(container_id):
+                try:
+                    return await here()
+                except ContainerNotFoundError as error:
+                    self._require_another_try(request, container_id, error)
+            with self.counted():
+                response = await self._answer_elsewhere(request, container_id)
+            return await here() if response is None else response
         finally:
             self._bodies.let_go(request)
+
+    def _require_another_try(
+        self, request: web.BaseRequest, container_id: ContainerId, error: ContainerNotFoundError
+    ) -> None:
+        """The container left between the look and the work, of which nothing was done: raises if that is the answer."""
+        if error.container_id != container_id:
+            raise error
+        if header_names.SEGMENT_FORWARDED_BY in request.headers:
+            raise self.wrong_node(container_id) from error
+        if request.body_exists and self._bodies.kept(request) is None:
+            raise error
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -313,6 +329,9 @@ class _ForwardedBody:
         request = self._request
         if not request.body_exists:
             return None
+        if self._kept is None:
+            self._kept = self._bodies.kept(request)
+            self.waits_for_continue = self.waits_for_continue and self._kept is None
         if self._kept is None and self._is_kept():
             async with aclosing(self._bodies.pieces(request)) as pieces:
                 self._kept = b"".join([piece async for piece in pieces])
