@@ -47,6 +47,7 @@ from segmentstore.contracts.identifiers import (
     AttributeValue,
     ContainerId,
     SegmentId,
+    SequenceNumber,
 )
 from segmentstore.contracts.segments import AttributeUpdate, SegmentProperties
 from segmentstore.contracts.storage import SnapshotInfo, Storage
@@ -433,6 +434,13 @@ class StreamSegmentContainer:
             if name is not None:
                 await opened.enter_async_context(self._opened(name))
             await self._components.housekeeping.flush()
+
+    async def shorten_log(self) -> None:
+        """Returns when its next owner would replay only what was logged since the call. It serves all the while."""
+        self._require_running()
+        checkpoint = SequenceNumber(await self._components.processor.checkpoint())
+        await self._components.housekeeping.flush()
+        await self._components.source.wait_until_log_begins_at(checkpoint)
 
     async def list_segments(
         self, prefix: str = "", start_after: str = "", limit: int = 1000

@@ -50,6 +50,8 @@ from segmentstore.runtime.backoff import Backoff
 Work = Coroutine[None, None, web.StreamResponse]
 
 _PAUSE_SECONDS_FIRST, _PAUSE_SECONDS_MAX = 0.01, 0.1
+_LOOK_SECONDS = 0.1
+"""A request that waits here is told of what it waits for; it looks by itself in case."""
 _OF_ONE_CONNECTION = frozenset(
     (
         "connection",
@@ -153,7 +155,7 @@ class RequestForwarding:
         with suppress(SegmentStoreError, TimeoutError):
             async with asyncio.timeout(_PAUSE_SECONDS_MAX):
                 await self._node.locations.refresh()
-        await asyncio.sleep(backoff.next_seconds())
+        await self._node.wait_for_change(backoff.next_seconds())
 
     async def _answer_elsewhere(
         self, request: web.BaseRequest, container_id: ContainerId
@@ -165,7 +167,7 @@ class RequestForwarding:
         backoff = new_backoff()
         body = _ForwardedBody(request, self._bodies, self._settings.forward_kept_bytes_max)
         while not self.is_here(container_id):
-            owner = self._node.locations.owner_of(container_id)
+            owner = self._node.locations.node_to_ask(container_id)
             is_elsewhere = owner is not None and owner.node_id != self._node.node_id()
             if owner is not None and is_elsewhere:
                 if was_forwarded:
@@ -181,7 +183,7 @@ class RequestForwarding:
             if is_elsewhere:
                 await self.look_again(backoff)
             else:
-                await asyncio.sleep(backoff.next_seconds())
+                await self._node.wait_for_change(_LOOK_SECONDS)
         return None
 
     def wrong_node(self, container_id: ContainerId) -> Refusal:

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 from tests.linearizability.operation import Operation, Outcome, Verb
 
-
 _PARTICULAR = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
 _KINDS_MAX = 6
 _KIND_CHARACTERS_MAX = 120
