@@ -50,9 +50,11 @@ class Change:
 
     async def wait(self, seconds_max: float) -> None:
         """Returns behind the next tell(), or when the time is over, for all that wait."""
-        if self._event is None:
-            self._event = Event()
-        await wait_for_event(self._event, until=asyncio.get_running_loop().time() + seconds_max)
+        event = self._event = self._event or Event()
+        await wait_for_event(event, until=asyncio.get_running_loop().time() + seconds_max)
+        if self._event is event:
+            # Its time is over: it is set, and the next to wait would not wait.
+            self._event = None
 
 
 def first_cause(error: Exception, explains: type[Exception]) -> Exception:

@@ -57,10 +57,12 @@ def test_a_change_wakes_all_that_wait_and_none_that_come_later() -> None:
             await asyncio.sleep(3)
             change.tell()
             tasks.create_task(wait("late", 5))
+        await wait("again", 7)
         change.tell()
         return woken
 
-    assert run_simulation(1, main).result == [("first", 3), ("second", 3), ("late", 8)]
+    woken = [("first", 3), ("second", 3), ("late", 8), ("again", 15)]
+    assert run_simulation(1, main).result == woken
 
 
 async def test_results_come_in_order() -> None:
