@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from containers.container_settings import ContainerSettings, WriterSettings
+from containers.container_settings import CheckpointSettings, ContainerSettings, WriterSettings
 from segmentstore.contracts.errors import ContainerNotFoundError
 from tests.containers.node import MemoryTiers, make_container, running
 from tests.containers.test_container_faults import FlakyObjectStore
@@ -76,3 +76,37 @@ async def test_without_tier_2_it_says_so_and_goes_on() -> None:
     assert container.health().ready
     await container.close()
     await asyncio.gather(run, return_exceptions=True)
+
+
+async def test_a_log_of_many_small_frames_stays_short_though_its_container_is_never_idle() -> None:
+    """Each frame costs the next owner a request, however small it is."""
+    tiers = MemoryTiers()
+    settings = ContainerSettings(
+        writer=LATE.writer, checkpoints=replace(CheckpointSettings(), frames_min=40)
+    )
+    async with running(tiers, settings=settings) as container:
+        await container.create("a")
+        is_over = False
+        appended = 0
+
+        async def write() -> None:
+            nonlocal appended
+            async with container.open_segment("a") as segment:
+                under_way = segment.append(b"x")
+                while not is_over:
+                    following = segment.append(b"x")
+                    await under_way
+                    under_way = following
+                    appended += 1
+                    await asyncio.sleep(0)
+                await under_way
+
+        writing = asyncio.ensure_future(write())
+        while appended < 4_000:
+            await container.flush()
+        is_over = True
+        await writing
+    async with running(tiers) as container:
+        summary = container.recovery_summary
+        assert summary is not None
+        assert summary.frames < appended / 2
