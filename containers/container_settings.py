@@ -71,6 +71,9 @@ class CheckpointSettings:
 
     bytes_min: int = 64 * 1024 * 1024
     operations_max: int = 500_000
+    frames_min: int = 1_000
+    """A writer that waits for each append makes a frame of each, and a recovery asks a bookie for each."""
+    bytes_for_a_frame: int = 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
     start()  recover (log first, then manifest, then replay), write a checkpoint, then accept
     run()    the admission queue, the storage writer, fetches, housekeeping; ends when one of them fails
-    close()  refuse new work, finish what is in flight, close the log
+    close()  refuse new work and what waits to be accepted, finish what is in flight, close the log
 
 `StreamSegmentContainer` is the container, `ContainerBackups` the backups of one.
 
@@ -47,6 +47,7 @@ from segmentstore.contracts.identifiers import (
     AttributeValue,
     ContainerId,
     SegmentId,
+    SequenceNumber,
 )
 from segmentstore.contracts.segments import AttributeUpdate, SegmentProperties
 from segmentstore.contracts.storage import SnapshotInfo, Storage
@@ -178,6 +179,7 @@ class StreamSegmentContainer:
         self._move_to(ContainerState.RUNNING)
 
     async def _recover(self) -> None:
+        began = asyncio.get_running_loop().time()
         recovery = Recovery(
             state=self._recovered, settings=self._settings.writer, executor=self._executor
         )
@@ -193,6 +195,17 @@ class StreamSegmentContainer:
         )
         self._components.housekeeping.start_writer(self.recovery_summary, recovery.overlap)
         await self._components.processor.first_checkpoint()
+        loop = asyncio.get_running_loop()
+        _LOGGER.info(
+            "container=%d recovered epoch=%d frames=%d bytes=%d segments=%d seconds=%.3f%s",
+            self._container_id,
+            self.recovery_summary.epoch,
+            self.recovery_summary.frames,
+            self.recovery_summary.data_bytes,
+            self.recovery_summary.active_segments,
+            loop.time() - began,
+            "".join(f" {step}={each:.3f}" for step, each in self.recovery_summary.seconds.items()),
+        )
 
     async def run(self) -> None:
         """Until close(), or cancelled; raises what ended the container otherwise."""
@@ -260,11 +273,20 @@ class StreamSegmentContainer:
         if not self._is_running:
             return
         self._move_to(ContainerState.STOPPING)
+        began = asyncio.get_running_loop().time()
         try:
             if self._components.processor.failure is None:
+                self._components.processor.stop()
                 await self._components.processor.drain()
         finally:
+            drained = asyncio.get_running_loop().time()
             await finish_despite_cancellation(self._close_parts())
+            _LOGGER.info(
+                "container=%d closed seconds=%.3f drain=%.3f",
+                self._container_id,
+                asyncio.get_running_loop().time() - began,
+                drained - began,
+            )
 
     async def _close_parts(self) -> None:
         closed = ContainerStoppedError(f"container is closing container={self._container_id}")
@@ -412,6 +434,13 @@ class StreamSegmentContainer:
             if name is not None:
                 await opened.enter_async_context(self._opened(name))
             await self._components.housekeeping.flush()
+
+    async def shorten_log(self) -> None:
+        """Returns when its next owner would replay only what was logged since the call. It serves all the while."""
+        self._require_running()
+        checkpoint = SequenceNumber(await self._components.processor.checkpoint())
+        await self._components.housekeeping.flush()
+        await self._components.source.wait_until_log_begins_at(checkpoint)
 
     async def list_segments(
         self, prefix: str = "", start_after: str = "", limit: int = 1000

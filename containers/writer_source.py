@@ -101,6 +101,10 @@ class ContainerWriterSource(ActiveSegments):
             # Idle, and everything is in Tier 2: a checkpoint lets the log shrink to nothing.
             self._processor.checkpoint().add_done_callback(retrieve_exception)
 
+    async def wait_until_log_begins_at(self, checkpoint: SequenceNumber) -> None:
+        """Returns when nothing before that checkpoint, or a later one, would be replayed."""
+        await self._log_truncation.wait_until_it_begins_at(checkpoint)
+
     def _note_root(self) -> None:
         """What leaves memory or the log is in this manifest: the log says so first, in every checkpoint, so that an
         older one is known for what it is."""

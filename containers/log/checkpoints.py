@@ -1,8 +1,9 @@
 """Metadata checkpoints: when the next one is due (`CheckpointPolicy`), and what is encoded for it beforehand.
 
 A checkpoint costs its own bytes, and a log that is not truncated costs recovery time and disk. It is due after
-`bytes_min` bytes and at least ten times the size of the last one, or after `operations_max` operations.
-Checkpoints alone never make one due.
+`bytes_min` bytes and at least ten times the size of the last one, or after `operations_max` operations, or after as
+many frames as cost more to read than the checkpoint: `frames_min`, and one for each `bytes_for_a_frame` of the last
+one. Checkpoints alone never make one due.
 
 A checkpoint is the state of one moment, so it is taken without giving the loop back. What can be done before is done
 before, by `CheckpointPreparation`: every segment that changed since the last checkpoint is encoded again, a slice per
@@ -44,9 +45,12 @@ class CheckpointPolicy:
         self._settings = settings
         self._bytes = 0
         self._operations = 0
+        self._frames = 0
         self._size = 0
 
     def committed(self, *, length: int, operations: int) -> None:
+        """Of one frame."""
+        self._frames += 1
         self._bytes += length
         self._operations += operations
 
@@ -54,6 +58,7 @@ class CheckpointPolicy:
         """A checkpoint of that many bytes was numbered; counting begins anew."""
         self._bytes = -size
         self._operations = -1
+        self._frames = 0
         self._size = size
 
     def ignore_operation(self) -> None:
@@ -61,9 +66,12 @@ class CheckpointPolicy:
         self._operations -= 1
 
     def is_due(self) -> bool:
-        if self._operations >= self._settings.operations_max:
+        settings = self._settings
+        if self._operations >= settings.operations_max:
             return True
-        return self._bytes >= max(self._settings.bytes_min, _CHECKPOINT_SIZE_FACTOR * self._size)
+        if self._frames >= settings.frames_min + self._size // settings.bytes_for_a_frame:
+            return True
+        return self._bytes >= max(settings.bytes_min, _CHECKPOINT_SIZE_FACTOR * self._size)
 
     def has_new_operations(self) -> bool:
         """Something besides the checkpoint itself went into the log since."""

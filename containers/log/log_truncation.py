@@ -7,6 +7,7 @@ point once its last frame is durable. `TruncationMarkers` knows both; `LogTrunca
 Invariants (check()): markers and addresses grow; valid truncation points grow.
 """
 
+import asyncio
 from asyncio import Future
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -73,6 +74,15 @@ class LogTruncation:
         self._checkpoints = checkpoints
         self._log = log
         self._storage_checkpoint = storage_checkpoint
+        self._begins_at = SequenceNumber(0)
+        """The checkpoint that the log begins with, of those that truncate() was led to."""
+        self._was_led_on = asyncio.Event()
+
+    async def wait_until_it_begins_at(self, checkpoint: SequenceNumber) -> None:
+        """Returns when nothing before that checkpoint, or a later one, would be replayed."""
+        while self._begins_at < checkpoint:
+            self._was_led_on.clear()
+            await self._was_led_on.wait()
 
     async def truncate(self, acknowledged: SequenceNumber) -> None:
         """To the last frame that no checkpoint needs which may begin the log, if there is one."""
@@ -81,9 +91,10 @@ class LogTruncation:
         if checkpoint is None:
             return
         address = self._markers.address_before(checkpoint)
-        if address is None:
-            return
-        self._checkpoints.ignore_operation()
-        await self._storage_checkpoint()
-        await self._log.truncate(address)
-        self._markers.truncated(address, checkpoint)
+        if address is not None:
+            self._checkpoints.ignore_operation()
+            await self._storage_checkpoint()
+            await self._log.truncate(address)
+            self._markers.truncated(address, checkpoint)
+        self._begins_at = checkpoint
+        self._was_led_on.set()

@@ -11,7 +11,9 @@ Invariants:
   log has to be asked, what was submitted later may be told of earlier);
 - P3  what cannot be accepted yet waits in the admission queue, in call order per segment; delay comes before
   acceptance;
-- P4  any failure of the pipeline ends the processor for good; the container's next owner recovers.
+- P4  any failure of the pipeline ends the processor for good; the container's next owner recovers;
+- P5  a processor that is stopped in order refuses what comes, and what waits to be accepted, as not done; what it has
+  accepted it finishes.
 """
 
 import asyncio
@@ -45,6 +47,7 @@ from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
     AppendTooLargeError,
     CacheFullError,
+    ContainerNotFoundError,
     LogFullError,
     SegmentStoreError,
 )
@@ -124,6 +127,7 @@ class OperationProcessor:
         self._queued_bytes_max = settings.pipeline.queued_bytes_max
         self._throttle: Throttle = NO_THROTTLE
         self._log_full = False
+        self._is_stopping = False
         self._gauges_due = 0.0
         self._now_ms = wall_clock.now_ms()
         self._appended_operations = 0
@@ -178,7 +182,7 @@ class OperationProcessor:
         events: int | None,
         future: "Future[int]",
     ) -> None:
-        if self._pipeline.failure is not None:
+        if self._is_stopping or self._pipeline.failure is not None:
             self._stopped(future)
             return
         if self._log_full:
@@ -218,7 +222,7 @@ class OperationProcessor:
         events: int | None,
         future: "Future[int]",
     ) -> None:
-        if self._pipeline.failure is not None:
+        if self._is_stopping or self._pipeline.failure is not None:
             self._stopped(future)
             return
         if self._log_full:
@@ -388,7 +392,7 @@ class OperationProcessor:
         future: Future[int] = self._loop.create_future()
 
         def attempt() -> None:
-            if self._pipeline.failure is not None:
+            if self._is_stopping or self._pipeline.failure is not None:
                 self._stopped(future)
                 return
             try:
@@ -401,7 +405,7 @@ class OperationProcessor:
             else:
                 self._pipeline.submit(operation, future)
 
-        if waits or (segment.waiting_requests and not overtakes):
+        if not self._is_stopping and (waits or (segment.waiting_requests and not overtakes)):
             self._enqueue(segment, attempt, future)
             return future
         try:
@@ -434,13 +438,17 @@ class OperationProcessor:
         self._submit_barrier(Barrier(segment, refusal), future)
 
     def _submit_barrier(self, barrier: Barrier, future: "Future[int]") -> None:
-        if self._pipeline.failure is not None:
+        if self._is_stopping or self._pipeline.failure is not None:
             self._stopped(future)
         else:
             self._pipeline.submit_barrier(barrier, future)
 
     def _stopped(self, future: "Future[int]") -> None:
-        fail_unless_done(future, self._pipeline.stop_error())
+        error = self._not_accepted() if self._is_stopping else self._pipeline.stop_error()
+        fail_unless_done(future, error)
+
+    def _not_accepted(self) -> ContainerNotFoundError:
+        return ContainerNotFoundError(self._updater.metadata.container_id, "it is stopping")
 
     # --- throttling, completions, checkpoints ----------------------------------------------------
 
@@ -509,6 +517,11 @@ class OperationProcessor:
             admission.cancel()
         assert self._pipeline.failure is not None, "woken without a failure"
         raise self._pipeline.failure
+
+    def stop(self) -> None:
+        """Refuse from now on what is asked for, and what waits; nothing of it was done. Then drain()."""
+        self._is_stopping = True
+        self._admission_queue.fail_all(self._not_accepted())
 
     async def drain(self) -> None:
         """Wait until nothing is queued or in flight (or the processor failed)."""

@@ -11,7 +11,7 @@ and replay goes on. The log says nothing of this: the next owner that replays it
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -81,6 +81,20 @@ class RecoverySummary:
     active_segments: int
     flushes: int
     """How often memory was full, and what had been replayed was flushed."""
+    seconds: Mapping[str, float]
+    """Of its steps, by name, in their order."""
+
+
+class _Steps:
+    """Measures steps that follow one another."""
+
+    def __init__(self) -> None:
+        self._begin = asyncio.get_running_loop().time()
+        self.seconds: dict[str, float] = {}
+
+    def end(self, step: str) -> None:
+        now = asyncio.get_running_loop().time()
+        self.seconds[step], self._begin = now - self._begin, now
 
 
 class Recovery:
@@ -116,8 +130,11 @@ class Recovery:
         """Raises DataCorruptionError (the log should be disabled), LogNotPrimaryError, StorageNotPrimaryError,
         InvalidRequestError (Tier 2 belongs to another log), SegmentStoreError."""
         metadata = self._metadata
+        steps = _Steps()
         metadata.epoch = await self._log.initialize()
+        steps.end("log")
         self._claimed = self._found = await self._claim()
+        steps.end("manifest")
         self._root_changes = 0 if self._claimed is None else self._claimed.changes
         replay = Replay(
             metadata=metadata,
@@ -133,6 +150,7 @@ class Recovery:
             )
         self._require_newest_log(replay)
         replay.finish()
+        steps.end("replay")
         claimed = self._claimed
         floor_number, floor_id = 0, 0
         if claimed is not None:
@@ -153,6 +171,7 @@ class Recovery:
             data_bytes=replay.data_bytes,
             active_segments=len(metadata.by_id),
             flushes=self._flushes,
+            seconds=steps.seconds,
         )
 
     async def _claim(self) -> ClaimedManifest | None:

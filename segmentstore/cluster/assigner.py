@@ -49,7 +49,7 @@ from segmentstore.coordination.coordination_store import (
     ValueChangedError,
 )
 from segmentstore.runtime.backoff import Backoff
-from segmentstore.runtime.waiting import wait_for_event
+from segmentstore.runtime.waiting import gather_all, wait_for_event
 
 _LOG = logging.getLogger(__name__)
 
@@ -89,6 +89,7 @@ class Assigner:
         self._map_version = -1
         """Of the value that holds the map."""
         self._node_ids: list[HostId] = []
+        self._nodes: dict[HostId, ClusterNode] = {}
         self._nodes_since = 0.0
         self._loads: dict[ContainerId, float] = {}
         self._pauses: dict[tuple[ContainerId, int], float] = {}
@@ -176,24 +177,33 @@ class Assigner:
         self._map, self._map_version = decode_assignment(found.value), found.version
 
     async def _read_nodes(self) -> list[ClusterNode]:
-        nodes = []
-        for name in await self._store.children(NODES_PATH, changed=self._changed):
-            found = await self._store.get(node_path(HostId(name)))
-            if found is not None:
-                nodes.append(decode_node(found.value))
+        names = await self._store.children(NODES_PATH, changed=self._changed)
+        found = await gather_all(self._read_node(HostId(name)) for name in names)
+        nodes = [node for node in found if node is not None]
+        self._nodes = {node.node_id: node for node in nodes}
         node_ids = [node.node_id for node in nodes]
         if node_ids != self._node_ids:
             self._node_ids = node_ids
             self._nodes_since = self._loop.time()
         return nodes
 
+    async def _read_node(self, node_id: HostId) -> ClusterNode | None:
+        """What a node registers never changes."""
+        known = self._nodes.get(node_id)
+        if known is not None:
+            return known
+        found = await self._store.get(node_path(node_id))
+        return None if found is None else decode_node(found.value)
+
     async def _read_reports(self, nodes: list[ClusterNode]) -> dict[HostId, NodeReport]:
-        reports = {}
-        for node in nodes:
-            found = await self._store.get(report_path(node.node_id), changed=self._changed)
-            if found is not None:
-                reports[node.node_id] = decode_report(found.value)
-        return reports
+        found = await gather_all(
+            self._store.get(report_path(node.node_id), changed=self._changed) for node in nodes
+        )
+        return {
+            node.node_id: decode_report(report.value)
+            for node, report in zip(nodes, found, strict=True)
+            if report is not None
+        }
 
     async def _read_wishes(self) -> Wishes:
         found = await self._store.get(WISHES_PATH, changed=self._changed)

@@ -70,6 +70,13 @@ class ClusterView:
         given = None if self._map is None else self._map.containers.get(container_id)
         return None if given is None or given.node is None else self._nodes.get(given.node)
 
+    def node_to_ask(self, container_id: ContainerId) -> ClusterNode | None:
+        given = None if self._map is None else self._map.containers.get(container_id)
+        if given is None:
+            return None
+        node_id = given.node or given.leaving
+        return None if node_id is None else self._nodes.get(node_id)
+
     def nodes(self) -> Sequence[ClusterNode]:
         return list(self._nodes.values())
 

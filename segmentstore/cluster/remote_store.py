@@ -281,7 +281,7 @@ class RemoteStore:
         is_fresh = False
         why = "it is assigned to no node"
         for _ in range(_ATTEMPTS_MAX):
-            node = self._locations.owner_of(container_id)
+            node = self._locations.node_to_ask(container_id)
             if node is None or node.node_id in refused:
                 if is_fresh:
                     break

@@ -10,7 +10,8 @@ Invariants:
 - A node whose lease is not valid answers nothing that another owner of its containers could contradict.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +43,9 @@ class ContainerLocations(Protocol):
     def owner_of(self, container_id: ContainerId) -> ClusterNode | None:
         """The node that the container is assigned to; None if it is given to none, or to one that is gone."""
 
+    def node_to_ask(self, container_id: ContainerId) -> ClusterNode | None:
+        """Its owner, or, while it is given to none, the one that it is leaving: that may answer for it still."""
+
     def nodes(self) -> Sequence[ClusterNode]:
         """Those that are registered, by id."""
 
@@ -65,7 +69,7 @@ class Lease(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInCluster:
-    """What the servers of a node know of the cluster and of their own process in it. None of it waits."""
+    """What the servers of a node know of the cluster and of their own process in it. The rest of it does not wait."""
 
     locations: ContainerLocations
     node_id: Callable[[], HostId]
@@ -74,3 +78,6 @@ class NodeInCluster:
     """Of the present session's lease."""
     serves: Callable[[ContainerId], bool]
     """Whether this process answers for the container now: it runs here, or stays down here for good."""
+    wait_for_change: Callable[[float], Awaitable[None]] = asyncio.sleep
+    """Returns when a container has come here, or is known to be elsewhere, or after so many seconds: to look again.
+    None is missed by one that looks, and then waits with no await in between."""

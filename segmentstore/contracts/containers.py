@@ -83,6 +83,13 @@ class SegmentContainer(SegmentApi, TableApi, Protocol):
     async def run(self) -> None:
         """Runs until cancelled, or raises what ended the container; then it has stopped whole (G2)."""
 
+    async def shorten_log(self) -> None:
+        """Returns when its next owner would replay only what was logged since the call. It serves all the while.
+
+        Before a close that is not urgent: how long it is away then hangs on it. Raises SegmentStoreError, which costs
+        no more than that.
+        """
+
     async def close(self) -> None:
         """Stop in order: refuse new work, finish what is in flight, close the log. Idempotent."""
 

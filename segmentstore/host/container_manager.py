@@ -12,6 +12,9 @@ between.
 - M4  A task is for one `since` of its container. Once this host has heard of another one the task's container gets no
       request any more, however long it takes to end: an owner that was fenced while it idled knows nothing of it, and
       would say "does not exist" of what another host has created meanwhile.
+- M5  With `shorten_seconds` a container that an assignment has no more, and gives to no other for as long as this host
+      reports that it holds it, goes on serving while its log is shortened, for so long at most; then it ends. The one
+      who is to have it recovers in no time then, and is waited for no longer than that.
 - The report is made before the manager looks at the next assignment, so the assignment source always decides with
   the failure in view.
 
@@ -50,6 +53,7 @@ from segmentstore.contracts.containers import (
     HostId,
     SegmentContainer,
 )
+from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.settings import RestartSettings
@@ -77,6 +81,8 @@ class _ContainerTask:
     """Why it ended by itself; None while it runs, and after a stop that was asked for."""
     settled: bool = False
     """It runs, or it has ended."""
+    is_leaving: bool = False
+    """Its log is shortened, before it ends."""
 
 
 class ContainerManager:
@@ -90,12 +96,15 @@ class ContainerManager:
         registry: ContainerRegistry,
         create_container: Callable[[ContainerId], SegmentContainer],
         report_interval_seconds: float = 5.0,
+        shorten_seconds: float = 0.0,
     ) -> None:
+        """`shorten_seconds`: 0 where others do not wait for the report that a container is not held any more."""
         self._host_id = host_id
         self._assignments = assignments
         self._registry = registry
         self._create_container = create_container
         self._report_interval_seconds = report_interval_seconds
+        self._shorten_seconds = shorten_seconds
         self._assignment: HostAssignment | None = None
         self._blocked: dict[ContainerId, int] = {}
         self._container_tasks: dict[ContainerId, _ContainerTask] = {}
@@ -106,7 +115,7 @@ class ContainerManager:
     async def run(self) -> None:
         """Converge until cancelled; then every container has been closed."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch())
+            group.create_task(self._watch(group))
             group.create_task(self._renew())
             while True:
                 self._wake.clear()
@@ -119,7 +128,7 @@ class ContainerManager:
         """Returns when every container of the first assignment has started or has failed to."""
         await self._settled.wait()
 
-    async def _watch(self) -> None:
+    async def _watch(self, group: asyncio.TaskGroup) -> None:
         # AssignmentSource says that the iterator is held in `aclosing`; its type only says that it iterates.
         watch = self._assignments.watch(self._host_id)
         async with aclosing(watch) as assignments:
@@ -134,20 +143,51 @@ class ContainerManager:
                     )
                 self._assignment = assignment
                 # Here and not behind the report, which may take as long as the way to the controller is long.
-                self._cancel_unassigned(assignment)
+                self._cancel_unassigned(assignment, group)
                 self._wake.set()
 
-    def _cancel_unassigned(self, assignment: HostAssignment) -> None:
-        """End tasks that do not belong to the assignment; their containers get no request from now on (M4)."""
+    def _cancel_unassigned(self, assignment: HostAssignment, group: asyncio.TaskGroup) -> None:
+        """End tasks that do not belong to the assignment; their containers get no request from now on (M4, M5)."""
         for container_id, container_task in self._container_tasks.items():
             if (
                 assignment.keeps(container_id, since=container_task.since)
                 or container_task.task.cancelling()
             ):
                 continue
-            container_task.task.cancel()
-            if container_task.container is not None and container_task.cause is None:
-                self._registry.set_absent(container_task.container, reason="stopping", failed=False)
+            is_given_to_none = container_id not in assignment.since
+            if is_given_to_none and self._shorten_seconds and self._is_serving(container_task):
+                if not container_task.is_leaving:
+                    container_task.is_leaving = True
+                    group.create_task(
+                        self._leave(container_task), name=f"container-{container_id} leaves"
+                    )
+                continue
+            self._stop(container_task)
+
+    def _is_serving(self, container_task: _ContainerTask) -> bool:
+        container = container_task.container
+        return container is not None and container.container_id in self._registry.running()
+
+    def _stop(self, container_task: _ContainerTask) -> None:
+        container_task.task.cancel()
+        if container_task.container is not None and container_task.cause is None:
+            self._registry.set_absent(container_task.container, reason="stopping", failed=False)
+
+    async def _leave(self, container_task: _ContainerTask) -> None:
+        """M5. Whatever goes wrong with the log, the container ends: its next owner has more to replay then."""
+        container = container_task.container
+        assert container is not None, "it serves"
+        try:
+            async with asyncio.timeout(self._shorten_seconds):
+                await container.shorten_log()
+        except (TimeoutError, SegmentStoreError) as error:
+            logger.info(
+                "container=%d leaves with a long log: %s",
+                container.container_id,
+                str(error) or "slow",
+            )
+        if not container_task.task.done() and not container_task.task.cancelling():
+            self._stop(container_task)
 
     async def _renew(self) -> None:
         """The report is also what keeps this host's claim alive."""

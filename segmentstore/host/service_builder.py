@@ -72,6 +72,7 @@ from segmentstore.runtime.clock import SystemWallClock, WallClock
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.runtime.files import FileSystem, SystemFileSystem
 from segmentstore.runtime.thread_pool import FairThreadPool, Lane
+from segmentstore.runtime.waiting import Change
 from segmentstore.wire.store_calls import StoreCallAccess
 from tier1.file_log.settings import FileLogSettings
 from tier2.format.chunk_format import Compression
@@ -83,6 +84,8 @@ _WIRE_APPEND_BYTES_MAX = (8 << 20) + (64 << 10)
 """The largest event of Pravega's clients has 8 MiB, and its header comes with it."""
 _TIER2_NICENESS = 10
 """Appends wait for the log's threads, none waits for those that write Tier 2: beside a drain p99 falls to a third."""
+_SHORTEN_SECONDS = 3.0
+"""A container that moves serves for so long at most while its log is shortened; its writers wait only behind that."""
 _READ_THREADS = 4
 """Of Tier 2 too, but a reader waits for what they read."""
 _FREEING_BYTES = 8 << 20
@@ -168,6 +171,8 @@ async def open_share(resolved: ResolvedSettings, share: StoreShare) -> AsyncIter
         parts = await _open_parts(
             resolved, place, stack, outside, volumes_socket=share.volumes_socket
         )
+        change = Change()
+        parts.registry.watch(lambda *_, **__: change.tell())
         assignments = InProcessAssignmentSource(
             containers=share.containers, settings=settings.restart, on_kept_down=parts.keep_down
         )
@@ -193,6 +198,7 @@ async def open_share(resolved: ResolvedSettings, share: StoreShare) -> AsyncIter
                     node_id=lambda: share.node_id,
                     is_lease_valid=OnlyProcess().is_valid,
                     serves=parts.registry.serves,
+                    wait_for_change=change.wait,
                 ),
                 store_calls=StoreCallAccess(
                     token=share.token,
@@ -261,9 +267,13 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
         names, count = place.cluster.names, place.identity.container_count
         store = await connect_coordination(names, settings.bookkeeper)
         stack.push_async_callback(store.close)
-        view = ClusterView(store, container_count=count, random=outside.random)
+        change = Change()
+        view = ClusterView(
+            store, container_count=count, random=outside.random, on_change=change.tell
+        )
         await view.refresh()
         parts = await _open_parts(resolved, place, stack, outside)
+        parts.registry.watch(lambda *_, **__: change.tell())
 
         def register(on_lost: Callable[[], None]) -> Awaitable[NodeSession]:
             addresses = servers.addresses()
@@ -289,6 +299,7 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
                 host_id=session.node.node_id,
                 assignments=session.assignments,
                 registry=parts.registry,
+                shorten_seconds=_SHORTEN_SECONDS,
                 # That of the session in which the container was given to this node, not of a later one.
                 create_container=partial(parts.containers.create, lease=session.lease),
             ),
@@ -308,6 +319,7 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
                 node_id=lambda: membership.node_id,
                 is_lease_valid=membership.is_valid,
                 serves=parts.registry.serves,
+                wait_for_change=change.wait,
             ),
             store_calls=StoreCallAccess(
                 token=token,

@@ -4,6 +4,8 @@ RequestForwarding decides where, waits for a container that is on its way, and p
 
 - A request is passed on once: it carries Segment-Forwarded-By then, and a node that has not got the container refuses
   it with 503 and Segment-Wrong-Node. The node that passed it on asks where the container is by now, and tries again.
+- A container that leaves between the look and the work makes no refusal: nothing was done, and the request goes on to
+  where it is by then. The node that passed it on does that, or this one, if the body is small.
 - 503 says that nothing was done: no connection came about, or the other node said so. A change that was sent, and
   whose answer is lost, is answered with 502 (the connection broke) or 504 (the node says nothing, or is gone). A read
   is tried again.
@@ -29,7 +31,7 @@ from aiohttp import ClientError, ClientResponse, web
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from segmentstore.contracts.cluster import ClusterNode, NodeInCluster
-from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.errors import ContainerNotFoundError, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.http import header_names
 from segmentstore.http.cross_origin import CrossOrigin
@@ -48,6 +50,8 @@ from segmentstore.runtime.backoff import Backoff
 Work = Coroutine[None, None, web.StreamResponse]
 
 _PAUSE_SECONDS_FIRST, _PAUSE_SECONDS_MAX = 0.01, 0.1
+_LOOK_SECONDS = 0.1
+"""A request that waits here is told of what it waits for; it looks by itself in case."""
 _OF_ONE_CONNECTION = frozenset(
     (
         "connection",
@@ -110,15 +114,29 @@ class RequestForwarding:
 
         Raises Refusal: 503 (nothing was done), 502, 504 (a change was sent, and its answer is lost).
         """
+        self._bodies.keep(request)
         try:
-            if not self.is_here(container_id):
-                with self.counted():
-                    response = await self._answer_elsewhere(request, container_id)
-                if response is not None:
-                    return response
-            return await here()
+            if self.is_here(container_id):
+                try:
+                    return await here()
+                except ContainerNotFoundError as error:
+                    self._require_another_try(request, container_id, error)
+            with self.counted():
+                response = await self._answer_elsewhere(request, container_id)
+            return await here() if response is None else response
         finally:
             self._bodies.let_go(request)
+
+    def _require_another_try(
+        self, request: web.BaseRequest, container_id: ContainerId, error: ContainerNotFoundError
+    ) -> None:
+        """The container left between the look and the work, of which nothing was done: raises if that is the answer."""
+        if error.container_id != container_id:
+            raise error
+        if header_names.SEGMENT_FORWARDED_BY in request.headers:
+            raise self.wrong_node(container_id) from error
+        if request.body_exists and self._bodies.kept(request) is None:
+            raise error
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -137,7 +155,7 @@ class RequestForwarding:
         with suppress(SegmentStoreError, TimeoutError):
             async with asyncio.timeout(_PAUSE_SECONDS_MAX):
                 await self._node.locations.refresh()
-        await asyncio.sleep(backoff.next_seconds())
+        await self._node.wait_for_change(backoff.next_seconds())
 
     async def _answer_elsewhere(
         self, request: web.BaseRequest, container_id: ContainerId
@@ -149,7 +167,7 @@ class RequestForwarding:
         backoff = new_backoff()
         body = _ForwardedBody(request, self._bodies, self._settings.forward_kept_bytes_max)
         while not self.is_here(container_id):
-            owner = self._node.locations.owner_of(container_id)
+            owner = self._node.locations.node_to_ask(container_id)
             is_elsewhere = owner is not None and owner.node_id != self._node.node_id()
             if owner is not None and is_elsewhere:
                 if was_forwarded:
@@ -165,7 +183,7 @@ class RequestForwarding:
             if is_elsewhere:
                 await self.look_again(backoff)
             else:
-                await asyncio.sleep(backoff.next_seconds())
+                await self._node.wait_for_change(_LOOK_SECONDS)
         return None
 
     def wrong_node(self, container_id: ContainerId) -> Refusal:
@@ -313,6 +331,9 @@ class _ForwardedBody:
         request = self._request
         if not request.body_exists:
             return None
+        if self._kept is None:
+            self._kept = self._bodies.kept(request)
+            self.waits_for_continue = self.waits_for_continue and self._kept is None
         if self._kept is None and self._is_kept():
             async with aclosing(self._bodies.pieces(request)) as pieces:
                 self._kept = b"".join([piece async for piece in pieces])

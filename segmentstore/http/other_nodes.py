@@ -9,7 +9,8 @@ exchange() sends one request and gives its answer while that arrives. What an er
 
 - A request is sent once. (aiohttp would send a PUT or DELETE again whose connection broke.)
 - A node whose registration is gone is not waited for: what waits for it ends with AnswerLostError. A process that
-  stands still, or a machine without power, says nothing that a connection could notice.
+  stands still, or a machine without power, says nothing that a connection could notice. What a node that stops in
+  order has answered last may arrive behind the word that it is gone: it has the time between two looks for that.
 - The caller bounds how many requests there are; each has a connection to itself.
 """
 
@@ -165,14 +166,14 @@ class OtherNodes:
             raise AnswerLostError(f"the connection broke node={node.node_id}: {error!r}") from error
 
     async def _watch_nodes(self) -> None:
+        gone: set[HostId] = set()
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
-            if not self._waits:
-                continue
             registered = {node.node_id for node in self._locations.nodes()}
+            before, gone = gone, set(self._waits.values()) - registered
             now = asyncio.get_running_loop().time()
             for timeout, node_id in self._waits.items():
-                if node_id not in registered and not timeout.expired():
+                if node_id in gone and node_id in before and not timeout.expired():
                     timeout.reschedule(now)
 
     def _watch_failed(self, error: BaseException) -> None:

@@ -116,18 +116,39 @@ class BodyBudget:
 class BodyReader:
     """Reads request bodies under one budget."""
 
-    def __init__(self, *, budget: BodyBudget, seconds_max: float, json_bytes_max: int) -> None:
-        """`json_bytes_max` is for what a verb is asked by; content has a limit of its own."""
+    def __init__(
+        self,
+        *,
+        budget: BodyBudget,
+        seconds_max: float,
+        json_bytes_max: int,
+        kept_bytes_max: int = 0,
+    ) -> None:
+        """`json_bytes_max` is for what a verb is asked by; content has a limit of its own.
+
+        `kept_bytes_max`: a body up to this size can be read again, if that is asked for.
+        """
         self._budget = budget
         self._json_bytes_max = json_bytes_max
         self._seconds_max = seconds_max
         self.bytes_received = 0
-        self._kept: dict[int, bytes] = {}
-        """By the identity of a request: its body, read before it was known which node answers."""
+        self._kept_bytes_max = kept_bytes_max
+        self._kept: dict[int, bytes | None] = {}
+        """By the identity of a request that may be answered again, by another node: its body, once it was read."""
 
-    def keep(self, request: web.BaseRequest, body: bytes) -> None:
-        """The body was read to its end: whatever reads it next gets it. Until let_go(); outside the budget."""
+    def keep(self, request: web.BaseRequest, body: bytes | None = None) -> None:
+        """What is read of it is kept if it is small. With a body: that was read to its end, and what reads it next
+        gets it. Until let_go(); outside the budget."""
         self._kept[id(request)] = body
+
+    def kept(self, request: web.BaseRequest) -> bytes | None:
+        """The whole body; None if it was not read, or is not small."""
+        return self._kept.get(id(request))
+
+    def _note_read(self, request: web.BaseRequest, body: bytes) -> None:
+        key = id(request)
+        if key in self._kept and len(body) <= self._kept_bytes_max:
+            self._kept[key] = body
 
     def let_go(self, request: web.BaseRequest) -> None:
         """The request is over. Also if nothing was kept."""
@@ -149,11 +170,12 @@ class BodyReader:
             return None
         body = content.read_nowait(-1)
         if not body:
-            body = self._kept.get(id(request), b"")
+            body = self._kept.get(id(request)) or b""
         if len(body) > bytes_max:
             raise too_large(len(body), bytes_max)
         self._budget.take(len(body))
         self.bytes_received += len(body)
+        self._note_read(request, body)
         return body
 
     @asynccontextmanager
@@ -190,7 +212,9 @@ class BodyReader:
                         self._budget.take(length - taken)
                         taken = length
                     pieces.append(piece)
-            yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self._note_read(request, body)
+            yield body
         finally:
             self._budget.give_back(taken)
 

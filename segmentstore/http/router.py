@@ -237,7 +237,7 @@ class Router:
     def _at_container(
         self, request: web.BaseRequest, container_id: ContainerId, here: Callable[[], Work]
     ) -> Work:
-        if self._forwarding is None or self._forwarding.is_here(container_id):
+        if self._forwarding is None:
             return here()
         return self._forwarding.answer(request, container_id, here)
 

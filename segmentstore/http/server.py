@@ -15,17 +15,14 @@ build_server() puts the parts together over a SegmentApi; HttpServer listens, an
   which would find the one handler anew for each request.
 - close() stops accepting, ends long polls and event streams, lets requests under way finish within `shutdown_seconds`,
   and then drops what is left. Commits that were submitted go on in the containers.
-- A node of a cluster has others that go on: behind the last accepted connection it answers for `linger_seconds` what
-  clients send on the ones that they keep, and says each time that it closes the connection. Closed at once, it would
-  meet requests on their way, and their clients would not know whether they were carried out.
+- A node of a cluster has others that go on: it takes leave of each client before (server_runner.py), so that none has
+  a request whose outcome it does not know.
 """
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -37,6 +34,7 @@ from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.cluster import NodeInCluster
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import SegmentApi, SegmentReads
+from segmentstore.http.client_connections import ClientConnections, ClientRequest, farewell
 from segmentstore.http.cross_origin import CrossOrigin
 from segmentstore.http.forwarding import RequestForwarding
 from segmentstore.http.health_and_metrics import (
@@ -50,6 +48,7 @@ from segmentstore.http.other_nodes import OtherNodes
 from segmentstore.http.requests import BodyBudget, BodyReader
 from segmentstore.http.router import STREAM_PREFIX, Router
 from segmentstore.http.segment_verbs import SegmentVerbs
+from segmentstore.http.server_runner import ServerRunner
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_append import StreamAppend
 from segmentstore.http.stream_create import StreamCreate, StreamForks
@@ -75,64 +74,6 @@ from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.topics.topics import Topics
 
 _BACKLOG = 1024
-_LOOK_SECONDS = 0.02
-
-
-class _Runner(web.ServerRunner):
-    """Ends what waits after the last connection was accepted and before requests under way are waited for."""
-
-    __slots__ = ("_others", "_waiters")
-
-    def __init__(
-        self,
-        server: web.Server,
-        *,
-        waiters: Waiters,
-        others: OtherNodes | None,
-        shutdown_seconds: float,
-    ) -> None:
-        super().__init__(server, shutdown_timeout=shutdown_seconds)
-        self._waiters = waiters
-        self._others = others
-
-    async def linger(self, seconds: float) -> None:
-        """Accept nothing more; return when clients have left, or after so long."""
-        await self._stop_accepting()
-        end = asyncio.get_running_loop().time() + seconds
-        while self.server is not None and self.server.connections:
-            if asyncio.get_running_loop().time() >= end:
-                return
-            await asyncio.sleep(_LOOK_SECONDS)
-
-    async def _stop_accepting(self) -> None:
-        """Accept what the kernel has accepted: it would reset connections whose clients have sent something already."""
-        listening = [
-            socket.socket(fileno=os.dup(each.fileno()))
-            for site in self.sites
-            for each in _sockets_of(site)
-        ]
-        for site in self.sites:
-            await site.stop()
-        accepted: list[socket.socket] = []
-        for each in listening:
-            each.setblocking(False)
-            with each, suppress(OSError):
-                while True:
-                    accepted.append(each.accept()[0])
-        assert self.server is not None, "it was set up"
-        for each in accepted:
-            each.setblocking(False)
-            await asyncio.get_running_loop().connect_accepted_socket(self.server, each)
-
-    async def shutdown(self) -> None:
-        self._waiters.stop()
-        if self._others is not None:
-            self._others.stop_reads()
-
-
-def _sockets_of(site: web.BaseSite) -> Sequence[socket.socket]:
-    # aiohttp shows no more of them than their addresses.
-    return getattr(site._server, "sockets", None) or ()
 
 
 class HttpServer:
@@ -154,7 +95,8 @@ class HttpServer:
         self._maintenance = maintenance
         self._waiters = waiters
         self._settings = settings
-        self._runner: _Runner | None = None
+        self._runner: ServerRunner | None = None
+        self._owns_sockets = True
         self._is_closing = False
 
     @property
@@ -167,7 +109,8 @@ class HttpServer:
     async def start(self, listening: Sequence[socket.socket] = ()) -> None:
         """Listen; on sockets that were bound for this server, if there are any. Raises OSError if the port is taken."""
         assert self._runner is None, "the server is started already"
-        server = web.Server(
+        self._owns_sockets = not listening
+        connections = ClientConnections(
             self.router.handle,
             access_log=None,
             # A reader that goes away ends its wait at once; commits are shielded.
@@ -177,10 +120,9 @@ class HttpServer:
             keepalive_timeout=75.0,
             request_factory=self._request,
         )
-        runner = _Runner(
-            server,
-            waiters=self._waiters,
-            others=self._others,
+        runner = ServerRunner(
+            connections,
+            end_waits=self._end_waits,
             shutdown_seconds=self._settings.shutdown_seconds,
         )
         self._runner = runner
@@ -206,10 +148,17 @@ class HttpServer:
         writer: AbstractStreamWriter,
         task: asyncio.Task[None],
     ) -> web.BaseRequest:
-        """As aiohttp makes it; while this server closes, the last one of its connection."""
-        if self._is_closing:
-            message = message._replace(should_close=True)
-        return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
+        return ClientRequest(
+            message, payload, protocol, writer, task, is_stopping=self._is_stopping
+        )
+
+    def _is_stopping(self) -> bool:
+        return self._is_closing
+
+    def _end_waits(self) -> None:
+        self._waiters.stop()
+        if self._others is not None:
+            self._others.stop_reads()
 
     def forget_container(self, container_id: ContainerId, *, container_count: int) -> None:
         """It runs here no more: what is open of it is let go of, and what is remembered of it."""
@@ -223,7 +172,11 @@ class HttpServer:
         if runner is not None:
             self._is_closing = True
             if self._others is not None:
-                await runner.linger(self._settings.linger_seconds)
+                await runner.take_leave(
+                    self._settings.linger_seconds,
+                    farewell=farewell(self._settings.retry_after_seconds),
+                    owns_sockets=self._owns_sockets,
+                )
             await runner.cleanup()
             # After the last request.
             await self._maintenance.close()
@@ -299,6 +252,7 @@ def build_server(
         ),
         seconds_max=settings.body_seconds_max,
         json_bytes_max=settings.control_body_bytes_max,
+        kept_bytes_max=settings.forward_kept_bytes_max,
     )
     cross_origin = CrossOrigin(
         listened_host=settings.host, hosts=settings.hosts, origins=settings.cors_origins

@@ -225,7 +225,7 @@ class WholeStore:
         nodes: dict[HostId, ClusterNode] = {}
         elsewhere: dict[HostId, list[ContainerId]] = {}
         for container_id in containers:
-            owner = self._node.locations.owner_of(container_id)
+            owner = self._node.locations.node_to_ask(container_id)
             if container_id in here or owner is None or owner.node_id == self._node.node_id():
                 continue
             nodes[owner.node_id] = owner

@@ -3,6 +3,7 @@
 - gather_all(): work side by side, all of which ends before a failure of one is raised. asyncio.gather() raises at
   once, and what it leaves behind goes on beside whatever its caller does next.
 - wait_for_event(): an event or a point in time, without a timeout that cancels anything.
+- Change: any number of waiters for something that happens again and again.
 - first_cause(): which of the errors of several is told.
 """
 
@@ -34,6 +35,26 @@ async def wait_for_event(event: Event, *, until: float = inf) -> None:
     finally:
         if timer is not None:
             timer.cancel()
+
+
+class Change:
+    """tell() wakes those that wait at that moment. To miss none: look, and wait with no await in between."""
+
+    def __init__(self) -> None:
+        self._event: Event | None = None
+
+    def tell(self) -> None:
+        event, self._event = self._event, None
+        if event is not None:
+            event.set()
+
+    async def wait(self, seconds_max: float) -> None:
+        """Returns behind the next tell(), or when the time is over, for all that wait."""
+        event = self._event = self._event or Event()
+        await wait_for_event(event, until=asyncio.get_running_loop().time() + seconds_max)
+        if self._event is event:
+            # Its time is over: it is set, and the next to wait would not wait.
+            self._event = None
 
 
 def first_cause(error: Exception, explains: type[Exception]) -> Exception:

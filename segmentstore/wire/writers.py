@@ -52,6 +52,7 @@ from segmentstore.codec.wire_protocol.refusals import NoSuchSegment, SegmentIsSe
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
+    ContainerNotFoundError,
     NotATableError,
     SegmentNotFoundError,
     SegmentSealedError,
@@ -198,6 +199,17 @@ class ConnectionAppends:
             former.end()
         self._tasks.start(self._set_up(command))
 
+    def refuse(self, request_id: int, segment: str, error: SegmentStoreError) -> None:
+        """Nothing was done."""
+        self.outgoing.reply(
+            reply_to_error(
+                error,
+                request_id=request_id,
+                segment=segment,
+                owner_address=self._owner_address,
+            )
+        )
+
     async def _set_up(self, command: SetupAppend) -> None:
         try:
             try:
@@ -208,14 +220,7 @@ class ConnectionAppends:
                 if newest:
                     del self._setting_up[command.writer_id]
         except SegmentStoreError as error:
-            self.outgoing.reply(
-                reply_to_error(
-                    error,
-                    request_id=command.request_id,
-                    segment=command.segment,
-                    owner_address=self._owner_address,
-                )
-            )
+            self.refuse(command.request_id, command.segment, error)
             return
         if newest:
             self.writers[command.writer_id] = Writer(
@@ -470,6 +475,10 @@ class Writer:
             case BadAttributeUpdateError() if error.key == self._key:
                 owner.outgoing.reply(InvalidEventNumber(self._writer_id, request_id, "", number))
                 owner.fail(f"writer appends elsewhere too segment={self.segment_name!r}")
+            case ContainerNotFoundError():
+                # Nothing of it was done. The writer goes elsewhere; whatever else is on the connection stays.
+                owner.refuse(request_id, self.segment_name, error)
+                self._forget_segment()
             case SegmentStoreError():
                 self._forget_segment()
                 owner.fail(f"append failed: {error}")

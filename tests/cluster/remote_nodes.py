@@ -56,6 +56,9 @@ class KnownLocations:
         owner = self._known.get(container_id)
         return None if owner is None else self.registered.get(owner)
 
+    def node_to_ask(self, container_id: ContainerId) -> ClusterNode | None:
+        return self.owner_of(container_id)
+
     def nodes(self) -> Sequence[ClusterNode]:
         return [self.registered[node_id] for node_id in sorted(self.registered)]
 

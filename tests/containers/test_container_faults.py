@@ -181,6 +181,17 @@ async def test_h29_checkpoints_alone_never_make_one_due() -> None:
     assert policy.is_due()
 
 
+def test_many_frames_make_a_checkpoint_due_however_small_and_the_larger_it_is_the_more() -> None:
+    policy = CheckpointPolicy(CheckpointSettings(frames_min=100, bytes_for_a_frame=10))
+    for size, frames in ((0, 100), (500, 150)):
+        policy.checkpoint_taken(size)
+        for _ in range(frames - 1):
+            policy.committed(length=1, operations=1)
+        assert not policy.is_due()
+        policy.committed(length=1, operations=1)
+        assert policy.is_due()
+
+
 async def test_h30_the_log_shrinks_once_everything_is_in_tier_2() -> None:
     tiers = MemoryTiers()
     settings = ContainerSettings(

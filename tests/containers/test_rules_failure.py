@@ -351,3 +351,44 @@ async def test_who_closes_a_container_that_is_being_closed_waits_for_the_end() -
     assert log.is_closed
     await first
     await run
+
+
+async def test_what_a_container_that_stops_in_order_had_not_accepted_was_not_done() -> None:
+    tiers = MemoryTiers()
+    log = HeldLog(tiers)
+    small_queue = replace(
+        ContainerSettings().processor.pipeline, queued_bytes_max=1, frames_in_flight_max=1
+    )
+    settings = ContainerSettings(
+        writer=FAST_FLUSH,
+        processor=replace(ContainerSettings().processor, pipeline=small_queue),
+    )
+    container = make_container(tiers, settings=settings, log=log)
+    await container.start()
+    run = asyncio.ensure_future(container.run())
+    await container.create("a")
+    async with container.open_segment("a") as segment:
+        log.held = True
+        sent = segment.append(b"sent,")
+        while not log.unanswered:
+            await asyncio.sleep(0)
+        accepted = segment.append(b"accepted")
+        waiting = segment.append(b"waiting")
+        behind = segment.update_attributes([AttributeUpdate(AttributeKey(b"k" * 16), 1)])
+        assert segment.metadata.waiting_requests == 2
+        run.cancel()
+        while container.health().state is not ContainerState.STOPPING:
+            await asyncio.sleep(0)
+        late = [segment.append(b"late"), segment.append(b"x", offset=99)]
+        log.go_on()
+        assert await asyncio.wait_for(accepted, PATIENCE_SECONDS) == len(b"sent,accepted")
+        assert sent.done()
+        # It has finished what it had accepted, and is about to end the rest.
+        late.append(segment.append(b"latest"))
+        results = await asyncio.wait_for(
+            asyncio.gather(waiting, behind, *late, return_exceptions=True), PATIENCE_SECONDS
+        )
+    assert all(isinstance(result, ContainerNotFoundError) for result in results), results
+    await asyncio.gather(run, return_exceptions=True)
+    async with running(tiers, log=MemoryDurableDataLog(tiers.log_store)) as next_owner:
+        assert await read_all(next_owner, "a") == b"sent,accepted"

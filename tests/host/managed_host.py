@@ -41,6 +41,7 @@ def start_host(
     assignments: AssignmentSource,
     make: Callable[[ContainerId], SimpleContainer] = SimpleContainer,
     container_count: int = 4,
+    shorten_seconds: float = 0.0,
 ) -> Host:
     loop = asyncio.get_running_loop()
     created: list[SimpleContainer] = []
@@ -60,6 +61,10 @@ def start_host(
         return container
 
     manager = ContainerManager(
-        host_id=HOST, assignments=assignments, registry=registry, create_container=create
+        host_id=HOST,
+        assignments=assignments,
+        registry=registry,
+        create_container=create,
+        shorten_seconds=shorten_seconds,
     )
     return Host(manager, registry, created, births, loop.create_task(manager.run()))

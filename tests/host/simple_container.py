@@ -124,6 +124,9 @@ class SimpleContainer:
         self.flushes = 0
         self.start_seconds = 0.0
         self.close_seconds = 0.0
+        self.shorten_seconds = 0.0
+        self.shortened: Exception | None = None
+        """What shorten_log() raises."""
 
     @property
     def container_id(self) -> ContainerId:
@@ -141,6 +144,11 @@ class SimpleContainer:
             raise self._fail_at_start
         self._failure = asyncio.get_running_loop().create_future()
         self._state = ContainerState.RUNNING
+
+    async def shorten_log(self) -> None:
+        await asyncio.sleep(self.shorten_seconds)
+        if self.shortened is not None:
+            raise self.shortened
 
     async def run(self) -> None:
         assert self._failure is not None, "runs before it started"

@@ -27,6 +27,9 @@ class Owners:
     def owner_of(self, container_id: ContainerId) -> ClusterNode | None:
         return self._owners[container_id]
 
+    def node_to_ask(self, container_id: ContainerId) -> ClusterNode | None:
+        return self.owner_of(container_id)
+
     def nodes(self) -> Sequence[ClusterNode]:
         return [THIS, OTHER]
 

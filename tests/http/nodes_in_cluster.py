@@ -45,6 +45,9 @@ class TableOfLocations:
         node_id = self.owners.get(container_id)
         return None if node_id is None else self.registered.get(node_id)
 
+    def node_to_ask(self, container_id: ContainerId) -> ClusterNode | None:
+        return self.owner_of(container_id)
+
     def nodes(self) -> Sequence[ClusterNode]:
         return [self.registered[node_id] for node_id in sorted(self.registered)]
 

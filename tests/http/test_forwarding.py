@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from io import BytesIO
@@ -12,6 +12,7 @@ from aiohttp import ClientPayloadError, ClientSession
 
 from segmentstore.contracts.cluster import ClusterNode
 from segmentstore.contracts.containers import HostId
+from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
 from tests.http.nodes_in_cluster import (
     SETTINGS,
@@ -389,6 +390,69 @@ async def test_h86_an_owner_that_stands_still_is_waited_for_until_its_registrati
         near.locations.registered.clear()
         async with asyncio.timeout(2), await request as answer:
             assert answer.status == 504
+
+
+async def test_an_answer_that_arrives_behind_the_word_that_its_node_is_gone_is_passed_on(
+    client: ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_found_gone = asyncio.Event()
+
+    async def answers_last(_reader: StreamReader, writer: StreamWriter) -> None:
+        await is_found_gone.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+    async with node_beside(answers_last) as (near, owner):
+        url = near.node.segment(f"{NAME}/append")
+        request = asyncio.ensure_future(client.post(url, data=b"x"))
+        await until(lambda: owner.requests == 1)
+
+        def none_is_registered() -> Sequence[ClusterNode]:
+            is_found_gone.set()
+            return []
+
+        monkeypatch.setattr(near.locations, "nodes", none_is_registered)
+        async with asyncio.timeout(2), await request as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize("asked", ["near", "far"])
+async def test_a_container_that_leaves_behind_the_look_at_it_costs_a_wait_and_no_refusal(
+    nodes: TwoNodes, client: ClientSession, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """The container is at `near`, takes the request, and is at `far` when its work begins."""
+    name = name_in(NEAR)
+    await nodes.far.segments.create(name)
+    was_met = 0
+
+    def leaves(_name: str) -> object:
+        nonlocal was_met
+        was_met += 1
+        nodes.move(NEAR, nodes.far)
+        raise ContainerNotFoundError(NEAR, "it is stopping")
+
+    monkeypatch.setattr(nodes.near.segments, "open_segment", leaves)
+    server = (nodes.near if asked == "near" else nodes.far).node
+    async with client.post(server.segment(f"{name}/append"), data=b"abc") as answer:
+        assert answer.status == 200
+    nodes.move(NEAR, nodes.near)
+    async with client.get(server.segment(f"{name}/read")) as answer:
+        assert (answer.status, await answer.read()) == (200, b"abc")
+    assert was_met == 2
+    assert nodes.near.segments.names() == []
+
+
+async def test_a_long_body_whose_container_leaves_is_refused_as_not_done(
+    nodes: TwoNodes, client: ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leaves(_name: str) -> object:
+        nodes.move(NEAR, nodes.far)
+        raise ContainerNotFoundError(NEAR, "it is stopping")
+
+    monkeypatch.setattr(nodes.near.segments, "open_segment", leaves)
+    body = bytes(SETTINGS.forward_kept_bytes_max + 1)
+    url = nodes.near.node.segment(f"{name_in(NEAR)}/append")
+    async with client.post(url, data=body) as answer:
+        assert answer.status == 503
 
 
 async def test_an_answer_that_breaks_off_half_way_is_no_whole_one(client: ClientSession) -> None:

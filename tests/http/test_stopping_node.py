@@ -4,6 +4,7 @@ import asyncio
 import socket
 from dataclasses import replace
 
+import pytest
 from aiohttp import ClientConnectorError, ClientSession
 
 from segmentstore.contracts.identifiers import ContainerId
@@ -62,10 +63,98 @@ async def test_a_stopping_node_says_that_it_closes_a_connection_and_soon_closes_
             rest = await used[0].read()
         assert b"connection: close" in rest.lower()
         async with asyncio.timeout(5):
-            assert b"HTTP/1.1" not in await idle[0].read()
+            rest = await idle[0].read()
             await closing
+        # Not the answer to anything that was asked: a farewell.
+        assert rest.count(b"HTTP/1.1") == rest.count(b"HTTP/1.1 503") == 1
+        assert b"connection: close" in rest.lower()
         for _, writer in (used, idle):
             writer.close()
+
+
+async def test_a_request_under_way_for_longer_than_the_rest_is_the_last_of_its_connection() -> None:
+    settings = replace(SETTINGS, linger_seconds=LINGER_SECONDS)
+    async with running_member("node", settings) as member:
+        member.served.update(map(ContainerId, range(4)))
+        await member.segments.create(NAME)
+        reader, writer = await asyncio.open_connection(*member.node.server.address)
+        head = f"POST /v1/segments/{NAME}/append HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        writer.write(f"{head}Content-Length: 2\r\n\r\na".encode())
+        await asyncio.sleep(0.05)  # its head is read, and its body waited for
+        closing = asyncio.create_task(member.node.server.close())
+        await asyncio.sleep(2 * LINGER_SECONDS)
+        writer.write(b"b")
+        async with asyncio.timeout(5):
+            answer = await reader.read()
+            await closing
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in answer.lower()
+        assert member.segments.content(NAME) == b"ab"
+        writer.close()
+
+
+@pytest.mark.parametrize("sent_before", [b"", b"POST /v1/segments/"])
+async def test_a_request_that_meets_the_end_of_an_idle_connection_is_told_that_nothing_was_done(
+    sent_before: bytes,
+) -> None:
+    async with running_member("node") as member:
+        member.served.update(map(ContainerId, range(4)))
+        await member.segments.create(NAME)
+        request = (
+            f"POST /v1/segments/{NAME}/append HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\n\r\nx"
+        ).encode()
+        with socket.create_connection(member.node.server.address) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" + sent_before)
+            await asyncio.sleep(0.05)
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            closing = asyncio.create_task(member.node.server.close())
+            # A client without a loop of its own: it looks at the connection when it has sent.
+            await asyncio.sleep(0.5)
+            client.sendall(request.removeprefix(sent_before))
+            await asyncio.sleep(0.05)
+            client.settimeout(5)
+            answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
+            client.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(1):
+                await closing
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"connection: close" in answer.lower()
+        assert b"segment-wrong-node" in answer.lower()
+        assert member.segments.content(NAME) == b""
+
+
+async def test_a_client_that_keeps_its_connection_and_says_nothing_holds_a_stop_back_for_seconds_only() -> (
+    None
+):
+    async with running_member("node") as member:
+        with socket.create_connection(member.node.server.address):
+            await asyncio.sleep(0.05)
+            async with asyncio.timeout(5):
+                await member.node.server.close()
+
+
+async def test_a_request_that_a_client_of_ours_sends_into_a_farewell_is_refused_and_not_lost() -> (
+    None
+):
+    async with running_member("node") as member, ClientSession() as session:
+        member.served.update(map(ContainerId, range(4)))
+        await member.segments.create(NAME)
+        url = member.node.segment(f"{NAME}/append")
+        async with session.post(url, data=b"x") as answer:
+            await answer.read()
+        closing = asyncio.create_task(member.node.server.close())
+        statuses: list[int] = []
+        while not closing.done():
+            await asyncio.sleep(0)
+            # In each turn of the loop one more, on whatever connection is kept.
+            try:
+                async with session.post(url, data=b"x") as answer:
+                    statuses.append(answer.status)
+            except ClientConnectorError:
+                break
+        await closing
+        assert set(statuses) <= {200, 503}
+        assert len(member.segments.content(NAME)) == 1 + statuses.count(200)
 
 
 async def test_a_connection_that_the_kernel_has_accepted_is_answered() -> None:

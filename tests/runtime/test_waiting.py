@@ -3,7 +3,7 @@ from math import inf
 
 import pytest
 
-from segmentstore.runtime.waiting import gather_all, wait_for_event
+from segmentstore.runtime.waiting import Change, gather_all, wait_for_event
 from tests.sim.simulation import run_simulation
 
 
@@ -39,6 +39,30 @@ async def test_a_wait_that_is_cancelled_leaves_no_timer() -> None:
         await waiting
     await asyncio.sleep(0.03)
     assert not event.is_set()
+
+
+def test_a_change_wakes_all_that_wait_and_none_that_come_later() -> None:
+    async def main(_: object) -> list[tuple[str, float]]:
+        loop = asyncio.get_running_loop()
+        change = Change()
+        woken = []
+
+        async def wait(name: str, seconds_max: float) -> None:
+            await change.wait(seconds_max)
+            woken.append((name, loop.time()))
+
+        async with asyncio.TaskGroup() as tasks:
+            for name in ("first", "second"):
+                tasks.create_task(wait(name, 60))
+            await asyncio.sleep(3)
+            change.tell()
+            tasks.create_task(wait("late", 5))
+        await wait("again", 7)
+        change.tell()
+        return woken
+
+    woken = [("first", 3), ("second", 3), ("late", 8), ("again", 15)]
+    assert run_simulation(1, main).result == woken
 
 
 async def test_results_come_in_order() -> None:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from segmentstore.codec.wire_protocol.appends import SetupAppend
+from segmentstore.codec.wire_protocol.appends import AppendSetup, SetupAppend
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.reads import (
     GetStreamSegmentInfo,
@@ -57,6 +57,9 @@ class OtherOwner:
 
     def owner_of(self, container_id: ContainerId) -> ClusterNode | None:
         return self.owner
+
+    def node_to_ask(self, container_id: ContainerId) -> ClusterNode | None:
+        return self.owner_of(container_id)
 
     def nodes(self) -> Sequence[ClusterNode]:
         return [] if self.owner is None else [self.owner]
@@ -129,6 +132,23 @@ async def test_h83_a_node_without_its_lease_answers_nothing_though_the_container
         assert (await client.ask(command, WrongHost)).request_id == 9
         node.is_lease_valid = True
         await client.ask(GetStreamSegmentInfo(2, SEGMENT, ""), StreamSegmentInfo)
+
+
+async def test_an_append_to_a_container_that_stops_is_sent_away_and_the_connection_stays() -> None:
+    node = OneNode()
+    node.locations.owner = OTHER
+    async with running(MemoryTiers()) as container, node.client() as client:
+        node.registry.set_starting(container)
+        node.registry.set_running(container)
+        await client.ask(CreateSegment(1, SEGMENT, 0, 0, ""), SegmentCreated)
+        await client.ask(SetupAppend(2, WRITER, SEGMENT, ""), AppendSetup)
+        # What the server has open of it is not let go of: the append meets the container itself.
+        await container.close()
+        client.append(WRITER, b"x", 1, request_id=7)
+        refusal = await client.expect(WrongHost)
+        assert (refusal.request_id, refusal.correct_host) == (7, OTHER.wire)
+        client.append(WRITER, b"x", 2, request_id=7)
+        assert (await client.ask(GetStreamSegmentInfo(9, SEGMENT, ""), WrongHost)).request_id == 9
 
 
 async def test_h83_a_reader_that_waits_is_sent_away_when_the_lease_ends() -> None:

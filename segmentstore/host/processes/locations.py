@@ -52,6 +52,9 @@ class ProcessLocations:
     def owner_of(self, container_id: ContainerId) -> ClusterNode | None:
         return self._nodes[index_of(container_id, len(self._nodes))]
 
+    def node_to_ask(self, container_id: ContainerId) -> ClusterNode | None:
+        return self.owner_of(container_id)
+
     def nodes(self) -> Sequence[ClusterNode]:
         return [node for node in self._nodes if node is not None]
 

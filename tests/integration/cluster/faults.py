@@ -274,10 +274,11 @@ class Report:
             first, last = min(self.failover_seconds), max(self.failover_seconds)
             failover = f" failover={first:.2f}..{last:.2f} s"
         verdict = "" if not self.violations else f" VIOLATIONS={len(self.violations)}"
+        refused = "".join(f"\n    {count} x {kind}" for kind, count in self.history.refused_kinds())
         return (
             f"{self.fault:<31} checked={self.history.checked_count} unknown={self.history.unknown_count}"
             f" refused={self.history.refused.total()} longest_pause={self.longest_pause_seconds:.2f} s"
-            f"{failover} seconds={self.seconds:.0f}{verdict}"
+            f"{failover} seconds={self.seconds:.0f}{verdict}{refused}"
         )
 
 

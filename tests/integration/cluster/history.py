@@ -1,12 +1,17 @@
 """What clients of a cluster asked for and were told, as the checker of histories takes it."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 
 from tests.linearizability.operation import Operation, Outcome, Verb
+
+_PARTICULAR = re.compile(r"[0-9a-f]*\d[0-9a-f]*")
+_KINDS_MAX = 6
+_KIND_CHARACTERS_MAX = 120
 
 
 class NothingDoneError(Exception):
@@ -48,6 +53,13 @@ class History:
         operation = replace(told, invoked=invoked, answered=loop.time())
         self.operations.append(operation)
         return operation
+
+    def refused_kinds(self) -> list[tuple[str, int]]:
+        """What was said of operations of which nothing was done, without what names one of them; the most frequent."""
+        kinds: Counter[str] = Counter()
+        for sentence, count in self.refused.items():
+            kinds[_PARTICULAR.sub("", sentence)[:_KIND_CHARACTERS_MAX]] += count
+        return kinds.most_common(_KINDS_MAX)
 
     def note_creation(self, target: str) -> None:
         """The segment was made before everything else, by other means."""

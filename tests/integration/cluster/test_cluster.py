@@ -244,6 +244,7 @@ async def test_a_fault_costs_no_acknowledged_operation(
         settings=SHORT,
     )
     assert not report.violations, report.violations[0]
+    assert not report.failed_requests, report
     if fault not in SEVERAL:
         assert report.longest_pause_seconds < PAUSE_SECONDS_MAX, report
     assert report.history.checked_count > 200, report
