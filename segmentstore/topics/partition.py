@@ -82,7 +82,6 @@ from segmentstore.contracts.identifiers import (
     EVENT_COUNT,
     AttributeKey,
     AttributeValue,
-    BufferView,
 )
 from segmentstore.contracts.segments import (
     AttributeUpdate,
@@ -125,7 +124,7 @@ from segmentstore.topics.errors import (
 from segmentstore.topics.producer_windows import ProducerWindows
 from segmentstore.topics.record_files.cold_records import ColdRecords
 from segmentstore.topics.record_files.dead_files import delete_dead_files
-from segmentstore.topics.record_files.gathered_batches import GatheredBatches, gather_batches
+from segmentstore.topics.record_files.gathered_batches import BatchGathering
 from segmentstore.topics.record_files.key_compaction import CompactionState, compact_files
 from segmentstore.topics.record_files.record_files import (
     MadeFile,
@@ -1207,11 +1206,11 @@ class Partition:
                 # Appended while this one was made.
                 self._hot_since = began
                 self._is_file_full = self.hot_bytes >= self._settings.file_bytes
-            return gathered.end.position - gathered.begin.position
+            return gathered.size
 
     async def _make_one(
         self, segment: Segment, files: RecordFiles, bytes_max: int
-    ) -> GatheredBatches | None:
+    ) -> BatchGathering | None:
         while True:
             gathered = await self._gathered(segment, bytes_max)
             if gathered is None:
@@ -1220,7 +1219,8 @@ class Partition:
                 log_append_time=gathered.log_append_time, created_ms=self._wall_clock.now_ms()
             )
             try:
-                made = await files.make(gathered.content, form)
+                async with aclosing(gathered.pieces()) as pieces:
+                    made = await files.make(pieces, form)
             except UnfitBatchError as error:
                 # Again, up to that batch: each time it lies further in front.
                 self._note_unfit(error, gathered)
@@ -1228,7 +1228,7 @@ class Partition:
             await self._keep(segment, gathered, made)
             return gathered
 
-    async def _gathered(self, segment: Segment, bytes_max: int) -> GatheredBatches | None:
+    async def _gathered(self, segment: Segment, bytes_max: int) -> BatchGathering | None:
         if self._log_start_offset > self._files.cold_end and len(self._files):
             await self._drop_bytes()  # all of them: files have no gap between them
         first = max(self._log_start_offset, self._files.cold_end)
@@ -1241,17 +1241,17 @@ class Partition:
             )
         if self._unfit_offset is not None and self._unfit_offset < begin.offset:
             self._unfit_offset = None  # it was deleted
-        gathered = await gather_batches(
+        gathered = BatchGathering(
             segment,
             begin,
             self._durable_length,
             bytes_max=bytes_max,
             before_offset=self._unfit_offset,
         )
-        self._is_blocked = gathered is None
-        return gathered
+        self._is_blocked = not await gathered.look()
+        return None if self._is_blocked else gathered
 
-    def _note_unfit(self, error: UnfitBatchError, gathered: GatheredBatches) -> None:
+    def _note_unfit(self, error: UnfitBatchError, gathered: BatchGathering) -> None:
         assert gathered.begin.offset <= error.base_offset < gathered.end.offset, f"{error}"
         self._unfit_offset = error.base_offset
         _LOG.error(
@@ -1261,7 +1261,7 @@ class Partition:
             error,
         )
 
-    async def _keep(self, segment: Segment, gathered: GatheredBatches, made: MadeFile) -> None:
+    async def _keep(self, segment: Segment, gathered: BatchGathering, made: MadeFile) -> None:
         """Put and registered. Raises SegmentStoreError."""
         begin, end, files = gathered.begin, gathered.end, self._files
         before = await files.get(segment, files.last) if len(files) else None
@@ -1279,7 +1279,7 @@ class Partition:
                 NO_TIME if before is None else before.highest_ms_until_end,
             ),
         )
-        file = await self._put(file, made.image, plain=True)
+        file = await self._put(file, made, plain=True)
         async with self._changing:
             if segment is not self._segment:
                 return  # the object is dead: another opening registers only what it puts itself
@@ -1287,7 +1287,7 @@ class Partition:
             files.added(file)
             self._filed_position = end.position
 
-    async def _put(self, file: RegisteredFile, image: BufferView, *, plain: bool) -> RegisteredFile:
+    async def _put(self, file: RegisteredFile, made: MadeFile, *, plain: bool) -> RegisteredFile:
         """The file with the number of the name that it was put under. Raises StorageError, StorageFullError."""
         assert self._record_files is not None, "no Tier 2 for files"
         if self._plain_names is None:
@@ -1297,11 +1297,12 @@ class Partition:
         for _ in range(_NAMES_TRIED_MAX):
             file = replace(file, name_number=number)
             try:
-                await self._record_files.put(file.name(self._topic, self._index).key, image)
+                await self._record_files.put(file.name(self._topic, self._index).key, made.image)
             except ObjectExistsError:
                 # Another owner's, of a topic of the same name, or our own with a lost answer: it is never taken for it.
                 number = self._random.getrandbits(64) or 1
             else:
+                made.release()
                 return file
         raise StorageError(f"names of files are taken topic={self._topic!r} file={file}")
 
@@ -1322,7 +1323,7 @@ class Partition:
                 highest_ms=made.highest_ms,
             )
             try:
-                new = await self._put(new, made.image, plain=False)
+                new = await self._put(new, made, plain=False)
                 async with self._changing:
                     files = self._files
                     is_there = segment is self._segment and files.first <= number <= files.last
