@@ -52,7 +52,7 @@ class ClusterBrokers:
         return cluster.serves(self._container_id_of(segment)) and cluster.is_lease_valid()
 
     def leader_of(self, segment: str) -> Broker | None:
-        owner = self._cluster.locations.owner_of(self._container_id_of(segment))
+        owner = self._cluster.locations.node_to_ask(self._container_id_of(segment))
         if owner is None or owner.node_id != self._cluster.node_id():
             own = self.own() if self.is_here(segment) else None
             if own is not None:

@@ -30,6 +30,9 @@ def joined_crc(crc: Crc, pieces: Iterable[tuple[int, int]]) -> int:
     shifts: dict[int, int] = {}
     joined = 0
     for value, length in pieces:
+        if not joined:
+            joined = value  # nothing is shifted: mostly the first piece
+            continue
         shift = shifts.get(length)
         if shift is None:
             shift = shifts[length] = _shift(crc, length)

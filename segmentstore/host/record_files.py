@@ -1,10 +1,11 @@
 """Files of topics' records in Tier 2: images made in threads, objects put, blocks read by ranges and kept for a while.
 
-    make      batches of a partition -> image (tier2/format/record_file.py), in the threads that write Tier 2
+    make      pieces of batches -> image (tier2/format/record_file.py), in the threads that write Tier 2
     read      end of the object -> index -> range of one block -> batches, in the threads that readers wait for
 
 Invariants:
 
+- The memory of an image is used again only when its caller says that it is stored: a put that failed may still read it.
 - Indexes and blocks in memory take at most `cache_bytes` each; an object is never changed, so neither is what is kept.
 - One block is read once, however many wait for it; at most `WAITERS_MAX` do.
 - A damaged block or index is read a second time, then refused; the log says so once for each, and is not told again of
@@ -13,10 +14,18 @@ Invariants:
 
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeVar
 
 from segmentstore.codec.record_batch import BatchError, decode_batches, proved_header
@@ -54,8 +63,9 @@ from tier2.format.chunk_format import (
     parse_header,
     parse_index,
 )
+from tier2.format.image_memory import ImageMemories, ImageMemory
 from tier2.format.record_compaction import NewestOffsets, last_batch, surviving_batches
-from tier2.format.record_file import make_record_file
+from tier2.format.record_file import RecordFileBuilder, make_record_file
 from tier2.format.record_transcoding import batches_of_block
 
 logger = logging.getLogger(__name__)
@@ -72,6 +82,11 @@ COMPACTION_KEYS_MAX: Final = 1_000_000
 COMPACTION_SHARE_MIN: Final = 0.05
 COMPACTION_SHARE_MAX: Final = 0.5
 """Of the time, while one is under way: it takes the interpreter for each key."""
+
+_IMAGE_ROOM_BYTES: Final = 72 << 20
+"""A file of 64 MiB of batches that do not become smaller."""
+_IMAGE_KEPT_BYTES_MAX: Final = 80 << 20
+"""Of memory for images that no image is in: one large file, and some that are small."""
 
 _END_BYTES: Final = 8 * 1024
 """Read first: footer and index of about 140 blocks."""
@@ -137,6 +152,7 @@ class Tier2RecordFiles:
         self._pace = BackgroundPace(
             busy_share_min=COMPACTION_SHARE_MIN, busy_share_max=COMPACTION_SHARE_MAX
         )
+        self._memories = ImageMemories(room=_IMAGE_ROOM_BYTES, kept_bytes_max=_IMAGE_KEPT_BYTES_MAX)
 
     def metrics(self) -> Mapping[str, float]:
         """Numbers for `/metrics`."""
@@ -149,12 +165,37 @@ class Tier2RecordFiles:
             "kafka_file_block_hits_total": numbers.block_hits,
             "kafka_file_damages_total": numbers.damages,
             "kafka_file_cache_bytes": self._blocks.used_bytes + self._opened.used_bytes,
+            "kafka_file_image_bytes": self._memories.kept_bytes,
         }
 
     # --- writing -----------------------------------------------------------------------------
 
-    async def make(self, batches: BufferView, form: FileForm) -> MadeFile:
-        return await run_blocking(self._writers, _made, batches, form)
+    async def make(self, batches: AsyncIterator[BufferView], form: FileForm) -> MadeFile:
+        memory = self._memories.take()
+        builder = RecordFileBuilder(
+            memory, compression=_COMPRESSIONS[form.compression], level=form.level
+        )
+        async for some in batches:
+            await run_blocking(self._writers, _add, builder, some)
+        return await run_blocking(self._writers, self._finished, builder, memory, form)
+
+    def _finished(
+        self, builder: RecordFileBuilder, memory: ImageMemory, form: FileForm
+    ) -> MadeFile:
+        try:
+            made = builder.finish(created_ms=form.created_ms, log_append_time=form.log_append_time)
+        except (BatchError, ValueError) as error:
+            raise _damaged(error) from error
+        (image,) = made.buffers
+        return MadeFile(
+            image,
+            made.first_offset,
+            made.end_offset,
+            made.record_count,
+            made.lowest_time_ms,
+            made.highest_time_ms,
+            partial(self._memories.give_back, memory),
+        )
 
     async def put(self, key: str, image: BufferView) -> None:
         await self._objects.put_if_absent(key, image)
@@ -382,7 +423,17 @@ class Tier2RecordFiles:
         logger.debug("damage is in %s key=%s", what, key)
 
 
-def _made(batches: BufferView, form: FileForm, range_of: RegisteredFile | None = None) -> MadeFile:
+def _add(builder: RecordFileBuilder, batches: BufferView) -> None:
+    try:
+        builder.add(batches)
+    except (BatchError, ValueError) as error:
+        raise _damaged(error) from error
+    if builder.unreadable:
+        raise UnfitBatchError(builder.unreadable[0].base_offset, builder.unreadable[0].cause)
+
+
+def _made(batches: bytes, form: FileForm, range_of: RegisteredFile) -> MadeFile:
+    """Another file of a range, of batches that were made of files."""
     try:
         made = make_record_file(
             batches,
@@ -390,15 +441,14 @@ def _made(batches: BufferView, form: FileForm, range_of: RegisteredFile | None =
             level=form.level,
             created_ms=form.created_ms,
             log_append_time=form.log_append_time,
-            start_offset=None if range_of is None else range_of.first_offset,
-            end_offset=None if range_of is None else range_of.end_offset,
+            start_offset=range_of.first_offset,
+            end_offset=range_of.end_offset,
         )
     except (BatchError, ValueError) as error:
-        raise CorruptedDataError(f"batches of a partition are damaged: {error}") from error
-    if made.unreadable:
-        raise UnfitBatchError(made.unreadable[0].base_offset, made.unreadable[0].cause)
+        raise _damaged(error) from error
+    (image,) = made.buffers
     return MadeFile(
-        b"".join(made.buffers),
+        image,
         made.first_offset,
         made.end_offset,
         made.record_count,
@@ -415,6 +465,10 @@ def _kept_batch(stored: bytes, file: RegisteredFile, key: str) -> bytes:
     if (header.base_offset, header.next_offset) != (file.first_offset, file.end_offset):
         raise CorruptedDataError(f"a batch has other offsets key={key} file={file}")
     return stored
+
+
+def _damaged(error: Exception) -> CorruptedDataError:
+    return CorruptedDataError(f"batches of a partition are damaged: {error}")
 
 
 def _batches_of_block(

@@ -29,6 +29,7 @@ from typing import Final
 
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
+    BatchBytes,
     BatchError,
     BatchHeader,
     parse_header,
@@ -184,7 +185,7 @@ async def walk_batches(
 
 
 def header_at(
-    segment: ReadOnlySegment, content: bytes, at: int, *, position: int, end: int
+    segment: ReadOnlySegment, content: BatchBytes, at: int, *, position: int, end: int
 ) -> BatchHeader:
     """The header at `at` in the content, which is at `position` in the segment. Raises CorruptedDataError."""
     try:

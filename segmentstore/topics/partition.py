@@ -49,6 +49,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Final, TypeVar
 
@@ -90,7 +91,6 @@ from segmentstore.contracts.identifiers import (
     EVENT_COUNT,
     AttributeKey,
     AttributeValue,
-    BufferView,
 )
 from segmentstore.contracts.segments import (
     AttributeUpdate,
@@ -107,6 +107,7 @@ from segmentstore.runtime.cancellation import (
 )
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.guarded_callback import guarded
+from segmentstore.runtime.waiting import wait_for_event
 from segmentstore.topics.batch_positions import (
     NO_TIME,
     BatchPositions,
@@ -133,7 +134,7 @@ from segmentstore.topics.errors import (
 from segmentstore.topics.producer_windows import ProducerWindows
 from segmentstore.topics.record_files.cold_records import ColdRecords
 from segmentstore.topics.record_files.dead_files import delete_dead_files
-from segmentstore.topics.record_files.gathered_batches import GatheredBatches, gather_batches
+from segmentstore.topics.record_files.gathered_batches import BatchGathering
 from segmentstore.topics.record_files.key_compaction import CompactionState, compact_files
 from segmentstore.topics.record_files.record_files import (
     MadeFile,
@@ -166,6 +167,8 @@ _FETCH_ENDS_MAX: Final = 128
 _MARKS_PER_UPDATE_MAX: Final = 500
 _NO_APPEND_TIME: Final = -1
 _NAMES_TRIED_MAX: Final = 4
+_AHEAD_SECONDS: Final = 2.0
+"""A file that is half full and will be full so soon is begun."""
 _READS_MAX: Final = 3
 """Of one request, while trims come in between."""
 
@@ -357,9 +360,22 @@ class Partition:
         """Loop time at which these batches are to become a file; None if there are none."""
         if self._hot_since is None or self._record_files is None or self._segment is None:
             return None
-        if self.hot_bytes >= self._settings.file_bytes:
+        if self.hot_bytes >= self._settings.file_bytes or self.is_filling:
             return -math.inf
         return self._hot_since + self._settings.file_seconds
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether half a file is there, and the other half comes within _AHEAD_SECONDS if it goes on like this.
+
+        The file is begun then: when the last of its bytes have come little is left to do, and little was appended
+        meanwhile that must be in Tier 2 before the segment can be truncated.
+        """
+        hot_bytes, file_bytes = self.hot_bytes, self._settings.file_bytes
+        is_half = max(file_bytes / 2, self._settings.small_file_bytes) <= hot_bytes < file_bytes
+        if self._hot_since is None or not is_half:
+            return False
+        return (_now() - self._hot_since) * (file_bytes - hot_bytes) <= _AHEAD_SECONDS * hot_bytes
 
     def is_idle(self, since: float) -> bool:
         """Whether it was not used since then (loop time), and nothing waits for it."""
@@ -1236,18 +1252,19 @@ class Partition:
         if not hot_bytes:
             self._hot_since, self._is_file_full = None, False
             return
-        is_full = hot_bytes >= self._settings.file_bytes
+        is_full = 2 * hot_bytes >= self._settings.file_bytes and self.file_due_at == -math.inf
         if self._hot_since is None or is_full > self._is_file_full:
             if self._hot_since is None:
                 self._hot_since = _now()
             self._is_file_full = is_full
             self._on_hot(self)
 
-    async def make_file(self, *, bytes_max: int | None = None) -> int:
+    async def make_file(self, *, bytes_max: int | None = None, is_filling: bool = False) -> int:
         """Puts the oldest records that are in batches into one file; how many bytes these batches have, 0 if there is
         none to be made.
 
-        `bytes_max`: of the batches, if it is less than a file holds; one batch may be longer.
+        `bytes_max`: of the batches, if it is less than a file holds; one batch may be longer. `is_filling`: what is
+        appended meanwhile becomes part of it, until it is full or due.
 
         Raises PartitionUnavailableError, UnknownPartitionError; what is to be a file is one later.
         """
@@ -1263,7 +1280,10 @@ class Partition:
                     await self._drop_bytes()
                 limit = self._settings.file_bytes
                 limit = limit if bytes_max is None else min(limit, bytes_max)
-                gathered = await self._make_one(segment, files, limit)
+                until = began
+                if is_filling and self._hot_since is not None:
+                    until = self._hot_since + self._settings.file_seconds
+                gathered = await self._make_one(segment, files, limit, until)
             except StorageFullError as error:
                 raise PartitionUnavailableError(str(error)) from error
             except SegmentStoreError as error:
@@ -1276,23 +1296,24 @@ class Partition:
                 # Appended while this one was made.
                 self._hot_since = began
                 self._is_file_full = self.hot_bytes >= self._settings.file_bytes
-            return gathered.end.position - gathered.begin.position
+            return gathered.size
 
     async def _make_one(
-        self, segment: Segment, files: RecordFiles, bytes_max: int
-    ) -> GatheredBatches | None:
+        self, segment: Segment, files: RecordFiles, bytes_max: int, until: float
+    ) -> BatchGathering | None:
         while True:
-            gathered = await self._gathered(segment, bytes_max)
+            gathered = await self._gathered(segment, bytes_max, until)
             if gathered is None:
                 return None
             if gathered.begin.offset == self._unfit_offset:
-                await self._keep(segment, gathered, _kept_as_it_came(gathered))
+                await self._keep(segment, gathered, await _kept_as_it_came(gathered))
                 return gathered
             form = self._config.file_form(
                 log_append_time=gathered.log_append_time, created_ms=self._wall_clock.now_ms()
             )
             try:
-                made = await files.make(gathered.content, form)
+                async with aclosing(gathered.pieces()) as pieces:
+                    made = await files.make(pieces, form)
             except UnfitBatchError as error:
                 # Again, up to that batch, and that one alone: each time it lies further in front.
                 self._note_unfit(error, gathered)
@@ -1300,7 +1321,9 @@ class Partition:
             await self._keep(segment, gathered, made)
             return gathered
 
-    async def _gathered(self, segment: Segment, bytes_max: int) -> GatheredBatches | None:
+    async def _gathered(
+        self, segment: Segment, bytes_max: int, until: float
+    ) -> BatchGathering | None:
         if self._log_start_offset > self._files.cold_end and len(self._files):
             await self._drop_bytes()  # all of them: files have no gap between them
         first = max(self._log_start_offset, self._files.cold_end)
@@ -1314,15 +1337,32 @@ class Partition:
         if self._unfit_offset is not None and self._unfit_offset < begin.offset:
             self._unfit_offset = None  # it was kept, or deleted
         is_alone = begin.offset == self._unfit_offset
-        return await gather_batches(
+        waits = until > _now() and not is_alone
+        gathered = BatchGathering(
             segment,
             begin,
             self._durable_length,
             bytes_max=0 if is_alone else bytes_max,
             before_offset=None if is_alone else self._unfit_offset,
+            wait_for_more=partial(self._wait_for_bytes, segment, until) if waits else None,
         )
+        return gathered if await gathered.look() else None
 
-    def _note_unfit(self, error: UnfitBatchError, gathered: GatheredBatches) -> None:
+    async def _wait_for_bytes(self, segment: Segment, until: float, end: int, least: int) -> int:
+        """The durable end, when that has grown by `least` bytes, or it is late. Raises PartitionUnavailableError."""
+        grown = asyncio.Event()
+        unwatch = self.watch(grown.set)
+        try:
+            while self._durable_length < end + least and _now() < until:
+                grown.clear()
+                await wait_for_event(grown, until=until)
+                if segment is not self._segment:
+                    raise PartitionUnavailableError("the partition is closed")
+        finally:
+            unwatch()
+        return self._durable_length
+
+    def _note_unfit(self, error: UnfitBatchError, gathered: BatchGathering) -> None:
         assert gathered.begin.offset <= error.base_offset < gathered.end.offset, f"{error}"
         if self._unfit_offset != error.base_offset:
             _LOG.error(
@@ -1330,7 +1370,7 @@ class Partition:
             )
         self._unfit_offset = error.base_offset
 
-    async def _keep(self, segment: Segment, gathered: GatheredBatches, made: MadeFile) -> None:
+    async def _keep(self, segment: Segment, gathered: BatchGathering, made: MadeFile) -> None:
         """Put and registered. Raises SegmentStoreError."""
         begin, end, files = gathered.begin, gathered.end, self._files
         before = await files.get(segment, files.last) if len(files) else None
@@ -1348,7 +1388,7 @@ class Partition:
                 NO_TIME if before is None else before.highest_ms_until_end,
             ),
         )
-        file = await self._put(file, made.image, plain=True)
+        file = await self._put(file, made, plain=True)
         async with self._changing:
             if segment is not self._segment:
                 # The object is dead: another opening registers only what it puts itself.
@@ -1380,7 +1420,7 @@ class Partition:
         except SegmentNotFoundError:
             return True
 
-    async def _put(self, file: RegisteredFile, image: BufferView, *, plain: bool) -> RegisteredFile:
+    async def _put(self, file: RegisteredFile, made: MadeFile, *, plain: bool) -> RegisteredFile:
         """The file with the number of the name that it was put under. Raises StorageError, StorageFullError."""
         assert self._record_files is not None, "no Tier 2 for files"
         if self._plain_names is None:
@@ -1390,11 +1430,12 @@ class Partition:
         for _ in range(_NAMES_TRIED_MAX):
             file = replace(file, name_number=number)
             try:
-                await self._record_files.put(file.name(self._topic, self._index).key, image)
+                await self._record_files.put(file.name(self._topic, self._index).key, made.image)
             except ObjectExistsError:
                 # Another owner's, of a topic of the same name, or our own with a lost answer: it is never taken for it.
                 number = self._random.getrandbits(64) or 1
             else:
+                made.release()
                 return file
         raise StorageError(f"names of files are taken topic={self._topic!r} file={file}")
 
@@ -1415,7 +1456,7 @@ class Partition:
                 highest_ms=made.highest_ms,
             )
             try:
-                new = await self._put(new, made.image, plain=False)
+                new = await self._put(new, made, plain=False)
                 async with self._changing:
                     files = self._files
                     is_there = segment is self._segment and files.first <= number <= files.last
@@ -1629,12 +1670,12 @@ def _number_of(info: SegmentProperties, key: AttributeKey) -> int:
     return count_of(info.core_attributes, key, name=info.name)
 
 
-def _kept_as_it_came(gathered: GatheredBatches) -> MadeFile:
+async def _kept_as_it_came(gathered: BatchGathering) -> MadeFile:
     """The one batch, whose records no reader can read, as the object that stands for a file."""
-    highest_ms = parse_header(gathered.content).max_timestamp
-    return MadeFile(
-        gathered.content, gathered.begin.offset, gathered.end.offset, 0, highest_ms, highest_ms
-    )
+    async with aclosing(gathered.pieces()) as pieces:
+        content = b"".join([bytes(each) async for each in pieces])
+    highest_ms = parse_header(content).max_timestamp
+    return MadeFile(content, gathered.begin.offset, gathered.end.offset, 0, highest_ms, highest_ms)
 
 
 def _append_time_of(header: BatchHeader) -> int:

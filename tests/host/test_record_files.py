@@ -5,14 +5,14 @@ Method: the real thing over each object store that runs in this process.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import pytest
 
-from segmentstore.codec.record_batch import decode_batch, encode_batch, parse_header
+from segmentstore.codec.record_batch import batch_size, decode_batch, encode_batch, parse_header
 from segmentstore.codec.record_fields import Record
 from segmentstore.codec.topic_files import RegisteredFile
 from segmentstore.contracts.errors import (
@@ -81,6 +81,16 @@ def files_over(objects: ObjectStore, cache_bytes: int = 1 << 20) -> Tier2RecordF
     )
 
 
+async def pieces_of(content: bytes) -> AsyncGenerator[bytes, None]:
+    """Some batches at a time, as a partition gives them."""
+    at = begin = 0
+    while at < len(content):
+        at += batch_size(memoryview(content), at)
+        if at - begin > 500_000 or at == len(content):
+            yield content[begin:at]
+            begin = at
+
+
 def batches_of(count: int, size: int) -> tuple[bytes, list[Record]]:
     """A block each."""
     random = Random(4)
@@ -117,7 +127,7 @@ async def test_a_file_goes_round_in_every_object_store(objects: ObjectStore) -> 
     """Of 40 MiB: by one put, as any other."""
     files = files_over(objects)
     content, records = batches_of(40, 1 << 20)
-    made = await files.make(content, FORM)
+    made = await files.make(pieces_of(content), FORM)
     assert len(made.image) > 40 << 20
     assert (made.first_offset, made.end_offset, made.record_count) == (0, 40, 40)
     assert not await files.exists(KEY)
@@ -140,11 +150,27 @@ async def test_a_file_goes_round_in_every_object_store(objects: ObjectStore) -> 
         await files.blocks(KEY, registered(made))
 
 
+async def test_the_memory_of_an_image_is_used_again_once_the_caller_says_so() -> None:
+    """Not by a put alone: one that failed may still read it."""
+    files = files_over(MemoryObjectStore())
+    contents = [batches_of(n, 60_000)[0] for n in (3, 2, 1)]
+    made = [await files.make(pieces_of(content), FORM) for content in contents[:2]]
+    images = [bytes(each.image) for each in made]
+    await files.put("a", made[0].image)
+    await files.put("b", made[1].image)
+    assert [bytes(each.image) for each in made] == images
+    made[0].release()
+    again = await files.make(pieces_of(contents[2]), FORM)
+    assert bytes(made[0].image)[: len(again.image)] == again.image, "the same memory"
+    assert bytes(made[1].image) == images[1]
+    assert [(await files._objects.get(key)).content for key in "ab"] == images
+
+
 async def test_an_index_that_is_longer_than_what_is_read_first_is_read_whole() -> None:
     store = Counted()
     files = files_over(store)
     content, _ = batches_of(400, 700_000)
-    made = await files.make(content, FileForm(FileCompression.LZ4, 3, False, 1))
+    made = await files.make(pieces_of(content), FileForm(FileCompression.LZ4, 3, False, 1))
     await files.put(KEY, made.image)
     blocks = await files.blocks(KEY, registered(made))
     assert len(blocks) == 400
@@ -157,7 +183,7 @@ async def test_a_block_is_read_once_for_many_and_memory_is_bounded() -> None:
     store = Counted()
     files = files_over(store, cache_bytes=3_000_000)
     content, _ = batches_of(10, 1 << 20)
-    made = await files.make(content, FORM)
+    made = await files.make(pieces_of(content), FORM)
     await files.put(KEY, made.image)
     file = registered(made)
     await asyncio.gather(*(files.batches(KEY, file, 3) for _ in range(50)))
@@ -178,7 +204,7 @@ async def test_readers_of_one_block_are_bounded(monkeypatch: pytest.MonkeyPatch)
     store = Counted()
     files = files_over(store)
     content, _ = batches_of(2, 200_000)
-    made = await files.make(content, FORM)
+    made = await files.make(pieces_of(content), FORM)
     await files.put(KEY, made.image)
     file = registered(made)
     outcomes = await asyncio.gather(
@@ -195,7 +221,7 @@ async def test_what_contradicts_its_registration_is_refused(where: str) -> None:
     store = MemoryObjectStore()
     files = files_over(store)
     content, _ = batches_of(5, 50_000)
-    made = await files.make(content, FORM)
+    made = await files.make(pieces_of(content), FORM)
     file = registered(made)
     image = bytearray(made.image)
     if where == "header":

@@ -77,7 +77,7 @@ async def test_nothing_is_said_of_what_is_well_at_any_moment(*, deep: bool) -> N
     random = Random(7)
     async with topic_store() as store:
         assert (await verified(store, deep=deep)) == RecordFilesReport()
-        partition = await store.service.topics.partition(TOPIC, 0)
+        partition = await store.service.topics.own_partition(TOPIC, 0)
         for step in range(40):
             match random.randrange(5):
                 case 0 | 1:
@@ -131,7 +131,7 @@ async def test_what_is_missing_cut_off_or_unregistered_is_found(
 async def test_a_file_that_is_registered_no_more_is_no_damage(store: TopicStore) -> None:
     """Retention comes by between the look at the manifest and the look at the file."""
     tier2 = await opened(store)
-    partition = await store.service.topics.partition(TOPIC, 0)
+    partition = await store.service.topics.own_partition(TOPIC, 0)
     await partition.delete_records(60)
     await store.flush()
     await replace_object(store, await key_of_first(tier2), None)
@@ -184,7 +184,7 @@ async def test_a_batch_that_was_kept_as_it_came_is_proved_as_well(
     store: TopicStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("segmentstore.topics.partition.require_readable", lambda _batch: None)
-    partition = await store.service.topics.partition(TOPIC, 0)
+    partition = await store.service.topics.own_partition(TOPIC, 0)
     await partition.produce(unreadable_batch())
     for _ in range(2):
         assert await partition.make_file()

@@ -135,6 +135,9 @@ class Process:
         owner = self.known.get(container_id)
         return None if owner is None else _node(owner)
 
+    def node_to_ask(self, container_id: ContainerId) -> ClusterNode | None:
+        return self.owner_of(container_id)
+
     def nodes(self) -> Sequence[ClusterNode]:
         return [_node(each.number) for each in self._store.processes]
 

@@ -18,14 +18,14 @@ from segmentstore.contracts.segments import AttributeUpdate, Segment
 from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.topics.partition import OWNER, Appended, Partition
 from segmentstore.topics.producer_windows import ProducerWindows
-from segmentstore.topics.record_files.gathered_batches import GatheredBatches
+from segmentstore.topics.record_files.gathered_batches import BatchGathering
 from segmentstore.topics.record_files.record_files import MadeFile
 from tests.sim.simulation import run_simulation
 from tests.topics.random_partition import one_schedule
 
 pytestmark = pytest.mark.simulation
 
-_SEEDS_FOR_A_BUG = 60
+_SEEDS_FOR_A_BUG = 120
 
 
 def run(seed: int) -> Counter[str]:
@@ -131,7 +131,7 @@ def _bytes_are_dropped_before_their_file_is_registered(patch: pytest.MonkeyPatch
     original = Partition._keep
 
     async def hasty(
-        self: Partition, segment: Segment, gathered: GatheredBatches, made: MadeFile
+        self: Partition, segment: Segment, gathered: BatchGathering, made: MadeFile
     ) -> None:
         await self._segments.truncate(segment.name, gathered.end.position)
         await original(self, segment, gathered, made)

@@ -43,6 +43,7 @@ from segmentstore.topics.errors import (
     PartitionUnavailableError,
 )
 from segmentstore.topics.partition import NAMES_USED, Partition
+from segmentstore.topics.record_files import gathered_batches
 from segmentstore.topics.record_files.record_files import MadeFile
 from segmentstore.topics.topic_config import make_config
 from tests.http.memory_segments import MemorySegments
@@ -157,6 +158,26 @@ async def test_records_are_the_same_from_the_file() -> None:
     assert await read_all(partition) == records
     assert (await partition.produce(batch_of(b"next"))).base_offset == 90
     assert await read_all(partition) == [*records, Record(90, NOW, b"k", b"next")]
+
+
+@pytest.mark.parametrize(("piece_bytes", "read_bytes"), [(61, 50), (150, 70), (700, 10_000)])
+async def test_a_file_is_the_same_however_its_batches_are_gathered(
+    monkeypatch: pytest.MonkeyPatch, piece_bytes: int, read_bytes: int
+) -> None:
+    """Also if a batch is longer than a piece, or a read ends inside of a header."""
+    contents = []
+    for patched in (False, True):
+        if patched:
+            monkeypatch.setattr(gathered_batches, "_PIECE_BYTES", piece_bytes)
+            monkeypatch.setattr(gathered_batches, "_READ_BYTES", read_bytes)
+        store = Store()
+        partition = await store.opened()
+        records = await fill(partition)
+        await partition.make_file()
+        (file,) = await store.registered()
+        contents.append((await store.objects.get(file.name("t", 0).key)).content)
+        assert await read_all(partition) == records
+    assert contents[0] == contents[1]
 
 
 async def test_each_offset_is_fetched_in_files_and_behind_them() -> None:

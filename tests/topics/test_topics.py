@@ -314,7 +314,7 @@ async def test_a_partition_at_rest_is_opened_when_something_can_be_due_and_not_b
     topics.settle_clocks()
     start = store.clock.now
     await topics.create("a", 2, {"retention.ms": "100000"})
-    await (await topics.partition("a", 0)).produce(batch_of(b"v", time=start + 50_000))
+    await (await topics.own_partition("a", 0)).produce(batch_of(b"v", time=start + 50_000))
 
     async def opened_by_retention() -> list[int]:
         opened.clear()
@@ -330,7 +330,7 @@ async def test_a_partition_at_rest_is_opened_when_something_can_be_due_and_not_b
         assert await opened_by_retention() == []
     store.clock.now = start + 150_001
     assert await opened_by_retention() == [0], "the oldest record is due"
-    assert (await topics.partition("a", 0)).log_start_offset == 1
+    assert (await topics.own_partition("a", 0)).log_start_offset == 1
     await topics._close_idle()
     assert await opened_by_retention() == []
     await topics.alter("a", {"retention.ms": "1"})
@@ -339,10 +339,10 @@ async def test_a_partition_at_rest_is_opened_when_something_can_be_due_and_not_b
     assert await opened_by_retention() == []
     store.clock.now += 1_000
     assert await opened_by_retention() == [0, 1], "another process may have appended"
-    partition = await topics.partition("a", 0)
+    partition = await topics.own_partition("a", 0)
     await partition.produce(batch_of(b"v", time=start))
     assert await opened_by_retention() == []
-    assert (await topics.partition("a", 0)).log_start_offset == 2
+    assert (await topics.own_partition("a", 0)).log_start_offset == 2
 
 
 class FilesStore(Store):
@@ -368,7 +368,7 @@ class FilesStore(Store):
 
     async def fill(self, topics: Topics, name: str) -> None:
         await topics.create(name, 1, NO_CONFIG)
-        partition = await topics.partition(name, 0)
+        partition = await topics.own_partition(name, 0)
         await partition.produce(batch_of(b"v"))
         assert await partition.make_file()
 
@@ -391,7 +391,7 @@ async def test_files_that_a_backup_kept_go_when_it_is_dropped_and_their_topic_is
         RecordFileName("there", 0, 0, 0).key
     ]
     assert await topics.sweep_gone_topics() == 0
-    assert records_in(await (await topics.partition("there", 0)).fetch(0, 100))[0].value == b"v"
+    assert records_in(await (await topics.own_partition("there", 0)).fetch(0, 100))[0].value == b"v"
 
 
 async def test_a_put_that_came_late_goes_and_its_name_is_not_given_again() -> None:
@@ -440,7 +440,7 @@ async def test_retention_is_no_use_of_a_partition() -> None:
     store = Store()
     topics = await store.start()
     await topics.create("a", 1, {"retention.ms": "100000"})
-    partition = await topics.partition("a", 0)
+    partition = await topics.own_partition("a", 0)
     await partition.produce(batch_of(b"v"))
     await asyncio.sleep(0.01)
     unused_since = asyncio.get_running_loop().time()

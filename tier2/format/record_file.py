@@ -22,12 +22,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from segmentstore.codec.crc32 import crc32_of
+from segmentstore.codec.crc_algebra import CRC32, joined_crc
 from segmentstore.codec.record_fields import Record
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
 from tier2.format.block import ZSTD_LEVEL, decode_block, encode_block
 from tier2.format.chunk_decoder import verify_chunk
-from tier2.format.chunk_encoder import finish_chunk
 from tier2.format.chunk_format import (
     BLOCK_BYTES_TARGET,
     FOOTER_BYTES,
@@ -39,16 +40,20 @@ from tier2.format.chunk_format import (
     ChunkIndex,
     Compression,
     EventInformation,
+    encode_footer,
     encode_header,
+    encode_index,
     parse_footer,
     parse_header,
     parse_index,
 )
+from tier2.format.image_memory import ImageMemory
 from tier2.format.record_transcoding import (
     BlockFacts,
+    BlocksOfBatches,
+    RecordBlock,
     RecordLoops,
     UnreadableBatch,
-    blocks_of_batches,
     facts_of_block,
     require_agreement,
 )
@@ -88,83 +93,156 @@ def make_record_file(
 ) -> RecordFileImage:
     """The image of one file of whole batches (version 2, placed, of any client's codec), one behind the other.
 
-    `level` is that of Zstandard, `created_ms` Unix time in milliseconds. With `log_append_time` the header says that
-    times are those of the append; a record's time is what its batch says in any case. `start_offset` and `end_offset`
-    (exclusive) are what the file answers for; left out, they are those of its records and of unreadable batches.
-    Compaction may leave gaps between records and at both ends.
-
-    Raises BatchError if the bytes are not batches as they were written; ValueError if there are none, offsets do not
-    grow, or a record lies outside. Complexity: O(bytes).
+    As RecordFileBuilder, all at once.
     """
-    unreadable: list[UnreadableBatch] = []
-    entries: list[BlockEntry] = []
-    buffers: list[BufferView] = [b""]
-    position = HEADER_BYTES
-    count = 0
-    ends: list[int] = []
-    for block in blocks_of_batches(
-        batches, target=block_bytes_target, unreadable=unreadable, loops=loops
-    ):
+    builder = RecordFileBuilder(
+        ImageMemory(len(batches) + SMALLEST_CHUNK_BYTES),
+        compression=compression,
+        level=level,
+        block_bytes_target=block_bytes_target,
+        loops=loops,
+    )
+    builder.add(batches)
+    return builder.finish(
+        created_ms=created_ms,
+        log_append_time=log_append_time,
+        start_offset=start_offset,
+        end_offset=end_offset,
+    )
+
+
+class RecordFileBuilder:
+    """One file of whole batches (version 2, placed, of any client's codec) with growing offsets, which come in pieces.
+
+    The image is written block by block into memory of the caller, and summed while the caches of the processor have it.
+    """
+
+    def __init__(
+        self,
+        memory: ImageMemory,
+        *,
+        compression: Compression = Compression.LZ4,
+        level: int = ZSTD_LEVEL,
+        block_bytes_target: int = BLOCK_BYTES_TARGET,
+        loops: RecordLoops | None = None,
+    ) -> None:
+        """`level` is that of Zstandard."""
+        self.unreadable: list[UnreadableBatch] = []
+        """What producers wrote so that no reader can read it, so far."""
+        self._memory = memory
+        self._compression = compression
+        self._level = level
+        self._blocks = BlocksOfBatches(
+            target=block_bytes_target, unreadable=self.unreadable, loops=loops
+        )
+        self._entries: list[BlockEntry] = []
+        self._position = HEADER_BYTES
+        self._crc32 = 0
+        """Of what is behind the header."""
+        self._count = 0
+        self._end = 0
+
+    def add(self, batches: BufferView) -> None:
+        """More of them. Raises BatchError if the bytes are not batches as they were written, ValueError if offsets do
+        not grow or the last batch is cut off. Complexity: O(bytes)."""
+        for block in self._blocks.add(batches):
+            self._add_block(block)
+
+    def _add_block(self, block: RecordBlock) -> None:
         sums = block.sums
         stored = encode_block(
-            [block.content], length=sums.used, compression=compression, zstd_level=level
+            [block.content],
+            length=sums.used,
+            compression=self._compression,
+            zstd_level=self._level,
         )
-        # What is stored as it is lies in a buffer that the next block reuses.
-        buffers += [bytes(piece) for piece in stored.pieces]
-        entries.append(
-            BlockEntry(
-                first_offset=sums.first_offset,
-                position=position,
-                stored_length=stored.stored_length,
-                uncompressed_length=sums.used,
-                compression=stored.compression,
-                events=EventInformation(0, sums.first_offset, sums.lowest_time, sums.highest_time),
+        entry = BlockEntry(
+            first_offset=sums.first_offset,
+            position=self._position,
+            stored_length=stored.stored_length,
+            uncompressed_length=sums.used,
+            compression=stored.compression,
+            events=EventInformation(0, sums.first_offset, sums.lowest_time, sums.highest_time),
+        )
+        for piece in stored.pieces:
+            self._append(piece)
+        assert self._position == entry.end_position, f"{self._position=} {entry=}"
+        self._entries.append(entry)
+        self._count += sums.records
+        self._end = sums.last_offset + 1
+
+    def _append(self, piece: BufferView) -> None:
+        self._memory.write(self._position, piece)
+        self._crc32 = crc32_of(piece, self._crc32)
+        self._position += len(piece)
+
+    def finish(
+        self,
+        *,
+        created_ms: int,
+        log_append_time: bool = False,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+    ) -> RecordFileImage:
+        """The image, which lies in the memory. Call it once; nothing may be added then.
+
+        `created_ms` is Unix time. With `log_append_time` the header says that times are those of the append; a
+        record's time is what its batch says in any case. `start_offset` and `end_offset` (exclusive) are what the file
+        answers for; left out, they are those of its records and of unreadable batches. Compaction may leave gaps
+        between records and at both ends.
+
+        Raises ValueError if there are no batches, or a record lies outside.
+        """
+        for block in self._blocks.finish():
+            self._add_block(block)
+        entries, unreadable = self._entries, self.unreadable
+        offsets = [each.base_offset for each in unreadable] + [
+            each.first_offset for each in entries[:1]
+        ]
+        if not offsets:
+            raise ValueError("a file is made of one record at least")
+        last = max([self._end, *(each.next_offset for each in unreadable)])
+        start = min(offsets) if start_offset is None else start_offset
+        end = last if end_offset is None else end_offset
+        if start > min(offsets) or end < last:
+            raise ValueError(
+                f"a record lies outside of its file start_offset={start} end_offset={end}"
+                f" records=[{min(offsets)},{last})"
+            )
+        if not entries:
+            return RecordFileImage((), 0, start, end, 0, 0, 0, unreadable)
+        entries[0] = replace(entries[0], first_offset=start)
+        header = encode_header(
+            ChunkHeader(
+                flags=ChunkFlag.RECORD_TOPIC
+                | (ChunkFlag.LOG_APPEND_TIME if log_append_time else ChunkFlag(0)),
+                compression=self._compression,
+                created_ms=created_ms,
+                record_count=self._count,
+                start_offset=start,
+                end_offset=end,
             )
         )
-        position = entries[-1].end_position
-        count += sums.records
-        ends.append(sums.last_offset + 1)
-    offsets = [each.base_offset for each in unreadable] + [
-        each.first_offset for each in entries[:1]
-    ]
-    ends += [each.next_offset for each in unreadable]
-    if not offsets:
-        raise ValueError("a file is made of one record at least")
-    start = min(offsets) if start_offset is None else start_offset
-    end = max(ends) if end_offset is None else end_offset
-    if start > min(offsets) or end < max(ends):
-        raise ValueError(
-            f"a record lies outside of its file start_offset={start} end_offset={end}"
-            f" records=[{min(offsets)},{max(ends)})"
+        self._memory.write(0, header)
+        index_position = self._position
+        self._append(encode_index(ChunkIndex(entries=entries, end_offset=end)))
+        crc32 = joined_crc(
+            CRC32,
+            [(crc32_of(header), len(header)), (self._crc32, self._position - len(header))],
         )
-    if not entries:
-        return RecordFileImage((), 0, start, end, 0, 0, 0, unreadable)
-    entries[0] = replace(entries[0], first_offset=start)
-    buffers[0] = encode_header(
-        ChunkHeader(
-            flags=ChunkFlag.RECORD_TOPIC
-            | (ChunkFlag.LOG_APPEND_TIME if log_append_time else ChunkFlag(0)),
-            compression=compression,
-            created_ms=created_ms,
-            record_count=count,
-            start_offset=start,
+        footer, _ = encode_footer(index_position=index_position, crc32_before_footer=crc32)
+        self._append(footer)
+        times = [each.events for each in entries if each.events is not None]
+        return RecordFileImage(
+            buffers=(self._memory.view(self._position),),
+            size=self._position,
+            first_offset=start,
             end_offset=end,
+            record_count=self._count,
+            lowest_time_ms=min(each.lowest_time_ms for each in times),
+            highest_time_ms=max(each.highest_time_ms for each in times),
+            unreadable=unreadable,
         )
-    )
-    chunk = finish_chunk(
-        buffers, ChunkIndex(entries=entries, end_offset=end), index_position=position
-    )
-    times = [each.events for each in entries if each.events is not None]
-    return RecordFileImage(
-        buffers=chunk.buffers,
-        size=chunk.size,
-        first_offset=start,
-        end_offset=end,
-        record_count=count,
-        lowest_time_ms=min(each.lowest_time_ms for each in times),
-        highest_time_ms=max(each.highest_time_ms for each in times),
-        unreadable=unreadable,
-    )
 
 
 @dataclass(frozen=True, slots=True)

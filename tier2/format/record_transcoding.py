@@ -1,6 +1,6 @@
 """Records of batches to blocks of files, and blocks back to batches: one turn each way, without an object per record.
 
-    batches (version 2, of any client's codec)  -- blocks_of_batches -->  blocks, as records.py has them (NULLABLE)
+    batches (version 2, of any client's codec)  -- BlocksOfBatches -->  blocks, as records.py has them (NULLABLE)
     one block                                   -- batches_of_block  -->  batches, not compressed
 
 The two forms of a record differ in front of its key: a batch counts offset and time from its base and writes the
@@ -152,44 +152,66 @@ def blocks_of_batches(
     unreadable: list[UnreadableBatch],
     loops: RecordLoops | None = None,
 ) -> Iterator[RecordBlock]:
-    """The blocks of whole batches, one behind the other, with growing offsets; control batches have no records.
+    """As BlocksOfBatches, of all batches at once."""
+    blocks = BlocksOfBatches(target=target, unreadable=unreadable, loops=loops)
+    yield from blocks.add(batches)
+    yield from blocks.finish()
 
-    What cannot be read is added to `unreadable`. Raises BatchError if the bytes are not batches as they were written,
-    ValueError if their offsets do not grow or the last one is cut off. Complexity: O(bytes).
+
+class BlocksOfBatches:
+    """The blocks of whole batches with growing offsets, which come in pieces; control batches have no records.
+
+    However they are cut between batches, the blocks are the same. What cannot be read is added to `unreadable`.
     """
-    turn = _Turn(target, loops or FASTEST_LOOPS)
-    at = 0
-    with memoryview(batches) as view:
-        while at < len(view):
-            stop, at, met = turn.add_batches(view, at)
-            if stop == Stop.DONE:
-                break
-            if stop == Stop.FULL:
-                yield from turn.take()
-                continue
-            header = parse_header(view, at) if met is None else None
-            try:
-                batch = BatchRecords._make(met) if met else batch_records(view, at)
-                if batch.record_count:
-                    with view[at + BATCH_HEADER_BYTES : batch.end] as body:
-                        records = decompress(body, Compression(batch.codec))
-                    if not turn.takes(len(records), batch):
-                        yield from turn.take()
-                    if len(records) > BLOCK_BYTES_MAX:
-                        yield from turn.cut(records, batch)
-                    else:
-                        turn.join(records, batch)
-            except BatchError as error:
-                if error.problem is BatchProblem.CORRUPT:
-                    raise
-                header = header or parse_header(view, at)
-                unreadable.append(
-                    UnreadableBatch(header.base_offset, header.next_offset, str(error))
-                )
-                at += header.size
-            else:
-                at = batch.end
-    yield from turn.take()
+
+    def __init__(
+        self, *, target: int, unreadable: list[UnreadableBatch], loops: RecordLoops | None = None
+    ) -> None:
+        self._turn = _Turn(target, loops or FASTEST_LOOPS)
+        self._unreadable = unreadable
+
+    def add(self, batches: BufferView) -> Iterator[RecordBlock]:
+        """The blocks that are full with these. Go on to the end; the bytes may change then.
+
+        Raises BatchError if the bytes are not batches as they were written, ValueError if their offsets do not grow or
+        the last one is cut off. Complexity: O(bytes).
+        """
+        turn = self._turn
+        at = 0
+        with memoryview(batches) as view:
+            while at < len(view):
+                stop, at, met = turn.add_batches(view, at)
+                if stop == Stop.DONE:
+                    break
+                if stop == Stop.FULL:
+                    yield from turn.take()
+                    continue
+                header = parse_header(view, at) if met is None else None
+                try:
+                    batch = BatchRecords._make(met) if met else batch_records(view, at)
+                    if batch.record_count:
+                        with view[at + BATCH_HEADER_BYTES : batch.end] as body:
+                            records = decompress(body, Compression(batch.codec))
+                        if not turn.takes(len(records), batch):
+                            yield from turn.take()
+                        if len(records) > BLOCK_BYTES_MAX:
+                            yield from turn.cut(records, batch)
+                        else:
+                            turn.join(records, batch)
+                except BatchError as error:
+                    if error.problem is BatchProblem.CORRUPT:
+                        raise
+                    header = header or parse_header(view, at)
+                    self._unreadable.append(
+                        UnreadableBatch(header.base_offset, header.next_offset, str(error))
+                    )
+                    at += header.size
+                else:
+                    at = batch.end
+
+    def finish(self) -> Iterator[RecordBlock]:
+        """The last one, if there is one."""
+        yield from self._turn.take()
 
 
 class _Turn:

@@ -32,11 +32,14 @@ from tier2.volumes.index_database import IndexDatabase, LmdbIndex
 from tier2.volumes.objects import Condition
 from tier2.volumes.opening import OpenEngine, open_engine, open_engine_for_reading
 from tier2.volumes.settings import VolumeSettings
+from tier2.volumes.volume_files import PAST_CACHE_BYTES_MIN
 
 _Result = TypeVar("_Result")
 
 _NEVER_SECONDS = 1e9
 _LISTING_PAGE_OBJECTS = 1000
+_SUMMED_BYTES_MIN = PAST_CACHE_BYTES_MIN
+"""Objects that are created with so many bytes are files, and no other object has the same: they are not hashed."""
 
 OBJECT_PREFIX = "tier2/"
 """What the keys of a segment store begin with inside the engine."""
@@ -74,7 +77,12 @@ class VolumeObjectStore:
 
     async def put_if_absent(self, key: str, content: BufferView) -> str:
         check_key(key)
-        record = await self._engine.put(self._key(key), [content], condition=Condition(absent=True))
+        record = await self._engine.put(
+            self._key(key),
+            [content],
+            condition=Condition(absent=True),
+            unique=len(content) >= _SUMMED_BYTES_MIN,
+        )
         return str(record.sequence)
 
     async def put_if_match(self, key: str, content: BufferView, tag: str) -> str:

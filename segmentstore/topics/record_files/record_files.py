@@ -11,7 +11,7 @@ Guarantees:
   event in the log for each block; the blocks beside it are given.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -51,6 +51,8 @@ class MadeFile:
     record_count: int
     lowest_ms: int
     highest_ms: int
+    release: Callable[[], None] = lambda: None
+    """To be called once the image is stored, if it is: its memory is used for other files then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,9 @@ class NewestOffsets(Protocol):
 class RecordFiles(Protocol):
     """Files of records in Tier 2. Calls that reach it raise StorageError, puts StorageFullError as well."""
 
-    async def make(self, batches: BufferView, form: FileForm) -> MadeFile:
-        """Of whole batches, as a partition has them, at least one. Not on the loop. Raises UnfitBatchError."""
+    async def make(self, batches: AsyncIterator[BufferView], form: FileForm) -> MadeFile:
+        """Of whole batches, as a partition has them, at least one, which come in pieces: none is used any more when the
+        next one is asked for. Not on the loop. Raises UnfitBatchError, and what the iterator raises."""
 
     async def put(self, key: str, image: BufferView) -> None:
         """Raises ObjectExistsError."""

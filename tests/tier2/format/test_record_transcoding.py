@@ -20,6 +20,7 @@ from segmentstore.codec.record_batch import (
     BatchError,
     BatchProblem,
     Compression,
+    batch_size,
     decode_batches,
     encode_batch,
     parse_header,
@@ -31,7 +32,13 @@ from segmentstore.contracts.errors import CorruptedDataError
 from tier2.format import chunk_format
 from tier2.format.block import decode_block
 from tier2.format.chunk_format import ChunkFlag
-from tier2.format.record_file import RecordFileImage, make_record_file, open_record_file
+from tier2.format.image_memory import ImageMemory
+from tier2.format.record_file import (
+    RecordFileBuilder,
+    RecordFileImage,
+    make_record_file,
+    open_record_file,
+)
 from tier2.format.record_transcoding import (
     PYTHON_LOOPS,
     BlockSums,
@@ -119,6 +126,38 @@ def made(
     )
 
 
+USED_MEMORY = ImageMemory(1)
+USED_MEMORY.write(0, b"of an image before" * 100)
+
+
+def made_in_pieces(
+    batches: bytes,
+    loops: RecordLoops,
+    piece_batches: int,
+    *,
+    target: int,
+    log_append_time: bool,
+) -> RecordFileImage:
+    """So many batches at a time, each time in the same buffer, into memory that was used before."""
+    builder = RecordFileBuilder(
+        USED_MEMORY,
+        compression=chunk_format.Compression.LZ4,
+        block_bytes_target=target,
+        loops=loops,
+    )
+    buffer = bytearray(len(batches))
+    at = begin = count = 0
+    while at < len(batches):
+        at += batch_size(memoryview(batches), at)
+        count += 1
+        if count % piece_batches == 0 or at == len(batches):
+            buffer[: at - begin] = batches[begin:at]
+            builder.add(memoryview(buffer)[: at - begin])
+            buffer[:] = b"\xff" * len(buffer)
+            begin = at
+    return builder.finish(created_ms=7, log_append_time=log_append_time)
+
+
 def blocks_of(image: RecordFileImage) -> list[tuple[bytes, chunk_format.BlockEntry]]:
     """The bytes of each block, and its entry."""
     whole = memoryview(b"".join(image.buffers))
@@ -147,6 +186,7 @@ def everything_of(image: RecordFileImage) -> tuple[bytes, list[object]]:
     target=st.integers(1, 400),
     log_append_time=st.booleans(),
     batch_bytes_max=st.integers(0, 500),
+    piece_batches=st.integers(1, 4),
 )
 def test_records_come_through_both_turns_and_both_kinds_of_loops_are_one(
     start: int,
@@ -160,6 +200,7 @@ def test_records_come_through_both_turns_and_both_kinds_of_loops_are_one(
     target: int,
     log_append_time: bool,
     batch_bytes_max: int,
+    piece_batches: int,
 ) -> None:
     batches = encoded(start, parts)
     records, end = decode_batches(batches)
@@ -173,6 +214,11 @@ def test_records_come_through_both_turns_and_both_kinds_of_loops_are_one(
     if NATIVE is not None:
         same = made(batches, NATIVE, target=target, log_append_time=log_append_time)
         assert everything_of(same) == everything_of(image)
+    for loops in (PYTHON_LOOPS, NATIVE or PYTHON_LOOPS):
+        in_pieces = made_in_pieces(
+            batches, loops, piece_batches, target=target, log_append_time=log_append_time
+        )
+        assert everything_of(in_pieces) == everything_of(image)
     again: list[Record] = []
     for content, entry in blocks_of(image):
         assert content == encode_records(
