@@ -104,7 +104,13 @@ async def _places(reader: ContainerReader, report: RecordFilesReport) -> list[_P
                 partition = parse_partition_segment(record.name)
                 if partition is None:
                     continue
-                files, damages = await files_of_partition(reader, record, *partition)
+                try:
+                    files, damages = await files_of_partition(reader, record, *partition)
+                except (CorruptedDataError, ObjectNotFoundError) as error:
+                    files, damages = (
+                        [],
+                        [f"a partition does not read name={record.name!r}: {error}"],
+                    )
                 for sentence in damages:
                     report.add_damage(sentence)
                 places += [_Place(reader, record.segment_id, record.name, each) for each in files]
