@@ -178,8 +178,19 @@ def test_a_backup_keeps_files_of_records_and_its_copy_has_them(tmp_path: Path) -
             assert done.result(SECONDS_MAX).low_watermark == end
         for deleted in admin.delete_topics([topic]).values():
             deleted.result(SECONDS_MAX)
+        asyncio.run(_flush(server.address))
         assert server.terminate() == 0
     assert all(each.exists() for each in kept), "a file went that a backup names"
+    verify = [sys.executable, "-m", "segmentstore.cli", "tier2", "verify", str(data), "--quiet"]
+    verified = subprocess.run(verify, check=True, capture_output=True, text=True)
+    assert f"files of records: {len(kept)} with " in verified.stderr
+    assert ", 0 problems, " in verified.stderr
+    kept[0].rename(tmp_path / "away")
+    verified = subprocess.run(verify, check=False, capture_output=True, text=True)
+    assert verified.returncode == 7
+    assert kept[0].name in verified.stderr
+    assert "backup='monday'" in verified.stderr
+    (tmp_path / "away").rename(kept[0])
     words = ["restore", "monday", "--from", str(data), "--data", str(restored), "--quiet"]
     subprocess.run([*command, *words], check=True)
     shutil.rmtree(data)
