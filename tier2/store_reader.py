@@ -162,6 +162,23 @@ class ContainerReader(PublishedSegments):
             yield piece
 
 
+class SnapshotReader(ContainerReader):
+    """The same over a manifest that a backup keeps, which never moves on."""
+
+    def __init__(self, container: ContainerReader, manifest: Manifest) -> None:
+        components = container.components
+        super().__init__(
+            object_store=components.object_store,
+            container_id=container.container_id,
+            settings=components.settings,
+            executor=components.executor,
+        )
+        self._view = self._components.view(manifest)
+
+    async def refresh(self) -> ManifestView:
+        return self.view
+
+
 class StoreReader:
     """All containers of one store."""
 

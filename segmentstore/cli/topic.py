@@ -38,7 +38,7 @@ _FOLLOW_WAIT_MS_MIN = 20
 
 @click.group()
 def topic() -> None:
-    """Create, write, read and delete topics of records, by Kafka's protocol."""
+    """Create, change, write, read and delete topics of records, by Kafka's protocol."""
 
 
 def _name(command: _Command) -> _Command:
@@ -71,6 +71,30 @@ def create(
     chosen = _chosen(name, named)
     with_topics(kafka, lambda topics: topics.create(chosen, partitions=partitions, config=config))
     print_record({"topic": chosen, "partitions": partitions, **config}, output)
+
+
+@topic.command()
+@_name
+@click.option("--partitions", type=click.IntRange(min=1), help="More than there are.")
+@click.option("--config", "configs", multiple=True, metavar="WORD=VALUE", help="Kafka's words.")
+@click.option("--default", "defaults", multiple=True, metavar="WORD", help="Set no more.")
+@kafka_option
+def alter(
+    name: str | None,
+    named: str | None,
+    partitions: int | None,
+    configs: tuple[str, ...],
+    defaults: tuple[str, ...],
+    kafka: str,
+) -> None:
+    """Change what is set of a topic, or add partitions."""
+    changes: dict[str, str | None] = {**_config(configs), **dict.fromkeys(defaults)}
+    if len(changes) < len(configs) + len(defaults):
+        raise click.UsageError("a word is changed once")
+    if not changes and partitions is None:
+        raise click.UsageError("what is to be changed?")
+    chosen = _chosen(name, named)
+    with_topics(kafka, lambda topics: topics.alter(chosen, partitions=partitions, config=changes))
 
 
 @topic.command("list")

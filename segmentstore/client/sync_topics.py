@@ -48,6 +48,15 @@ class SyncTopics:
     ) -> None:
         self._runner.run(self._topics.create(name, partitions=partitions, config=config))
 
+    def alter(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str | None] | None = None,
+    ) -> None:
+        self._runner.run(self._topics.alter(name, partitions=partitions, config=config))
+
     def delete(self, name: str) -> None:
         self._runner.run(self._topics.delete(name))
 

@@ -24,10 +24,16 @@ from segmentstore.client.kafka_servers import (
     parse_addresses,
 )
 from segmentstore.codec.kafka_protocol.administration import (
+    DELETE,
+    SET,
     TOPIC_ID_CONFIG,
     TOPIC_RESOURCE,
+    AlterableConfig,
+    AlterConfigsResource,
     CreatableConfig,
     CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -35,6 +41,9 @@ from segmentstore.codec.kafka_protocol.administration import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
+    GrowingTopic,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 from segmentstore.codec.kafka_protocol.cluster import (
     MetadataRequest,
@@ -236,6 +245,41 @@ class Topics:
         )
         for created in answer.topics:
             _require(created.error_code, f"topic={name!r}", created.error_message)
+
+    async def alter(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Sets words of its configuration, or back to the default with None; then its partitions, which only grow."""
+        if config:
+            changes = tuple(
+                AlterableConfig(
+                    name=word, config_operation=DELETE if value is None else SET, value=value
+                )
+                for word, value in config.items()
+            )
+            resource = AlterConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=name, configs=changes
+            )
+            altered = await self._connection.ask(
+                IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False),
+                IncrementalAlterConfigsResponse,
+            )
+            for each in altered.responses:
+                _require(each.error_code, f"topic={name!r}", each.error_message)
+        if partitions is not None:
+            topic = GrowingTopic(name=name, count=partitions, assignments=None)
+            grown = await self._connection.ask(
+                CreatePartitionsRequest(
+                    topics=(topic,), timeout_ms=_TIMEOUT_MS, validate_only=False
+                ),
+                CreatePartitionsResponse,
+            )
+            for result in grown.results:
+                _require(result.error_code, f"topic={name!r}", result.error_message)
 
     async def delete(self, name: str) -> None:
         """For good, with all records."""

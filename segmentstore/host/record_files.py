@@ -29,6 +29,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from segmentstore.codec.record_batch import BatchError, decode_batches, proved_header
+from segmentstore.codec.record_batch import parse_header as parse_batch_header
 from segmentstore.codec.topic_files import RegisteredFile
 from segmentstore.contracts.errors import (
     CorruptedDataError,
@@ -266,19 +267,18 @@ class Tier2RecordFiles:
             newest.end_offset = max(newest.end_offset, file.end_offset)
             return True
         opened = await self._open(key, file)
-        for number, entry in enumerate(opened.entries):
-            assert entry.events is not None, "a block of records without times"
-            if opened.blocks[number].end_offset <= newest.end_offset:
-                continue
+        with self._pace.working():
+            for number, entry in enumerate(opened.entries):
+                assert entry.events is not None, "a block of records without times"
+                if opened.blocks[number].end_offset <= newest.end_offset:
+                    continue
 
-            def noted(stored: bytes, entry: BlockEntry = entry) -> bool:
-                return newest.note_block(decode_block(entry, stored, source=key), source=key)
+                def noted(stored: bytes, entry: BlockEntry = entry) -> bool:
+                    return newest.note_block(decode_block(entry, stored, source=key), source=key)
 
-            with self._pace.working():
-                is_noted = await self._checked_block(key, number, entry, noted)
+                if not await self._checked_block(key, number, entry, noted):
+                    return False
                 await self._pace.rest()
-            if not is_noted:
-                return False
         return True
 
     async def surviving(
@@ -295,36 +295,45 @@ class Tier2RecordFiles:
             return None
         opened = await self._open(key, file)
         pieces: list[bytes] = []
-        last = b""
-        for number, entry in enumerate(opened.entries):
+        with self._pace.working():
+            for number, entry in enumerate(opened.entries):
 
-            def filtered(stored: bytes, entry: BlockEntry = entry) -> tuple[bytes, bytes]:
-                content = decode_block(entry, stored, source=key)
-                survivors = surviving_batches(
-                    content,
-                    entry,
-                    opened.flags,
-                    newest,
-                    tombstones_end=tombstones_end,
-                    batch_bytes_max=self._batch_bytes_max,
-                    source=key,
-                )
-                return survivors, last_batch(content, opened.flags, source=key)
+                def filtered(stored: bytes, entry: BlockEntry = entry) -> bytes:
+                    return surviving_batches(
+                        decode_block(entry, stored, source=key),
+                        entry,
+                        opened.flags,
+                        newest,
+                        tombstones_end=tombstones_end,
+                        batch_bytes_max=self._batch_bytes_max,
+                        source=key,
+                    )
 
-            with self._pace.working():
-                piece, last = await self._checked_block(key, number, entry, filtered)
+                pieces.append(await self._checked_block(key, number, entry, filtered))
                 await self._pace.rest()
-            pieces.append(piece)
-        batches = b"".join(pieces) or last
-        has_append_time = ChunkFlag.LOG_APPEND_TIME in opened.flags
-        made = await run_blocking(
-            self._writers, _made, batches, replace(form, log_append_time=has_append_time), file
-        )
-        if made.record_count == 1:
+        batches = b"".join(pieces)
+        if not batches:
+            # No file is empty.
+            entry = opened.entries[-1]
+            batches = await self._checked_block(
+                key,
+                len(opened.entries) - 1,
+                entry,
+                lambda stored: last_batch(
+                    decode_block(entry, stored, source=key), opened.flags, source=key
+                ),
+            )
+        count = _record_count(batches)
+        if count == 1:
             # It may be one that is kept only because no file is empty.
             (record,) = decode_batches(batches)[0]
             newest.pin(record.key or b"")
-        return None if made.record_count == file.record_count else made
+        if count == file.record_count:
+            return None
+        has_append_time = ChunkFlag.LOG_APPEND_TIME in opened.flags
+        return await run_blocking(
+            self._writers, _made, batches, replace(form, log_append_time=has_append_time), file
+        )
 
     async def _checked_block(
         self, key: str, number: int, entry: BlockEntry, check: Callable[[bytes], _Result]
@@ -455,6 +464,16 @@ def _made(batches: bytes, form: FileForm, range_of: RegisteredFile) -> MadeFile:
         made.lowest_time_ms,
         made.highest_time_ms,
     )
+
+
+def _record_count(batches: bytes) -> int:
+    """Of batches that were just made."""
+    count = at = 0
+    while at < len(batches):
+        header = parse_batch_header(batches, at)
+        count += header.record_count
+        at += header.size
+    return count
 
 
 def _kept_batch(stored: bytes, file: RegisteredFile, key: str) -> bytes:

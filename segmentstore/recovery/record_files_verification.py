@@ -3,11 +3,11 @@
     1  every partition: its files follow one another, and its batches follow them (files_of_partition())
     2  every registered file: its object is there and has its size; and, if the look is deep, is proved
        (tier2/offline/record_file_proof.py)
-    3  every object that is named like a file: it is registered, or is told as one that nothing refers to
+    3  the same of every manifest that a backup keeps, as far as the newest one does not name the same files
+    4  every object that is named like a file: it is registered, or is told as one that nothing refers to
 
 A file that is missing, or damaged, counts only if the newest manifest still registers it: retention and compaction may
-come by. What nothing refers to is no damage: its owner deletes it, unless a backup needs it. Memory: O(files), and one
-object.
+come by. What nothing refers to is no damage: its owner deletes it. Memory: O(files), and one object.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,10 @@ from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.recovery.tier2_access import Tier2
 from segmentstore.topics.record_files.published_files import PublishedFile, files_of_partition
 from segmentstore.topics.topic_records import parse_partition_segment
+from tier2.manifest.snapshots import read_snapshots
+from tier2.manifest.view import with_view
 from tier2.offline.record_file_proof import damages_of_registered_file
-from tier2.store_reader import ContainerReader
+from tier2.store_reader import ContainerReader, SnapshotReader
 
 _FINDINGS_MAX = 1_000
 
@@ -57,6 +59,8 @@ class _Place:
     segment_id: SegmentId
     segment_name: str
     published: PublishedFile
+    of: str
+    """Which backup needs it; empty: the newest manifest does."""
 
 
 async def verify_record_files(
@@ -68,17 +72,24 @@ async def verify_record_files(
         return report
     store = tier2.containers[0].components.objects.store
     listed = await _listed(store)
-    places = [place for reader in tier2.containers for place in await _places(reader, report)]
-    total = sum(each.published.file.size for each in places)
-    for place in places:
+    places: dict[str, _Place] = {}
+    for reader in tier2.containers:
+        for place in await _places(reader, report):
+            places.setdefault(place.published.key, place)
+    for reader in tier2.containers:
+        for snapshot in await with_view(reader, read_snapshots):
+            kept = SnapshotReader(reader, snapshot.manifest)
+            for place in await _places(kept, report, of=f" backup={snapshot.name!r}"):
+                places.setdefault(place.published.key, place)
+    total = sum(each.published.file.size for each in places.values())
+    for key, place in places.items():
         report.files += 1
         report.byte_count += place.published.file.size
-        for sentence in await _damages(store, place, listed.get(place.published.key), deep=deep):
-            report.add_damage(f"{sentence} segment={place.segment_name!r}")
+        for sentence in await _damages(store, place, listed.get(key), deep=deep):
+            report.add_damage(f"{sentence} segment={place.segment_name!r}{place.of}")
         if deep:
             progress(report.byte_count, total)
-    registered = {each.published.key for each in places}
-    unregistered = sorted(listed.keys() - registered)
+    unregistered = sorted(listed.keys() - places.keys())
     report.unregistered = unregistered[:_FINDINGS_MAX]
     report.unregistered_count = len(unregistered)
     return report
@@ -94,7 +105,9 @@ async def _listed(store: ObjectStore) -> dict[str, int]:
     return found
 
 
-async def _places(reader: ContainerReader, report: RecordFilesReport) -> list[_Place]:
+async def _places(
+    reader: ContainerReader, report: RecordFilesReport, *, of: str = ""
+) -> list[_Place]:
     """Of one container. A damaged one is told of by others; here its files are not found."""
     places: list[_Place] = []
     try:
@@ -104,13 +117,21 @@ async def _places(reader: ContainerReader, report: RecordFilesReport) -> list[_P
                 partition = parse_partition_segment(record.name)
                 if partition is None:
                     continue
-                files, damages = await files_of_partition(reader, record, *partition)
+                try:
+                    files, damages = await files_of_partition(reader, record, *partition)
+                except (CorruptedDataError, ObjectNotFoundError) as error:
+                    files, damages = (
+                        [],
+                        [f"a partition does not read name={record.name!r}: {error}"],
+                    )
                 for sentence in damages:
-                    report.add_damage(sentence)
-                places += [_Place(reader, record.segment_id, record.name, each) for each in files]
+                    report.add_damage(f"{sentence}{of}")
+                places += [
+                    _Place(reader, record.segment_id, record.name, each, of) for each in files
+                ]
     except (CorruptedDataError, ObjectNotFoundError) as error:
         report.add_damage(
-            f"files of topics are not all found container={reader.container_id}: {error}"
+            f"files of topics are not all found container={reader.container_id}{of}: {error}"
         )
     return places
 

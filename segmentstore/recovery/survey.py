@@ -17,6 +17,10 @@ from tqdm import tqdm
 
 from segmentstore.codec.stream_names import parse_segment
 from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
+from segmentstore.recovery.record_files_verification import (
+    RecordFilesReport,
+    verify_record_files,
+)
 from segmentstore.recovery.tier2_access import LostManifest, Tier2, find_snapshots
 from tier2.manifest.snapshots import Snapshot
 from tier2.offline.lost_data import LostChunks, Remains, find_lost_chunks, find_remains
@@ -80,10 +84,13 @@ class Losses:
     container_count: int
     surveys: Sequence[ContainerSurvey]
     """Those in which something is lost."""
+    record_files: RecordFilesReport
+    """Of topics, in the containers whose segments are found."""
 
     def beyond(self, begun_anew: Sequence[int]) -> bool:
         """Whether anything is lost but the containers that a person lets begin anew."""
-        return bool(self.surveys) or bool(self.containers_beyond(begun_anew))
+        is_lost = bool(self.surveys) or bool(self.record_files.damage_count)
+        return is_lost or bool(self.containers_beyond(begun_anew))
 
     def containers_beyond(self, begun_anew: Sequence[int]) -> list[int]:
         """Those without a sound manifest, but for the ones that a person lets begin anew."""
@@ -121,6 +128,12 @@ class Losses:
             else:
                 told += lost_ranges(survey.lost, number)
                 told += _newer(survey, number)
+        files = self.record_files
+        if files.damage_count:
+            told.append(f"lost: {files.damage_count} problems with files of topics' records:")
+            told += [f"  {each}" for each in files.damages[:RANGES_SHOWN]]
+        if files.damage_count > RANGES_SHOWN:
+            told.append("  and more: `segmentstore tier2 verify` names them")
         return told
 
 
@@ -194,6 +207,9 @@ async def find_losses(tier2: Tier2, surveys: Sequence[ContainerSurvey]) -> Losse
         ],
         tier2.containers[0].manifest.container_count,
         [each for each in surveys if each.unreadable or not each.lost.is_sound],
+        await verify_record_files(
+            Tier2([each.reader for each in surveys if not each.unreadable]), deep=False
+        ),
     )
 
 

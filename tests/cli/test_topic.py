@@ -101,9 +101,23 @@ def test_a_topic_is_created_listed_shown_and_deleted(kafka: KafkaCommands) -> No
     wrong = kafka("topic", "create", "new", "--config", "no.such.word=1")
     assert wrong.exit_code == ExitCode.USAGE
     assert wrong.errors.startswith("error: ")
+    changes = ("--config", "retention.ms=5", "--default", "compression.type", "--partitions", "3")
+    kafka.works("topic", "alter", "logs", *changes)
+    rows = kafka.works("topic", "info", "logs", "--config", "-o", "json").rows
+    config = {row["config"]: row["value"] for row in rows}
+    assert (config["compression.type"], config["retention.ms"]) == ("producer", "5")
+    assert len(kafka.works("topic", "info", "logs", "-o", "json").rows) == 3
+    for wrong_change in (("--partitions", "2"), ("--config", "no.such.word=1")):
+        refused = kafka("topic", "alter", "logs", *wrong_change)
+        assert refused.exit_code == ExitCode.USAGE, refused.errors
     kafka.works("topic", "delete", "logs", "--name", "archive")
     assert kafka.works("topic", "list").text == ""
-    for gone in (("info", "logs"), ("consume", "logs"), ("delete", "logs")):
+    for gone in (
+        ("alter", "logs", "--partitions", "9"),
+        ("info", "logs"),
+        ("consume", "logs"),
+        ("delete", "logs"),
+    ):
         assert kafka("topic", *gone).exit_code == ExitCode.NOT_FOUND
 
 
@@ -114,6 +128,8 @@ def test_a_topic_is_created_listed_shown_and_deleted(kafka: KafkaCommands) -> No
         ("topic", "create", "a", "--name", "b"),
         ("topic", "create", "a", "--config", "word"),
         ("topic", "delete"),
+        ("topic", "alter", "a"),
+        ("topic", "alter", "a", "--config", "b=1", "--default", "b"),
         ("topic", "consume", "a", "--from", "5"),
     ],
 )

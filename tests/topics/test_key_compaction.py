@@ -152,13 +152,14 @@ FAULTS = StoreFaults(
 SETTINGS = replace(SMALL, file_bytes=2_000, file_sweep_seconds=0.0)
 
 
-async def one_schedule(loop: SimLoop, seed: int) -> dict[str, int]:
+async def one_schedule(loop: SimLoop, seed: int, *, trims: bool = False) -> dict[str, int]:
     random = Random(seed)
     clock = Clock()
     segments = MemorySegments()
     objects = SimulatedObjectStore(loop, Random(seed + 1), FAULTS)
-    model: dict[bytes | None, bytes | None] = {}
-    seen = {"compacted": 0, "files": 0, "refused": 0, "killed": 0}
+    model: dict[bytes | None, tuple[int, bytes | None]] = {}
+    """The newest record of each key: offset and value."""
+    seen = {"compacted": 0, "files": 0, "refused": 0, "killed": 0, "trimmed": int(not trims)}
     owners: list[Partition] = []
 
     async def opened() -> Partition:
@@ -183,6 +184,18 @@ async def one_schedule(loop: SimLoop, seed: int) -> dict[str, int]:
         except PartitionUnavailableError:
             seen["refused"] += 1
 
+    async def trim(owner: Partition) -> None:
+        """Beside a pass, as retention does it."""
+        if not trims or random.random() < 0.7 or not owner.is_open:
+            return
+        try:
+            start = owner.log_start_offset
+            end = min(owner.high_watermark, start + random.randrange(20))
+            await asyncio.sleep(random.random() * 0.05)
+            seen["trimmed"] += await owner.delete_records(end) > start
+        except (PartitionUnavailableError, OffsetOutOfRangeError):
+            seen["refused"] += 1
+
     owners = [await opened(), await opened()]
     for step in range(120):
         clock.now += random.randrange(300)
@@ -194,13 +207,13 @@ async def one_schedule(loop: SimLoop, seed: int) -> dict[str, int]:
                 if not owner.is_open:
                     await owner.recover()
                 try:
-                    await owner.produce(keyed((key, value)))
+                    appended = await owner.produce(keyed((key, value)))
+                    model[key] = appended.base_offset, value
                     break
                 except PartitionUnavailableError:
                     seen["refused"] += 1
-            model[key] = value
         else:
-            tasks = [asyncio.ensure_future(work(each)) for each in owners]
+            tasks = [asyncio.ensure_future(part(each)) for each in owners for part in (work, trim)]
             if random.random() < 0.2:
                 await asyncio.sleep(random.random() * 0.05)
                 for task in tasks:
@@ -216,7 +229,12 @@ async def one_schedule(loop: SimLoop, seed: int) -> dict[str, int]:
     for each in owners:
         await each.close()
     owner = await opened()
-    wanted = {key: value for key, value in model.items() if value is not None}
+    start = owner.log_start_offset
+    wanted = {
+        key: value
+        for key, (offset, value) in model.items()
+        if value is not None and offset >= start
+    }
     try:
         assert last_values(await read_all(owner)) == wanted
         while await owner.make_file():
@@ -240,6 +258,16 @@ def test_random_schedules_keep_the_last_value_of_each_key() -> None:
     for seed in range(8):
         found = run_simulation(seed, partial(one_schedule, seed=seed)).result
         for word, count in found.items():
+            total[word] = total.get(word, 0) + count
+    assert all(total.values()), total
+
+
+@pytest.mark.simulation
+def test_random_schedules_keep_them_beside_retention() -> None:
+    total: dict[str, int] = {}
+    for seed in range(100, 108):
+        schedule = partial(one_schedule, seed=seed, trims=True)
+        for word, count in run_simulation(seed, schedule).result.items():
             total[word] = total.get(word, 0) + count
     assert all(total.values()), total
 

@@ -694,6 +694,36 @@ async def test_a_batch_that_no_file_can_hold_is_an_object_of_its_own(
     assert await store.keys() == []
 
 
+@pytest.mark.parametrize("is_put", [False, True], ids=["not put", "put, and the answer lost"])
+async def test_a_kept_batch_whose_put_fails_is_kept_at_the_next_attempt(
+    monkeypatch: pytest.MonkeyPatch, *, is_put: bool
+) -> None:
+    monkeypatch.setattr("segmentstore.topics.partition.require_readable", lambda _batch: None)
+    store = Store()
+    partition = await store.opened()
+    await partition.produce(unreadable_batch())
+    await partition.produce(batch_of(b"behind"))
+    before = await partition.fetch(0, 10)
+    original = store.objects.put_if_absent
+
+    async def failing(key: str, content: BufferView) -> str:
+        if is_put:
+            await original(key, content)
+        raise StorageFullError("full")
+
+    store.objects.put_if_absent = failing  # type: ignore[method-assign]
+    with pytest.raises(PartitionUnavailableError):
+        await partition.make_file()
+    store.objects.put_if_absent = original  # type: ignore[method-assign]
+    partition = await store.restarted()
+    assert await partition.make_file()
+    assert await partition.make_file()
+    assert await partition.sweep_files() == is_put
+    assert len(await store.keys()) == 2
+    assert await partition.fetch(0, 10) == before
+    assert records_in(await partition.fetch(1, 100))[0].value == b"behind"
+
+
 @pytest.mark.skipif(native_loops() is None, reason="records are looked at by the native loop alone")
 async def test_records_that_no_reader_can_read_are_refused() -> None:
     partition = await Store().opened()

@@ -19,6 +19,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 
+from segmentstore.cli.http_client import HttpClient
 from tests.integration.kafka.clients import (
     SECONDS_MAX,
     Sent,
@@ -177,8 +178,19 @@ def test_a_backup_keeps_files_of_records_and_its_copy_has_them(tmp_path: Path) -
             assert done.result(SECONDS_MAX).low_watermark == end
         for deleted in admin.delete_topics([topic]).values():
             deleted.result(SECONDS_MAX)
+        asyncio.run(_flush(server.address))
         assert server.terminate() == 0
     assert all(each.exists() for each in kept), "a file went that a backup names"
+    verify = [sys.executable, "-m", "segmentstore.cli", "tier2", "verify", str(data), "--quiet"]
+    verified = subprocess.run(verify, check=True, capture_output=True, text=True)
+    assert f"files of records: {len(kept)} with " in verified.stderr
+    assert ", 0 problems, " in verified.stderr
+    kept[0].rename(tmp_path / "away")
+    verified = subprocess.run(verify, check=False, capture_output=True, text=True)
+    assert verified.returncode == 7
+    assert kept[0].name in verified.stderr
+    assert "backup='monday'" in verified.stderr
+    (tmp_path / "away").rename(kept[0])
     words = ["restore", "monday", "--from", str(data), "--data", str(restored), "--quiet"]
     subprocess.run([*command, *words], check=True)
     shutil.rmtree(data)
@@ -213,3 +225,35 @@ def test_a_copy_names_a_file_of_records_that_is_not_there_or_damaged(tmp_path: P
         )
         assert done.returncode == 7, done.stderr
         assert path.name in done.stdout + done.stderr
+
+
+def test_a_recovery_names_a_file_of_records_that_is_not_there(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with KafkaServerProcess(data, FILE_OPTIONS) as server:
+        topic = new_topic(server.bootstrap)
+        produce_by_confluent(server.bootstrap, topic, RECORDS)
+        (path, *_) = wait_for_files(server, topic, len(RECORDS))
+        asyncio.run(_flush(server.address))
+        assert server.terminate() == 0
+    shutil.rmtree(data / "tier1")
+    (data / "identity").unlink()
+    sound = path.read_bytes()
+    path.unlink()
+    words = ["recover", "--from-tier2", str(data), "--data", str(tmp_path / "new"), "--quiet"]
+    command = [sys.executable, "-m", "segmentstore.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 7, done.stderr
+    assert (
+        f"a registered file is missing key={path.relative_to(data / 'tier2/objects')}"
+        in done.stderr
+    )
+    assert not (tmp_path / "new").exists()
+    path.write_bytes(sound)
+    subprocess.run(command, check=True, capture_output=True)
+    with KafkaServerProcess(tmp_path / "new") as server:
+        assert read_by_confluent(server.bootstrap, topic, len(RECORDS)) == RECORDS
+
+
+async def _flush(address: str) -> None:
+    async with HttpClient(address) as client:
+        await client.flush_all()
