@@ -120,14 +120,16 @@ class Catalogue:
                     if info.entry_count == len(self._topics):
                         return
                     self._position = None  # topics were removed
-                if self._position is None:
-                    await self._read_all(table, info.length)
+                is_shorter = self._position is not None and info.length < self._position
+                if self._position is None or is_shorter:
+                    await self._read_all(table, info.length, keep_newer=not is_shorter)
                 else:
                     await self._read_changes(table, self._position)
                 await table.confirm()
         _LOG.info("the catalogue changes faster than it is read topics=%d", len(self._topics))
 
-    async def _read_all(self, table: Table, length: int) -> None:
+    async def _read_all(self, table: Table, length: int, *, keep_newer: bool) -> None:
+        """`keep_newer`: than the length; not of a table whose end was lost with its log."""
         found: dict[str, Topic] = {}
         token = b""
         while True:
@@ -141,7 +143,11 @@ class Catalogue:
         # What this process has written meanwhile may be in what was read, or not.
         for name, known in self._topics.items():
             read = found.get(name)
-            if known.version >= length and (read is None or read.version < known.version):
+            if (
+                keep_newer
+                and known.version >= length
+                and (read is None or read.version < known.version)
+            ):
                 found[name] = known
         self._topics = found
         self._position = length
