@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from segmentstore.client.kafka_servers import parse_addresses
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.options import (
     ReadMode,
@@ -163,6 +164,9 @@ def _check(options: TopicReadOptions) -> None:
 
 def check_address(address: str) -> None:
     """Raises InvalidRequestError."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or "," in host:
-        raise InvalidRequestError(f"kafka is the HOST:PORT of one service given={address!r}")
+    try:
+        parse_addresses(address)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(
+            f"kafka is HOST:PORT, of several brokers of one service with commas between given={address!r}"
+        ) from error

@@ -7,6 +7,7 @@ and find leaders and coordinator by themselves.
 import asyncio
 import json
 import shutil
+import signal
 import subprocess
 import time
 from asyncio.subprocess import Process
@@ -246,6 +247,25 @@ async def console_tools(cluster: LocalCluster, topic: str) -> AsyncIterator[Cons
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+async def test_a_node_that_is_told_to_end_hands_its_partitions_on(cluster: LocalCluster) -> None:
+    topic = await asyncio.to_thread(new_topic, cluster.kafka, PARTITIONS)
+    with NumberedRecords(cluster.kafka, topic, PARTITIONS) as records:
+        await asyncio.to_thread(records.wait_for_more, 20)
+        for ending in dict.fromkeys(await asyncio.to_thread(leaders, cluster, topic)):
+            process = cluster.of(ending).process
+            cluster.kill(ending, signal.SIGTERM)
+            await process.wait_until_ended()
+            await asyncio.to_thread(records.wait_for_more, 20)
+            await asyncio.to_thread(cluster.start, ending)
+            await until(lambda: is_well(cluster))
+        await asyncio.to_thread(records.stop)
+        await asyncio.to_thread(records.compare)
+
+
+async def is_well(cluster: LocalCluster) -> bool:
+    return not await cluster.problems()
 
 
 async def test_a_leader_and_then_the_coordinator_are_killed_and_nothing_is_lost(

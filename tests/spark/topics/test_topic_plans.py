@@ -207,7 +207,7 @@ def test_words_become_options() -> None:
         ({"topic": " , "}, "names no topic"),
         ({"tier2": ""}, "nowhere to read from"),
         ({"tier2": "", "kafka": "h:1", "mode": "offline"}, "nowhere to read from"),
-        ({"kafka": "h:1,i:2"}, "HOST:PORT of one service"),
+        ({"kafka": "h:1,i"}, "kafka is HOST:PORT"),
         ({"kafka": "h:1", "kafka.bootstrap.servers": "i:2"}, "given twice"),
         ({"stream": "a/b"}, "unknown option stream"),
         ({"startingOffsets": "5"}, "earliest, latest or JSON"),
