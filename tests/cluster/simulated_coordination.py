@@ -203,8 +203,11 @@ class SimulatedSession:
         if not self.is_closed:
             self.is_closed = True
             try:
-                await self._network.request(lambda: self._world.end(self.session_id), _unavailable)
-            except CoordinationUnavailableError:
+                async with asyncio.timeout(self._network.timeout_seconds):
+                    await self._network.request(
+                        lambda: self._world.end(self.session_id), _unavailable
+                    )
+            except (CoordinationUnavailableError, TimeoutError):
                 return  # it expires
 
     async def _request(
