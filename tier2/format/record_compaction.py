@@ -25,8 +25,8 @@ removed, whatever the passes are and wherever they break off: each only removes 
 key stands behind. Two keys of one digest would remove a live record; the digest is keyed by a secret that no producer
 knows, and at 2**40 keys two are alike with a chance of 2**-49.
 
-Pure. The fields of records are found by the native loops where they were built; digests and decisions are Python's. Both
-steps together: 0.27 M records of 100 bytes a second. Callers run them in an executor.
+Pure. The fields of records are found by the native loops where they were built; digests and decisions are Python's.
+Both steps together: 0.27 M records of 100 bytes a second. Callers run them in an executor.
 """
 
 from hashlib import blake2b
