@@ -171,6 +171,7 @@ class Topics:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_after(), name="retention of topics")
             group.create_task(self._follow_catalogue(), name="catalogue of topics")
+            group.create_task(self._let_go(), name="partitions that left")
             if self._file_writer is not None:
                 group.create_task(self._file_writer.run(), name="files of topics")
             if self._remote_partitions is not None:
@@ -186,7 +187,6 @@ class Topics:
             due = min(settings.clock_look_seconds, next_pass - loop.time())
             await asyncio.sleep(max(0.0, due))
             self._clock_watch.look()
-            await self._let_go()
             if loop.time() >= next_pass:
                 await self.expire_all()
                 for partition in list(self._partitions.values()):
@@ -263,10 +263,13 @@ class Topics:
                 partition.leave()
 
     async def _let_go(self) -> None:
-        while self._left:
-            partition = next(iter(self._left))
-            await partition.close()
-            self._left.pop(partition, None)
+        """Of what closed partitions hold. Alone, because one that puts a file is waited for."""
+        while True:
+            await asyncio.sleep(self._settings.catalogue_look_seconds)
+            while self._left:
+                partition = next(iter(self._left))
+                await partition.close()
+                self._left.pop(partition, None)
 
     def file_statistics(self) -> FileStatistics:
         """Of the files that were made."""
