@@ -7,11 +7,13 @@ and find leaders and coordinator by themselves.
 import asyncio
 import json
 import shutil
+import signal
 import subprocess
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -20,11 +22,14 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from segmentstore.client.kafka_connection import open_kafka_connection
+from segmentstore.cluster.cluster_state import change_wishes, read_cluster_state
 from segmentstore.codec.kafka_protocol.cluster import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
 from segmentstore.demo.local_cluster import LocalCluster
+from segmentstore.host.cluster_access import open_cluster_access
+from segmentstore.host.setting_sources import resolve_settings
 from tests.integration.java_libraries import missing, require_maven
 from tests.integration.kafka.clients import new_group, new_topic
 from tests.integration.kafka.committing_members import are_at_the_end, committing_members
@@ -36,6 +41,30 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 SECONDS_MAX = 120.0
 PARTITIONS = 6
 NODES = ("node0", "node1", "node2")
+
+
+@pytest.fixture
+def cluster(cluster: LocalCluster) -> LocalCluster:
+    """Every node has containers: those before may have left all of them at one."""
+    asyncio.run(spread_containers(cluster))
+    return cluster
+
+
+async def spread_containers(cluster: LocalCluster) -> None:
+    resolved = resolve_settings(flags={"tier1.kind": cluster.place}, environment={})
+    async with open_cluster_access(resolved) as access:
+        await change_wishes(
+            access.store, lambda wishes: replace(wishes, rebalance=wishes.rebalance + 1)
+        )
+
+        async def is_spread() -> bool:
+            state = await read_cluster_state(access.store)
+            return len(state.nodes) == len(NODES) and all(
+                state.containers_of(each) for each in state.nodes
+            )
+
+        await until(is_spread)
+    await until(lambda: is_well(cluster))
 
 
 def node_at(cluster: LocalCluster, kafka: str) -> str:
@@ -246,6 +275,25 @@ async def console_tools(cluster: LocalCluster, topic: str) -> AsyncIterator[Cons
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+async def test_a_node_that_is_told_to_end_hands_its_partitions_on(cluster: LocalCluster) -> None:
+    topic = await asyncio.to_thread(new_topic, cluster.kafka, PARTITIONS)
+    with NumberedRecords(cluster.kafka, topic, PARTITIONS) as records:
+        await asyncio.to_thread(records.wait_for_more, 20)
+        for ending in dict.fromkeys(await asyncio.to_thread(leaders, cluster, topic)):
+            process = cluster.of(ending).process
+            cluster.kill(ending, signal.SIGTERM)
+            await process.wait_until_ended()
+            await asyncio.to_thread(records.wait_for_more, 20)
+            await asyncio.to_thread(cluster.start, ending)
+            await until(lambda: is_well(cluster))
+        await asyncio.to_thread(records.stop)
+        await asyncio.to_thread(records.compare)
+
+
+async def is_well(cluster: LocalCluster) -> bool:
+    return not await cluster.problems()
 
 
 async def test_a_leader_and_then_the_coordinator_are_killed_and_nothing_is_lost(
