@@ -15,7 +15,7 @@ Invariants:
 
 - A topic is told of, and takes batches, only while its record says that it is there, for partitions that are there.
 - A segment of a partition exists only while a record of its topic does: none is left behind. One that a process made
-  too late, because it stood still meanwhile, is found by a listing and deleted.
+  too late, because it stood still meanwhile, is found by a listing and, being empty, deleted.
 - Changes of one topic follow one another: each is one conditional update of one entry. Of two processes one is refused;
   it reads the catalogue again, and decides anew.
 - A change that has begun is not broken off because its caller left.
@@ -695,10 +695,11 @@ class Topics:
             await self._finish(topic)
 
     async def _sweep_segments(self) -> None:
-        """Deletes segments of topics that are gone: a process that stood still may have made them since.
+        """Deletes empty segments of topics that are gone: a process that stood still may have made them since.
 
         A record is there before its segments, and an id is never given again: what is listed before the catalogue is
-        read, and has no record then, has none any more.
+        read, and has no record then, has none any more. One with records is kept: the catalogue may have been restored
+        as of an earlier time than the segment.
         """
         try:
             after = PARTITION_PREFIX
@@ -710,12 +711,14 @@ class Topics:
                 ids = {each.record.topic_id for each in self._catalogue.all().values()}
                 for info in page:
                     topic_id = topic_id_of_segment(info.name)
-                    if topic_id is not None and topic_id not in ids:
-                        _LOG.warning(
-                            "segment=%s belongs to no topic any more, and is deleted", info.name
-                        )
-                        with suppress(SegmentNotFoundError):
-                            await self._all_segments.delete(info.name)
+                    if topic_id is None or topic_id in ids:
+                        continue
+                    if info.length > 0:
+                        _LOG.warning("segment=%s has records and belongs to no topic", info.name)
+                        continue
+                    _LOG.info("segment=%s belongs to no topic any more, and is deleted", info.name)
+                    with suppress(SegmentNotFoundError):
+                        await self._all_segments.delete(info.name)
                 if len(page) < _SEGMENTS_PER_PAGE:
                     return
                 after = page[-1].name

@@ -344,6 +344,20 @@ async def test_a_segment_that_was_made_too_late_is_swept() -> None:
     assert store.segments.names() == [segment_of(one, "b", 0)]
 
 
+async def test_records_of_a_topic_that_the_catalogue_has_lost_are_not_swept() -> None:
+    store = Processes(2)
+    one, _ = await started(store)
+    await one.create("a", 1, NO_CONFIG)
+    segment = segment_of(one, "a", 0)
+    store.move(segment, 0)
+    await (await one.own_partition("a", 0)).produce(batch_of(b"x"))
+    topic = one._catalogue.get("a")
+    assert topic is not None
+    await one._catalogue.remove(topic)  # as one that was restored as of an earlier time
+    await one._sweep_segments()
+    assert store.segments.names() == [segment]
+
+
 async def test_what_another_process_broke_off_is_finished_where_the_catalogue_is() -> None:
     store = Processes(2)
     store.move(CATALOGUE_TABLE, 0)
