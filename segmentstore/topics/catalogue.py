@@ -25,8 +25,12 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.tables import Table, TableApi, TableEntry, TableKey
 from segmentstore.runtime.cancellation import await_shielded
-from segmentstore.topics.errors import CatalogueConflictError, TopicsUnavailableError
-from segmentstore.topics.topic_config import TopicConfig, make_config
+from segmentstore.topics.errors import (
+    CatalogueConflictError,
+    InvalidConfigError,
+    TopicsUnavailableError,
+)
+from segmentstore.topics.topic_config import TopicConfig, known_words, make_config
 from segmentstore.topics.topic_records import (
     CATALOGUE_TABLE,
     TopicRecord,
@@ -173,7 +177,14 @@ class Catalogue:
 
     def _topic_of(self, entry: TableEntry) -> Topic:
         name = entry.key.decode(errors="replace")
-        return self.made(name, decode_topic(entry.value, name=name), entry.version)
+        record = decode_topic(entry.value, name=name)
+        try:
+            return self.made(name, record, entry.version)
+        except InvalidConfigError as error:
+            # A newer version of the program, in another process, may know more words: this topic is served without.
+            _LOG.warning("topic=%s has a setting that is not known here: %s", name, error)
+            config = make_config(known_words(record.config), bytes_max=self._config_bytes_max)
+            return Topic(name, record, entry.version, config)
 
     def made(self, name: str, record: TopicRecord, version: int) -> Topic:
         """What follows from a record. Raises InvalidConfigError."""

@@ -1407,8 +1407,8 @@ class Partition:
         deleted. Its name is given to no other topic, because the mark NAMES_USED comes before the end of this one."""
         assert self._record_files is not None, "an object without a Tier 2"
         try:
-            if not self._gone and not await self._is_retired():
-                return
+            if not await self._is_retired():
+                return  # or not yet: then the deletion lists the object afterwards
             await self._record_files.delete(file.name(self._topic, self._index).key)
         except SegmentStoreError as error:
             _LOG.info("%s leaves an object behind that is no file: %s", self.label, error)

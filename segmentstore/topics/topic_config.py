@@ -118,6 +118,15 @@ class TopicConfig:
         return {word: self.given.get(word, entry.word) for word, entry in CONFIGS.items()}
 
 
+def known_words(given: Mapping[str, str]) -> dict[str, str]:
+    """Those that are known here, with values that are."""
+    return {
+        word: value
+        for word, value in given.items()
+        if word in CONFIGS and not CONFIGS[word].refusal_of(value)
+    }
+
+
 def make_config(given: Mapping[str, str], *, bytes_max: int) -> TopicConfig:
     """Raises InvalidConfigError."""
     for word, value in given.items():

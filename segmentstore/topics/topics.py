@@ -15,7 +15,7 @@ Invariants:
 
 - A topic is told of, and takes batches, only while its record says that it is there, for partitions that are there.
 - A segment of a partition exists only while a record of its topic does: none is left behind. One that a process made
-  too late, because it stood still meanwhile, is found by a listing and deleted.
+  too late, because it stood still meanwhile, is found by a listing and, being empty, deleted.
 - Changes of one topic follow one another: each is one conditional update of one entry. Of two processes one is refused;
   it reads the catalogue again, and decides anew.
 - A change that has begun is not broken off because its caller left.
@@ -184,6 +184,7 @@ class Topics:
             group.create_task(self._look_after(), name="retention of topics")
             group.create_task(self._compact(), name="compaction of topics")
             group.create_task(self._follow_catalogue(), name="catalogue of topics")
+            group.create_task(self._let_go(), name="partitions that left")
             if self._file_writer is not None:
                 group.create_task(self._file_writer.run(), name="files of topics")
             if self._record_files is not None:
@@ -201,7 +202,6 @@ class Topics:
             due = min(settings.clock_look_seconds, next_pass - loop.time())
             await asyncio.sleep(max(0.0, due))
             self._clock_watch.look()
-            await self._let_go()
             if loop.time() >= next_pass:
                 await self.expire_all()
                 for partition in list(self._partitions.values()):
@@ -302,10 +302,13 @@ class Topics:
                 partition.leave()
 
     async def _let_go(self) -> None:
-        while self._left:
-            partition = next(iter(self._left))
-            await partition.close()
-            self._left.pop(partition, None)
+        """Of what closed partitions hold. Alone, because one that puts a file is waited for."""
+        while True:
+            await asyncio.sleep(self._settings.catalogue_look_seconds)
+            while self._left:
+                partition = next(iter(self._left))
+                await partition.close()
+                self._left.pop(partition, None)
 
     def file_statistics(self) -> FileStatistics:
         """Of the files that were made."""
@@ -768,10 +771,11 @@ class Topics:
             await self._finish(topic)
 
     async def _sweep_segments(self) -> None:
-        """Deletes segments of topics that are gone: a process that stood still may have made them since.
+        """Deletes empty segments of topics that are gone: a process that stood still may have made them since.
 
         A record is there before its segments, and an id is never given again: what is listed before the catalogue is
-        read, and has no record then, has none any more.
+        read, and has no record then, has none any more. One with records is kept: the catalogue may have been restored
+        as of an earlier time than the segment.
         """
         try:
             after = PARTITION_PREFIX
@@ -783,12 +787,14 @@ class Topics:
                 ids = {each.record.topic_id for each in self._catalogue.all().values()}
                 for info in page:
                     topic_id = topic_id_of_segment(info.name)
-                    if topic_id is not None and topic_id not in ids:
-                        _LOG.warning(
-                            "segment=%s belongs to no topic any more, and is deleted", info.name
-                        )
-                        with suppress(SegmentNotFoundError):
-                            await self._all_segments.delete(info.name)
+                    if topic_id is None or topic_id in ids:
+                        continue
+                    if info.length > 0:
+                        _LOG.warning("segment=%s has records and belongs to no topic", info.name)
+                        continue
+                    _LOG.info("segment=%s belongs to no topic any more, and is deleted", info.name)
+                    with suppress(SegmentNotFoundError):
+                        await self._all_segments.delete(info.name)
                 if len(page) < _SEGMENTS_PER_PAGE:
                     return
                 after = page[-1].name

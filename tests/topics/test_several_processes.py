@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import pytest
 
 from segmentstore.codec.topic_files import RecordFileName
 from segmentstore.contracts.identifiers import BufferView
+from segmentstore.contracts.tables import TableEntry
 from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.topics import topics as topics_module
 from segmentstore.topics.errors import (
+    InvalidConfigError,
     NotLeaderError,
     PartitionUnavailableError,
     TopicExistsError,
@@ -25,6 +28,7 @@ from segmentstore.topics.topic_records import (
     CATALOGUE_TABLE,
     TopicRecord,
     TopicState,
+    encode_topic,
     partition_segment_name,
 )
 from segmentstore.topics.topics import Topics
@@ -128,6 +132,23 @@ async def test_one_of_two_that_create_the_same_topic_is_told_that_it_exists() ->
     assert sorted(map(type, outcomes), key=str) == sorted(
         [type(None), TopicExistsError], key=str
     ), outcomes
+
+
+async def test_a_setting_that_a_newer_process_wrote_hides_no_topic() -> None:
+    store = Processes(2)
+    one, other = await started(store)
+    await one.create("a", 1, {"retention.ms": "5"})
+    topic = one._catalogue.get("a")
+    assert topic is not None
+    config = {**topic.record.config, "of.a.later.version": "1"}
+    entry = TableEntry(b"a", encode_topic(replace(topic.record, config=config)), topic.version)
+    async with store.tables.open_table(CATALOGUE_TABLE) as table:
+        await table.update([entry])
+    found = await other.find("a")
+    assert found is not None
+    assert found.given == {"retention.ms": "5"}
+    with pytest.raises(InvalidConfigError):
+        await other.alter("a", {"retention.ms": "6"})
 
 
 # --- leaders ----------------------------------------------------------------------------------
@@ -321,6 +342,20 @@ async def test_a_segment_that_was_made_too_late_is_swept() -> None:
     assert len(store.segments.names()) == 2
     await one._sweep_segments()
     assert store.segments.names() == [segment_of(one, "b", 0)]
+
+
+async def test_records_of_a_topic_that_the_catalogue_has_lost_are_not_swept() -> None:
+    store = Processes(2)
+    one, _ = await started(store)
+    await one.create("a", 1, NO_CONFIG)
+    segment = segment_of(one, "a", 0)
+    store.move(segment, 0)
+    await (await one.own_partition("a", 0)).produce(batch_of(b"x"))
+    topic = one._catalogue.get("a")
+    assert topic is not None
+    await one._catalogue.remove(topic)  # as one that was restored as of an earlier time
+    await one._sweep_segments()
+    assert store.segments.names() == [segment]
 
 
 async def test_what_another_process_broke_off_is_finished_where_the_catalogue_is() -> None:

@@ -530,6 +530,8 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
         case PartitionUnavailableError():
             code = Status.UNAVAILABLE if error.stored is False else Status.ABORTED
             await context.abort(code, str(error))
+        case TopicsUnavailableError():
+            await context.abort(_STATUS[TopicsUnavailableError], str(error))
         case PartlyStoredError():
             await context.abort(Status.ABORTED, str(error))
         case TopicError():

@@ -13,6 +13,7 @@ import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -21,11 +22,14 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from segmentstore.client.kafka_connection import open_kafka_connection
+from segmentstore.cluster.cluster_state import change_wishes, read_cluster_state
 from segmentstore.codec.kafka_protocol.cluster import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
 from segmentstore.demo.local_cluster import LocalCluster
+from segmentstore.host.cluster_access import open_cluster_access
+from segmentstore.host.setting_sources import resolve_settings
 from tests.integration.java_libraries import missing, require_maven
 from tests.integration.kafka.clients import new_group, new_topic
 from tests.integration.kafka.committing_members import are_at_the_end, committing_members
@@ -37,6 +41,30 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 SECONDS_MAX = 120.0
 PARTITIONS = 6
 NODES = ("node0", "node1", "node2")
+
+
+@pytest.fixture
+def cluster(cluster: LocalCluster) -> LocalCluster:
+    """Every node has containers: those before may have left all of them at one."""
+    asyncio.run(spread_containers(cluster))
+    return cluster
+
+
+async def spread_containers(cluster: LocalCluster) -> None:
+    resolved = resolve_settings(flags={"tier1.kind": cluster.place}, environment={})
+    async with open_cluster_access(resolved) as access:
+        await change_wishes(
+            access.store, lambda wishes: replace(wishes, rebalance=wishes.rebalance + 1)
+        )
+
+        async def is_spread() -> bool:
+            state = await read_cluster_state(access.store)
+            return len(state.nodes) == len(NODES) and all(
+                state.containers_of(each) for each in state.nodes
+            )
+
+        await until(is_spread)
+    await until(lambda: is_well(cluster))
 
 
 def node_at(cluster: LocalCluster, kafka: str) -> str:

@@ -22,6 +22,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.topics.api.grpc_server import SERVICE, TopicServer, TopicServerSettings
+from segmentstore.topics.errors import CatalogueConflictError
 from segmentstore.topics.producer_ids import ProducerIds
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topics import Topics
@@ -292,6 +293,19 @@ async def test_an_outcome_that_is_unknown_is_aborted_and_not_unavailable(
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await producing
     assert caught.value.code() is code
+
+
+async def test_a_topic_that_other_processes_keep_changing_is_an_unknown_outcome(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def conflict(name: str) -> None:
+        raise CatalogueConflictError(f"another process changed the topic name={name!r}")
+
+    (topics,) = served.topics
+    monkeypatch.setattr(topics, "delete", conflict)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await served.call("DeleteTopic", api.TopicName(name="t"))
+    assert refused.value.code() is grpc.StatusCode.ABORTED
 
 
 async def test_topics_that_recover_are_unavailable(served: Served) -> None:
