@@ -88,6 +88,9 @@ class ReferenceContainer(NoTables):
         finally:
             self._stop()
 
+    async def shorten_log(self) -> None:
+        """It has none."""
+
     async def close(self) -> None:
         self._state = ContainerState.STOPPED
         self._stop()
