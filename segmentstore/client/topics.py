@@ -264,19 +264,23 @@ class Topics:
             resource = AlterConfigsResource(
                 resource_type=TOPIC_RESOURCE, resource_name=name, configs=changes
             )
-            altered = await self._connection.ask(
+            altered = await self._servers.ask_at(
+                CataloguePlace(),
                 IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False),
                 IncrementalAlterConfigsResponse,
+                lambda answer: (each.error_code for each in answer.responses),
             )
             for each in altered.responses:
                 _require(each.error_code, f"topic={name!r}", each.error_message)
         if partitions is not None:
             topic = GrowingTopic(name=name, count=partitions, assignments=None)
-            grown = await self._connection.ask(
+            grown = await self._servers.ask_at(
+                CataloguePlace(),
                 CreatePartitionsRequest(
                     topics=(topic,), timeout_ms=_TIMEOUT_MS, validate_only=False
                 ),
                 CreatePartitionsResponse,
+                lambda answer: (each.error_code for each in answer.results),
             )
             for result in grown.results:
                 _require(result.error_code, f"topic={name!r}", result.error_message)
