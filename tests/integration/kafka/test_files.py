@@ -170,6 +170,7 @@ def test_a_backup_keeps_files_of_records_and_its_copy_has_them(tmp_path: Path) -
         topic = new_topic(server.bootstrap, config={"file.delete.delay.ms": "0"})
         produce_by_confluent(server.bootstrap, topic, RECORDS)
         kept = wait_for_files(server, topic, len(RECORDS))
+        wait_until_registered(server)
         subprocess.run([*command, "pin", "monday", "--server", server.address], check=True)
         produce_by_confluent(server.bootstrap, topic, RECORDS[:2])
         admin = AdminClient({"bootstrap.servers": server.bootstrap})
@@ -233,7 +234,7 @@ def test_a_recovery_names_a_file_of_records_that_is_not_there(tmp_path: Path) ->
         topic = new_topic(server.bootstrap)
         produce_by_confluent(server.bootstrap, topic, RECORDS)
         (path, *_) = wait_for_files(server, topic, len(RECORDS))
-        asyncio.run(_flush(server.address))
+        wait_until_registered(server)
         assert server.terminate() == 0
     shutil.rmtree(data / "tier1")
     (data / "identity").unlink()
@@ -252,6 +253,18 @@ def test_a_recovery_names_a_file_of_records_that_is_not_there(tmp_path: Path) ->
     subprocess.run(command, check=True, capture_output=True)
     with KafkaServerProcess(tmp_path / "new") as server:
         assert read_by_confluent(server.bootstrap, topic, len(RECORDS)) == RECORDS
+
+
+def wait_until_registered(server: KafkaServerProcess) -> None:
+    """A file is there before Tier 2 shows its registration."""
+    verify = [sys.executable, "-m", "segmentstore.cli", "tier2", "verify", "--quiet"]
+    until = time.monotonic() + SECONDS_MAX
+    said = ""
+    while "files of records: " not in said or ", 0 objects that nothing refers to" not in said:
+        assert time.monotonic() < until, said
+        asyncio.run(_flush(server.address))
+        place = str(server.data_directory)
+        said = subprocess.run([*verify, place], check=True, capture_output=True, text=True).stderr
 
 
 async def _flush(address: str) -> None:
