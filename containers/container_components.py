@@ -25,6 +25,7 @@ from containers.segments.segment_expiry import SegmentExpiry
 from containers.segments.segment_mapper import SegmentMapper
 from containers.segments.segment_queries import SegmentQueries
 from containers.tables.container_tables import ContainerTables
+from containers.writer.backlog import ALL_IS_DUE
 from containers.writer.storage_writer import StorageWriter
 from containers.writer_source import ContainerWriterSource
 from segmentstore.contracts.cluster import Lease
@@ -77,7 +78,7 @@ def build_components(
 
     def request_flush() -> None:
         """An append waits for room: flush earlier."""
-        writer.set_pressure(1.0)
+        writer.set_pressure(ALL_IS_DUE)
 
     def fail(error: Exception) -> None:
         processor.fail(error)

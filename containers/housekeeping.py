@@ -18,6 +18,7 @@ from containers.metadata.container_metadata import ContainerMetadata
 from containers.recovery.recovery import RecoverySummary
 from containers.recovery.replay import ReplayedOverlap
 from containers.segments.segment_mapper import SegmentMapper
+from containers.writer.backlog import ALL_IS_DUE, CachePressure
 from containers.writer.storage_writer import StorageWriter
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
@@ -29,6 +30,9 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.storage import Storage
 from segmentstore.runtime.guarded_callback import guarded
 
+_SHORT_LIVED_PRESSURE_UP_TO = 1.4
+"""In the same measure, where all of a short-lived segment is flushed as well: producers are slowed down a little by
+then. Below 1 their bytes wait to be truncated."""
 _PRESSURE_FROM = 0.5
 """Of the share of the cache at which throttling begins: from here on the writer flushes earlier."""
 
@@ -87,8 +91,11 @@ class Housekeeping:
             / self._settings.throttler.cache_begin_fraction
         )
         if self._attribute_memory.wants_flush:
-            used = 1.0
-        self._writer.set_pressure(used if used > _PRESSURE_FROM else 0.0)
+            self._writer.set_pressure(ALL_IS_DUE)
+            return
+        level = min(1.0, used) if used > _PRESSURE_FROM else 0.0
+        beyond = (used - 1.0) / (_SHORT_LIVED_PRESSURE_UP_TO - 1.0)
+        self._writer.set_pressure(CachePressure(level, min(1.0, max(0.0, beyond))))
 
     # --- the storage writer ----------------------------------------------------------------------
 

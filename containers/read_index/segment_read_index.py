@@ -335,15 +335,25 @@ class SegmentReadIndex:
         assert storage_length >= self._unpinned_end, (
             f"storage length goes back from {self._unpinned_end} to {storage_length}"
         )
+        self._unpin_below(storage_length)
+
+    def skipped(self, offset: int) -> None:
+        """Bytes below `offset` are truncated, and Tier 2 will never be given them: they are freed."""
+        start_offset = self.metadata.start_offset
+        assert offset <= start_offset, f"skipped up to {offset}, readable from {start_offset}"
+        if offset > self._unpinned_end:
+            self._unpin_below(offset)
+
+    def _unpin_below(self, end: int) -> None:
         if self._entries is not None:
-            for entry in self._entries.cached_between(self._unpinned_end, storage_length):
+            for entry in self._entries.cached_between(self._unpinned_end, end):
                 if entry is self.metadata.open_entry:
                     self._close_run()
                 if entry.generation == PINNED:
                     self._cache.unpin(entry)
-        self._unpinned_end = storage_length
+        self._unpinned_end = end
         entry = self.metadata.open_entry
-        if entry.limit - entry.offset > max(BLOCK_BYTES_MIN, 2 * (entry.end - storage_length)):
+        if entry.limit - entry.offset > max(BLOCK_BYTES_MIN, 2 * (entry.end - end)):
             # What trickles in must not keep a block pinned that was sized for a long run.
             self._close_run()
         self.truncated(self.metadata.start_offset)
@@ -694,9 +704,9 @@ class SegmentReadIndex:
         """Prove the invariants; O(entries)."""
         missing = None if self._discarded else self.first_missing_offset()
         assert missing is None, f"byte {missing} is nowhere: {self.metadata!r}"
-        assert self._unpinned_end <= self.metadata.storage_length, (
-            f"un-pinned up to {self._unpinned_end}: {self.metadata!r}"
-        )
+        assert self._unpinned_end <= max(
+            self.metadata.storage_length, self.metadata.start_offset
+        ), f"un-pinned up to {self._unpinned_end}: {self.metadata!r}"
         redirects = 0
         last: object = None
         if self._entries is not None:

@@ -21,7 +21,7 @@ from containers.container_settings import WriterSettings
 from containers.log.in_memory_log import InMemoryLog
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.recovery.replay import Replay
-from containers.writer.backlog import Backlog, FlushKind
+from containers.writer.backlog import ALL_IS_DUE, Backlog, FlushKind
 from containers.writer.data_source import ActiveSegments, LogItem
 from containers.writer.publication import PublicationBuilder, PublicationCompletion
 from containers.writer.reconciler import Reconciler
@@ -120,7 +120,7 @@ class _RecoveryFlush(ActiveSegments):
     async def _plan_round(self) -> list[SegmentFlush]:
         chosen = await self._backlog.select(
             asyncio.get_running_loop().time(),
-            pressure=1.0,
+            pressure=ALL_IS_DUE,
             forced_up_to=NO_SEQUENCE_NUMBER,
             kind=FlushKind.NORMAL,
         )
@@ -135,6 +135,9 @@ class _RecoveryFlush(ActiveSegments):
         return await self._builder.plan(
             candidates, up_to=self._up_to, bytes_max=self._settings.publication_bytes_max
         )
+
+    def skipped(self, segment_id: SegmentId, offset: int) -> None:
+        """Kept: the storage writer is handed the same items again, and may publish what stands before a truncation."""
 
     def segment_removed(self, segment_id: SegmentId) -> None:
         segment = self._by_id.get(segment_id)

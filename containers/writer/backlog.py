@@ -21,6 +21,7 @@ Invariants (check()):
 """
 
 import asyncio
+from dataclasses import dataclass
 from enum import Enum
 
 from containers.container_settings import WriterSettings
@@ -45,6 +46,18 @@ from segmentstore.contracts.identifiers import NO_SEGMENT, SegmentId, SequenceNu
 
 _BYTES_FACTOR_MAX = 3.0
 _SPACE_FREEING_ITEMS = (DeleteOperation, TruncateOperation)
+
+
+@dataclass(frozen=True, slots=True)
+class CachePressure:
+    """How badly the cache needs room, 0 to 1: limits of size and age shrink in proportion; at 1 all is due."""
+
+    level: float = 0.0
+    short_lived: float = 0.0
+    """The same for short-lived segments: most of what they hold leaves the cache by itself."""
+
+
+ALL_IS_DUE = CachePressure(1.0, 1.0)
 
 
 class FlushKind(Enum):
@@ -88,8 +101,13 @@ class Backlog:
         self._oldest = NEVER
         self._oldest_prompt = NEVER
         self._oldest_short_lived = NEVER
-        self._largest_bytes = 0.0
-        """Those of a short-lived segment count less."""
+        self._oldest_truncation = NEVER
+        """Of a short-lived segment."""
+        self._largest_bytes = 0
+        self._largest_short_lived = 0
+        """The same of short-lived segments."""
+        self._most_dead = 0
+        """Bytes of a short-lived segment that were truncated before they reached Tier 2."""
 
     def __len__(self) -> int:
         return len(self._aggregators)
@@ -133,7 +151,15 @@ class Backlog:
         aggregator.add(item, now)
         if isinstance(item, _SPACE_FREEING_ITEMS):
             self.space_freeing_items += 1
+            self.skip_dead_bytes(aggregator)
         self._note_marks(aggregator)
+
+    def skip_dead_bytes(self, aggregator: SegmentAggregator) -> None:
+        """Tell the container what it need not keep in memory."""
+        if aggregator.dead_bytes:
+            offset = aggregator.skip_dead_bytes()
+            if offset:
+                self._source.skipped(aggregator.segment_id, offset)
 
     def _consume_merge(self, merge: MergeOperation, now: float) -> None:
         source_id = SegmentId(merge.source.segment_id)
@@ -171,18 +197,22 @@ class Backlog:
         return aggregator
 
     def _note_marks(self, aggregator: SegmentAggregator) -> None:
+        self._oldest_prompt = min(self._oldest_prompt, aggregator.prompt_since)
+        pending_bytes = aggregator.pending_bytes
         if aggregator.short_lived:
             self._oldest_short_lived = min(self._oldest_short_lived, aggregator.since)
+            self._largest_short_lived = max(self._largest_short_lived, pending_bytes)
+            self._most_dead = max(self._most_dead, aggregator.dead_bytes)
+            self._oldest_truncation = min(self._oldest_truncation, aggregator.first_truncated_at)
         else:
             self._oldest = min(self._oldest, aggregator.since)
-        self._oldest_prompt = min(self._oldest_prompt, aggregator.prompt_since)
-        self._largest_bytes = max(
-            self._largest_bytes,
-            aggregator.pending_bytes / min(self._factor(aggregator), _BYTES_FACTOR_MAX),
-        )
+            self._largest_bytes = max(self._largest_bytes, pending_bytes)
 
-    def _factor(self, aggregator: SegmentAggregator) -> float:
-        return self._settings.short_lived_factor if aggregator.short_lived else 1.0
+    @property
+    def _short_lived_bytes_max(self) -> float:
+        return self._settings.flush_bytes * min(
+            self._settings.short_lived_factor, _BYTES_FACTOR_MAX
+        )
 
     # --- items go out -------------------------------------------------------------------------
 
@@ -195,36 +225,36 @@ class Backlog:
 
     # --- when and what ------------------------------------------------------------------------
 
-    def due_at(self, pressure: float) -> float:
+    def due_at(self, pressure: CachePressure) -> float:
         """Loop time from which a round has something to do; -inf for at once, infinite for nothing to wait for."""
         if not self._aggregators:
             return NEVER
-        limit_factor = 1.0 - pressure
+        limit_factor, short_factor = 1.0 - pressure.level, 1.0 - pressure.short_lived
         settings = self._settings
         if (
             self._largest_bytes >= settings.flush_bytes * limit_factor > 0
+            or self._largest_short_lived >= self._short_lived_bytes_max * short_factor > 0
+            or self._most_dead >= self._short_lived_bytes_max
             or self.total_bytes >= settings.publication_bytes_max
         ):
             return -NEVER
-        age = settings.flush_age_seconds * limit_factor
+        age = settings.flush_age_seconds
         return min(
-            self._oldest + age,
-            self._oldest_short_lived + age * settings.short_lived_factor,
+            self._oldest + age * limit_factor,
+            self._oldest_truncation + age * limit_factor,
+            self._oldest_short_lived + age * short_factor * settings.short_lived_factor,
             self._oldest_prompt + settings.prompt_age_seconds * limit_factor,
         )
 
     async def select(
-        self, now: float, *, pressure: float, forced_up_to: SequenceNumber, kind: FlushKind
+        self, now: float, *, pressure: CachePressure, forced_up_to: SequenceNumber, kind: FlushKind
     ) -> list[SegmentAggregator]:
         """The aggregators to publish now, the one with the oldest operation first. O(n log n), in slices.
 
         If one aggregator is due, those at least half as old as the age limit go along, and all that want to be
         published soon, so that many small segments share few publications.
         """
-        limit_factor = 1.0 - pressure
-        bytes_min = self._settings.flush_bytes * limit_factor
-        aged = self._settings.flush_age_seconds * limit_factor / 2
-        everything = self.total_bytes >= self._settings.publication_bytes_max or limit_factor <= 0
+        is_full = self.total_bytes >= self._settings.publication_bytes_max
         chosen: list[tuple[int, int, SegmentAggregator]] = []
         for number, aggregator in enumerate(list(self._aggregators.values()), 1):
             if number % self._settings.slice_count == 0:
@@ -234,23 +264,43 @@ class Backlog:
             lowest = aggregator.lowest_number()
             if lowest is None:
                 continue
-            factor = self._factor(aggregator)
+            aggregator.stops_at_truncation = False
             if kind is FlushKind.FRUGAL:
-                if aggregator.prompt_since != NEVER:
+                if aggregator.prompt_since != NEVER or aggregator.has_truncation:
                     chosen.append((aggregator.pending_bytes, aggregator.segment_id, aggregator))
             elif kind is FlushKind.DELETIONS:
                 if aggregator.deleted:
                     chosen.append((lowest, aggregator.segment_id, aggregator))
             elif (
-                everything
-                or aggregator.pending_bytes >= bytes_min * min(factor, _BYTES_FACTOR_MAX)
+                is_full
                 or aggregator.prompt_since != NEVER
-                or aggregator.since <= now - aged * factor
                 or lowest <= forced_up_to
+                or self._is_due(aggregator, now, pressure)
             ):
                 chosen.append((lowest, aggregator.segment_id, aggregator))
         chosen.sort()  # ids differ, so aggregators are never compared
         return [aggregator for _, _, aggregator in chosen]
+
+    def _is_due(self, aggregator: SegmentAggregator, now: float, pressure: CachePressure) -> bool:
+        """By its size or age. Of a short-lived one that is truncated again and again what came since has time."""
+        settings = self._settings
+        limit_factor = 1.0 - pressure.level
+        aged = now - settings.flush_age_seconds * limit_factor / 2
+        if (pressure.short_lived if aggregator.short_lived else pressure.level) >= 1.0:
+            return True
+        if not aggregator.short_lived:
+            is_large = aggregator.pending_bytes >= settings.flush_bytes * limit_factor
+            return is_large or aggregator.since <= aged
+        limit_factor = 1.0 - pressure.short_lived
+        if aggregator.pending_bytes >= self._short_lived_bytes_max * limit_factor:
+            return True
+        age = settings.flush_age_seconds * limit_factor * settings.short_lived_factor
+        aggregator.stops_at_truncation = aggregator.truncated_at > now - age
+        return (
+            aggregator.first_truncated_at <= aged
+            or aggregator.since <= now - age / 2
+            or aggregator.dead_bytes >= self._short_lived_bytes_max
+        )
 
     async def recompute_marks(self, acknowledgement: AckCalculator) -> None:
         """Look at every aggregator: drop the empty, tell the calculator what is held back, renew the marks. In slices.
@@ -258,8 +308,9 @@ class Backlog:
         Items consumed meanwhile have higher numbers than the calculator was made with. Going over a copy of the
         list keeps a source in sight that a merge takes away from under us.
         """
-        self._oldest = self._oldest_prompt = self._oldest_short_lived = NEVER
-        self._largest_bytes = 0.0
+        self._oldest = self._oldest_prompt = NEVER
+        self._oldest_short_lived = self._oldest_truncation = NEVER
+        self._largest_bytes = self._largest_short_lived = self._most_dead = 0
         for number, aggregator in enumerate(list(self._aggregators.values()), 1):
             if number % self._settings.slice_count == 0:
                 await asyncio.sleep(0)

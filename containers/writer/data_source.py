@@ -36,6 +36,9 @@ class FlushSource(Protocol):
         """A publication of this segment is durable: cached bytes below storage_length may be evicted,
         published attributes may leave memory."""
 
+    def skipped(self, segment_id: SegmentId, offset: int) -> None:
+        """Bytes below `offset` are truncated and will not be asked for: they never reach Tier 2."""
+
     def merge_completed(self, target_id: SegmentId, source_id: SegmentId) -> None:
         """The merge is published: the target serves its bytes itself, the source's index goes."""
 
@@ -70,6 +73,11 @@ class ActiveSegments:
         segment.sealed_in_storage = sealed
         segment.published_sequence_number = sequence_number
         segment.read_index.storage_advanced(storage_length)
+
+    def skipped(self, segment_id: SegmentId, offset: int) -> None:
+        segment = self._by_id.get(segment_id)
+        if segment is not None:
+            segment.read_index.skipped(offset)
 
     def merge_completed(self, target_id: SegmentId, source_id: SegmentId) -> None:
         target, source = self._by_id.get(target_id), self._by_id.get(source_id)

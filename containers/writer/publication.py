@@ -88,7 +88,10 @@ class PublicationBuilder:
         self, aggregator: SegmentAggregator, up_to: SequenceNumber, bytes_max: int
     ) -> SegmentFlush | None:
         count = aggregator.count_to_take(
-            up_to=up_to, bytes_max=bytes_max, depth_max=self._settings.merge_depth_max
+            up_to=up_to,
+            bytes_max=bytes_max,
+            depth_max=self._settings.merge_depth_max,
+            may_exceed=bytes_max >= self._settings.publication_bytes_max,
         )
         if count == 0:
             return None
@@ -253,6 +256,7 @@ class PublicationCompletion:
         for merged in flush.merged_sources:
             self._source.merge_completed(merged.target_id, merged.aggregator.segment_id)
             self._remove(merged.aggregator)
+        self._backlog.skip_dead_bytes(aggregator)
 
     def _remove(self, aggregator: SegmentAggregator) -> None:
         aggregator.finished = True

@@ -28,7 +28,12 @@ from containers.operations.operation import (
     SegmentOperation,
     TruncateOperation,
 )
-from segmentstore.contracts.identifiers import SHORT_LIVED, SegmentId, SequenceNumber
+from segmentstore.contracts.identifiers import (
+    NO_SEQUENCE_NUMBER,
+    SHORT_LIVED,
+    SegmentId,
+    SequenceNumber,
+)
 from segmentstore.contracts.storage import SegmentRecord
 
 NEVER = float("inf")
@@ -63,10 +68,13 @@ class SegmentAggregator:
     """Items of one segment in log order, not yet published."""
 
     __slots__ = (
+        "_left_since",
         "base",
         "base_known",
+        "dead_bytes",
         "depth",
         "finished",
+        "first_truncated_at",
         "held_bytes",
         "in_flight",
         "items",
@@ -78,7 +86,11 @@ class SegmentAggregator:
         "segment",
         "short_lived",
         "since",
+        "skipped_number",
+        "stops_at_truncation",
         "tally",
+        "truncated_at",
+        "truncated_offset",
     )
 
     def __init__(self, segment: SegmentMetadata, tally: ByteTally) -> None:
@@ -99,6 +111,21 @@ class SegmentAggregator:
         """A publication of it may have happened, or may still happen, without our knowing."""
         self.short_lived = segment.attributes.committed_value(SHORT_LIVED) == 1
         """Whether most of its bytes are to be truncated soon, as far as was known when its first item came."""
+        self.truncated_offset = 0
+        """Of the last truncation that came, if it is short-lived: bytes of items below it need not reach Tier 2."""
+        self.truncated_at = -NEVER
+        """Loop time at which that came."""
+        self.first_truncated_at = NEVER
+        """When the first one came that is among the items."""
+        self.dead_bytes = 0
+        """Of the items, below `truncated_offset`."""
+        self.skipped_number = NO_SEQUENCE_NUMBER
+        """Of the truncation whose bytes the container was told to forget: a publication ends behind it, or takes
+        nothing."""
+        self.stops_at_truncation = False
+        """Whether the next publication ends behind the last truncation, because what is behind it has time."""
+        self._left_since = NEVER
+        """When what the publication under way leaves came, if it is known."""
         self.since = NEVER
         """Loop time at which the oldest item was consumed."""
         self.prompt_since = NEVER
@@ -140,11 +167,61 @@ class SegmentAggregator:
         assert not self.deleted, f"item behind the deletion of {self.segment!r}"
         if not self.items:
             self.since = now
-        if self.prompt_since == NEVER and is_prompt(item):
+        if self.prompt_since == NEVER and self._is_prompt(item):
             self.prompt_since = now
         self.items.append(item)
         self.tally.item_count += 1
         self._grow(byte_count(item))
+        if self.short_lived and isinstance(item, TruncateOperation):
+            self._note_truncation(item.offset, now)
+
+    def _note_truncation(self, offset: int, now: float) -> None:
+        """O(items), which for a short-lived segment are few for each truncation."""
+        self.truncated_at = now
+        self.first_truncated_at = min(self.first_truncated_at, now)
+        self.truncated_offset = max(self.truncated_offset, offset)
+        dead_bytes = sum(byte_count(item) - self._live_bytes(item) for item in self.items)
+        self._grow(self.dead_bytes - dead_bytes)
+        self.dead_bytes = dead_bytes
+
+    def _live_bytes(self, item: PendingItem) -> int:
+        """What it brings of bytes that are not truncated."""
+        if isinstance(item, AppendRun):
+            return min(item.length, max(0, item.offset + item.length - self.truncated_offset))
+        return byte_count(item)
+
+    @property
+    def has_truncation(self) -> bool:
+        """O(items)."""
+        return self._items_to_truncation(NO_SEQUENCE_NUMBER) > 0
+
+    def _items_to_truncation(self, up_to: SequenceNumber) -> int:
+        """How many items end with the last truncation, of those with a number of at most `up_to` if there is one."""
+        for count in range(len(self.items), 0, -1):
+            item = self.items[count - 1]
+            if isinstance(item, TruncateOperation) and (
+                up_to == NO_SEQUENCE_NUMBER or item.sequence_number <= up_to
+            ):
+                return count
+        return 0
+
+    def skip_dead_bytes(self) -> int:
+        """The offset below which no publication asks for bytes of this short-lived segment any more; 0: none to tell.
+
+        Not while one is under way: it has views of them.
+        """
+        if not self.dead_bytes or self.in_flight or self.merges or self.merged_into is not None:
+            return 0
+        count = self._items_to_truncation(NO_SEQUENCE_NUMBER)
+        if not count or first_number(self.items[count - 1]) == self.skipped_number:
+            return 0
+        self.skipped_number = first_number(self.items[count - 1])
+        offset = self.truncated_offset
+        for item in self.items:
+            if isinstance(item, AppendRun) and item.offset < offset < item.offset + item.length:
+                # Its checksum is that of the whole run.
+                return item.offset
+        return offset
 
     def add_merge(self, operation: MergeOperation, source: "SegmentAggregator", now: float) -> None:
         """Take over the source's un-published items."""
@@ -206,16 +283,36 @@ class SegmentAggregator:
             subject = first.source
         return subject
 
-    def count_to_take(self, *, up_to: SequenceNumber, bytes_max: int, depth_max: int) -> int:
+    def count_to_take(
+        self, *, up_to: SequenceNumber, bytes_max: int, depth_max: int, may_exceed: bool
+    ) -> int:
         """How many items the next publication can take: a prefix of at most bytes_max, yet at least one.
 
-        Items above `up_to` stay, because the rest of their operation may not have come yet. O(items).
+        Items above `up_to` stay, because the rest of their operation may not have come yet. With bytes that the
+        container has forgotten it goes up to their truncation, however much that is, if that is `may_exceed`. O(items).
         """
         if self.in_flight or not self.items:
             return 0
         if self.deleted:
             ready = last_number(self.items[-1]) <= up_to and self._sources_are_ready()
             return len(self.items) if ready else 0
+        count = self._count_that_fits(up_to, bytes_max, depth_max)
+        self._left_since = NEVER
+        if not self.short_lived:
+            return count
+        if self.stops_at_truncation:
+            last = self._items_to_truncation(up_to)
+            if 0 < last <= count:
+                count, self._left_since = last, self.truncated_at
+        needed = 0
+        if self.skipped_number != NO_SEQUENCE_NUMBER:
+            needed = self._items_to_truncation(self.skipped_number)
+        if count >= needed:
+            return count
+        is_ready = may_exceed and self.skipped_number <= up_to
+        return needed if is_ready else 0
+
+    def _count_that_fits(self, up_to: SequenceNumber, bytes_max: int, depth_max: int) -> int:
         total = 0
         for count, item in enumerate(self.items):
             if last_number(item) > up_to:
@@ -224,7 +321,7 @@ class SegmentAggregator:
                 _is_too_large(item.source, bytes_max, depth_max) or not _is_ready(item.source)
             ):
                 return count
-            total += byte_count(item)
+            total += self._live_bytes(item)
             # An append and its seal are two items with one number: half of it would lose the other half.
             if (
                 total > bytes_max
@@ -243,7 +340,7 @@ class SegmentAggregator:
         self.in_flight = 0
         self.outcome_unknown = False
         self.base = base
-        self._drop(count, started)
+        self._drop(count, min(started, self._left_since))
 
     def learn(self, base: SegmentRecord | None) -> list[PendingMerge]:
         """Tier 2's record is this one. Items that it covers are dropped; gives the merges among them."""
@@ -275,12 +372,21 @@ class SegmentAggregator:
             if isinstance(item, PendingMerge)
             for source in [item.source, *item.source.sources()]
         )
-        self._grow(-sum(map(byte_count, dropped)))
+        live_bytes = sum(map(self._live_bytes, dropped))
+        self.dead_bytes -= sum(map(byte_count, dropped)) - live_bytes
+        self._grow(-live_bytes)
         if self.merges:
             del self.merges[: sum(isinstance(item, PendingMerge) for item in dropped)]
             self.depth = max((merge.source.depth + 1 for merge in self.merges), default=0)
         self.since = since if self.items else NEVER
-        self.prompt_since = since if any(map(is_prompt, self.items)) else NEVER
+        self.prompt_since = since if any(map(self._is_prompt, self.items)) else NEVER
+
+        self.first_truncated_at = since if self.short_lived and self.has_truncation else NEVER
+
+    def _is_prompt(self, item: PendingItem) -> bool:
+        """A truncation of a short-lived segment comes with each file or so, and frees nothing in Tier 2."""
+        is_expected = self.short_lived and isinstance(item, TruncateOperation)
+        return is_prompt(item) and not is_expected
 
     def abandon(self) -> None:
         """The publication under way will not be tried again, yet it may happen: Tier 2 has to be asked."""
@@ -292,8 +398,10 @@ class SegmentAggregator:
     def check(self) -> None:
         """Prove the invariants; O(items)."""
         assert 0 <= self.in_flight <= len(self.items), f"{self.in_flight} of {len(self.items)}"
-        held = sum(map(byte_count, self.items))
+        held = sum(map(self._live_bytes, self.items))
         assert self.held_bytes == held, f"held_bytes={self.held_bytes} but items have {held}"
+        dead = sum(map(byte_count, self.items)) - held
+        assert self.dead_bytes == dead, f"dead_bytes={self.dead_bytes} but items have {dead}"
         last = self.base.sequence_number if self.base is not None else 0
         for item in self.items:
             assert last_number(item) >= last, f"{last_number(item)} behind {last}"

@@ -27,7 +27,7 @@ from enum import Enum
 from random import Random
 
 from containers.container_settings import WriterSettings
-from containers.writer.backlog import AckCalculator, Backlog, FlushKind
+from containers.writer.backlog import AckCalculator, Backlog, CachePressure, FlushKind
 from containers.writer.data_source import WriterDataSource
 from containers.writer.publication import PublicationBuilder, PublicationCompletion
 from containers.writer.reconciler import Reconciler
@@ -97,7 +97,7 @@ class StorageWriter:
         self._wake = asyncio.Event()
         self._claimed: ClaimedManifest | None = None
         self._stopped = False
-        self._pressure = 0.0
+        self._pressure = CachePressure()
         self._waiters = FlushWaiters()
         self._consumed_up_to = NO_SEQUENCE_NUMBER
         self._published_up_to = NO_SEQUENCE_NUMBER
@@ -146,11 +146,10 @@ class StorageWriter:
         self._wake_up()
         await self._waiters.wait(waiter)
 
-    def set_pressure(self, level: float) -> None:
-        """How badly the cache needs room, 0 to 1: limits of size and age shrink in proportion; at 1 all is due."""
-        level = min(1.0, max(0.0, level))
-        if level != self._pressure:
-            self._pressure = level
+    def set_pressure(self, pressure: CachePressure) -> None:
+        """Of the cache, now."""
+        if pressure != self._pressure:
+            self._pressure = pressure
             self._wake_up()
 
     @property

@@ -116,7 +116,7 @@ class FileWriter:
         if partition.hot_bytes <= small:
             return await partition.make_file(bytes_max=small)
         async with self._large:
-            return await partition.make_file()
+            return await partition.make_file(is_filling=partition.is_filling)
 
     async def _make_files(self, partition: Partition) -> None:
         """All that are due of one partition, then a sweep if that is due."""

@@ -47,6 +47,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Final, TypeVar
 
@@ -98,6 +99,7 @@ from segmentstore.runtime.cancellation import (
 )
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.guarded_callback import guarded
+from segmentstore.runtime.waiting import wait_for_event
 from segmentstore.topics.batch_positions import (
     NO_TIME,
     BatchPositions,
@@ -157,6 +159,8 @@ _FETCH_ENDS_MAX: Final = 128
 _MARKS_PER_UPDATE_MAX: Final = 500
 _NO_APPEND_TIME: Final = -1
 _NAMES_TRIED_MAX: Final = 4
+_AHEAD_SECONDS: Final = 2.0
+"""A file that is half full and will be full so soon is begun."""
 _READS_MAX: Final = 3
 """Of one request, while trims come in between."""
 
@@ -344,9 +348,22 @@ class Partition:
             return None
         if self._is_blocked:
             return None
-        if self.hot_bytes >= self._settings.file_bytes:
+        if self.hot_bytes >= self._settings.file_bytes or self.is_filling:
             return -math.inf
         return self._hot_since + self._settings.file_seconds
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether half a file is there, and the other half comes within _AHEAD_SECONDS if it goes on like this.
+
+        The file is begun then: when the last of its bytes have come little is left to do, and little was appended
+        meanwhile that must be in Tier 2 before the segment can be truncated.
+        """
+        hot_bytes, file_bytes = self.hot_bytes, self._settings.file_bytes
+        is_half = max(file_bytes / 2, self._settings.small_file_bytes) <= hot_bytes < file_bytes
+        if self._hot_since is None or not is_half:
+            return False
+        return (_now() - self._hot_since) * (file_bytes - hot_bytes) <= _AHEAD_SECONDS * hot_bytes
 
     def is_idle(self, since: float) -> bool:
         """Whether it was not used since then (loop time), and nothing waits for it."""
@@ -1166,18 +1183,19 @@ class Partition:
         if not hot_bytes:
             self._hot_since, self._is_file_full = None, False
             return
-        is_full = hot_bytes >= self._settings.file_bytes
+        is_full = 2 * hot_bytes >= self._settings.file_bytes and self.file_due_at == -math.inf
         if self._hot_since is None or is_full > self._is_file_full:
             if self._hot_since is None:
                 self._hot_since = _now()
             self._is_file_full = is_full
             self._on_hot(self)
 
-    async def make_file(self, *, bytes_max: int | None = None) -> int:
+    async def make_file(self, *, bytes_max: int | None = None, is_filling: bool = False) -> int:
         """Puts the oldest records that are in batches into one file; how many bytes these batches have, 0 if there is
         none to be made.
 
-        `bytes_max`: of the batches, if it is less than a file holds; one batch may be longer.
+        `bytes_max`: of the batches, if it is less than a file holds; one batch may be longer. `is_filling`: what is
+        appended meanwhile becomes part of it, until it is full or due.
 
         Raises PartitionUnavailableError, UnknownPartitionError; what is to be a file is one later.
         """
@@ -1193,7 +1211,10 @@ class Partition:
                     await self._drop_bytes()
                 limit = self._settings.file_bytes
                 limit = limit if bytes_max is None else min(limit, bytes_max)
-                gathered = await self._make_one(segment, files, limit)
+                until = began
+                if is_filling and self._hot_since is not None:
+                    until = self._hot_since + self._settings.file_seconds
+                gathered = await self._make_one(segment, files, limit, until)
             except StorageFullError as error:
                 raise PartitionUnavailableError(str(error)) from error
             except SegmentStoreError as error:
@@ -1209,10 +1230,10 @@ class Partition:
             return gathered.size
 
     async def _make_one(
-        self, segment: Segment, files: RecordFiles, bytes_max: int
+        self, segment: Segment, files: RecordFiles, bytes_max: int, until: float
     ) -> BatchGathering | None:
         while True:
-            gathered = await self._gathered(segment, bytes_max)
+            gathered = await self._gathered(segment, bytes_max, until)
             if gathered is None:
                 return None
             form = self._config.file_form(
@@ -1228,7 +1249,9 @@ class Partition:
             await self._keep(segment, gathered, made)
             return gathered
 
-    async def _gathered(self, segment: Segment, bytes_max: int) -> BatchGathering | None:
+    async def _gathered(
+        self, segment: Segment, bytes_max: int, until: float
+    ) -> BatchGathering | None:
         if self._log_start_offset > self._files.cold_end and len(self._files):
             await self._drop_bytes()  # all of them: files have no gap between them
         first = max(self._log_start_offset, self._files.cold_end)
@@ -1247,9 +1270,24 @@ class Partition:
             self._durable_length,
             bytes_max=bytes_max,
             before_offset=self._unfit_offset,
+            wait_for_more=partial(self._wait_for_bytes, segment, until) if until > _now() else None,
         )
         self._is_blocked = not await gathered.look()
         return None if self._is_blocked else gathered
+
+    async def _wait_for_bytes(self, segment: Segment, until: float, end: int, least: int) -> int:
+        """The durable end, when that has grown by `least` bytes, or it is late. Raises PartitionUnavailableError."""
+        grown = asyncio.Event()
+        unwatch = self.watch(grown.set)
+        try:
+            while self._durable_length < end + least and _now() < until:
+                grown.clear()
+                await wait_for_event(grown, until=until)
+                if segment is not self._segment:
+                    raise PartitionUnavailableError("the partition is closed")
+        finally:
+            unwatch()
+        return self._durable_length
 
     def _note_unfit(self, error: UnfitBatchError, gathered: BatchGathering) -> None:
         assert gathered.begin.offset <= error.base_offset < gathered.end.offset, f"{error}"

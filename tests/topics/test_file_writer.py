@@ -139,6 +139,52 @@ def test_large_files_are_few_at_a_time_and_small_ones_pass_them() -> None:
     run_simulation(4, main)
 
 
+def test_a_file_that_grows_fast_is_begun_when_it_is_half_full() -> None:
+    """One that does not go on is put when it is due, and one whose partition is closed is not put at all."""
+
+    async def main(loop: SimLoop) -> None:
+        objects = Objects()
+        settings = replace(
+            SETTINGS,
+            file_bytes=6_000,
+            small_file_bytes=1_000,
+            files_at_once_max=8,
+            large_files_at_once_max=4,
+        )
+        async with topics_over(objects, settings) as topics:
+            goes_on, ends_early, slow, closed = [await topics.partition("t", n) for n in range(4)]
+            began = loop.time()
+            for each in (goes_on, ends_early, closed):
+                for _ in range(4):
+                    await each.produce(batch_of(b"x" * 900))
+            await asyncio.sleep(0.1)
+            assert topics.file_statistics().under_way == 3
+            assert objects.under_way == 0
+            for _ in range(3):
+                await goes_on.produce(batch_of(b"x" * 900))
+            await asyncio.sleep(0.1)
+            assert objects.under_way == 1, "it is full"
+            await closed.close()
+            await asyncio.sleep(1)
+            assert await objects.count() == 1
+            assert 900 < goes_on.hot_bytes < 1_000, "one batch did not fit"
+            for _ in range(4):
+                await slow.produce(batch_of(b"x" * 900))
+                await asyncio.sleep(1.5)
+            assert topics.file_statistics().under_way == 1, "at this rate it will not be full soon"
+            await asyncio.sleep(began + 9.9 - loop.time())
+            assert objects.under_way == 0
+            await asyncio.sleep(0.2)
+            assert objects.under_way == 2, "and what did not fit into the first one"
+            await asyncio.sleep(8)
+            assert await objects.count() == 4
+            for each in (goes_on, ends_early, slow):
+                each.check()
+                assert each.hot_bytes == 0
+
+    run_simulation(3, main)
+
+
 def test_a_partition_in_trouble_holds_up_no_other_one_and_is_tried_in_growing_pauses() -> None:
     async def main(loop: SimLoop) -> None:
         objects = Objects()

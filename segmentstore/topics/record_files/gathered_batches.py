@@ -10,7 +10,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final
 
 from segmentstore.codec.record_batch import BATCH_HEADER_BYTES, TimestampType
@@ -36,8 +36,14 @@ class BatchGathering:
         *,
         bytes_max: int,
         before_offset: int | None,
+        wait_for_more: Callable[[int, int], Awaitable[int]] | None = None,
     ) -> None:
-        """From `begin` on, at most `bytes_max` but one batch, none at or behind `before_offset`."""
+        """From `begin` on, at most `bytes_max` but one batch, none at or behind `before_offset`.
+
+        `wait_for_more`, told an end and how much it may be useful to wait for, gives a later end, or the same if there
+        will be nothing more.
+        """
+        self._wait_for_more = wait_for_more
         self._segment = segment
         self._end_position = end_position
         self._bytes_max = bytes_max
@@ -70,6 +76,11 @@ class BatchGathering:
             yield memoryview(self._buffer)[: self._piece_bytes].toreadonly()
             if self._is_last:
                 break
+            if self.end.position >= self._end_position and self._wait_for_more is not None:
+                least = min(_PIECE_BYTES, self._bytes_max - self.size)
+                self._end_position = await self._wait_for_more(self._end_position, least)
+                if len(self._buffer) < _PIECE_BYTES:
+                    self._buffer = bytearray(_PIECE_BYTES)
             await self._read_piece()
 
     async def _read_piece(self) -> None:

@@ -8,8 +8,9 @@ import asyncio
 from random import Random
 
 from containers.container_settings import WriterSettings
+from containers.writer.backlog import CachePressure
 from containers.writer.storage_writer import StorageWriter
-from segmentstore.contracts.identifiers import AttributeKey, Epoch, SegmentId
+from segmentstore.contracts.identifiers import SHORT_LIVED, AttributeKey, Epoch, SegmentId
 from segmentstore.contracts.storage import ClaimedManifest, Storage
 from tests.containers.writer.memory_storage import Fault, MemoryStorage
 from tests.containers.writer.running_writer import started_writer
@@ -113,7 +114,7 @@ class RandomLife:
                 await asyncio.sleep(self.random.expovariate(5.0))
                 writer.check()
                 if self.random.random() < 0.05:
-                    writer.set_pressure(self.random.choice([0.0, 0.5, 1.0]))
+                    writer.set_pressure(CachePressure(*self.random.choices([0.0, 0.5, 1.0], k=2)))
                 if self.random.random() < self.crash_probability:
                     crashed = True
                     break
@@ -152,6 +153,8 @@ class RandomLife:
         segment = container.metadata.get(name)
         if segment is None:
             attributes = [(EVENTS, 0), (WRITER, 0)] if random.random() < 0.5 else []
+            if random.random() < 0.4:
+                attributes = [*attributes, (SHORT_LIVED, 1)]
             container.create(name, attributes)
             return
         segment_id = SegmentId(segment.segment_id)

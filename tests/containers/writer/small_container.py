@@ -85,6 +85,9 @@ class SmallContainer:
         self.bytes_of: dict[SegmentId, bytearray] = {}
         self.acknowledged: list[int] = []
         self.told: list[tuple[str, int]] = []
+        self.skipped_offsets: dict[int, int] = {}
+        self.lent: list[tuple[int, int, bytearray]] = []
+        """Bytes that the writer has views of: segment, offset, bytes."""
         self.removed: list[int] = []
         self.recovering = False
         self.on_acknowledge: Callable[[int], Awaitable[None]] = _nothing
@@ -305,8 +308,11 @@ class SmallContainer:
         """In two views now and then, as if it lay in two cache blocks. Bytes in Tier 2 are gone from memory."""
         segment = self.metadata.by_id[segment_id]
         assert offset >= segment.storage_length, f"{offset} of {segment!r} is in Tier 2"
+        skipped = self.skipped_offsets.get(segment_id, 0)
+        assert offset >= skipped, f"{offset} of {segment!r} is forgotten below {skipped}"
         assert not segment.deleted, f"bytes of a deleted segment {segment!r}"
-        content = bytes(self.bytes_of[segment_id][offset : offset + length])
+        content = bytearray(self.bytes_of[segment_id][offset : offset + length])
+        self.lent.append((segment_id, offset, content))
         middle = length // 2 if (offset + length) % 3 == 0 else 0
         views = [memoryview(content)[:middle], memoryview(content)[middle:]]
         return [view for view in views if len(view)]
@@ -327,7 +333,19 @@ class SmallContainer:
         segment.set_storage_length(storage_length)
         segment.sealed_in_storage = sealed
         segment.published_sequence_number = sequence_number
+        self.lent = [each for each in self.lent if each[0] != segment_id]
         self.told.append(("published", segment_id))
+
+    def skipped(self, segment_id: SegmentId, offset: int) -> None:
+        segment = self.metadata.by_id[segment_id]
+        assert offset <= segment.start_offset, f"{offset} of {segment!r} is readable"
+        self.skipped_offsets[segment_id] = offset
+        for lent_id, begin, content in self.lent:
+            if lent_id == segment_id and begin < offset:
+                # Another segment's bytes are there now.
+                length = min(offset - begin, len(content))
+                content[:length] = b"\xff" * length
+        self.told.append(("skipped", segment_id))
 
     def merge_completed(self, target_id: SegmentId, source_id: SegmentId) -> None:
         assert self.metadata.by_id[source_id].merged, f"{source_id} was not merged"

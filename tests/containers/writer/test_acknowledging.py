@@ -3,6 +3,7 @@
 import asyncio
 
 from containers.container_settings import WriterSettings
+from containers.writer.backlog import ALL_IS_DUE
 from tests.containers.writer.memory_storage import MemoryStorage
 from tests.containers.writer.running_writer import flush_all, running
 from tests.containers.writer.simulated_writer import simulate
@@ -107,7 +108,7 @@ def test_h73_an_append_and_its_seal_are_never_published_apart() -> None:
         container.append(segment_id, b"y" * 30, seal=True)
         storage.delay = lambda: 0.001
         async with running(container, storage, settings) as writer:
-            writer.set_pressure(1.0)
+            writer.set_pressure(ALL_IS_DUE)
             await flush_all(container, writer)
             container.check_equal(storage)  # and check_stored() after each publication
 

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from containers.container_settings import WriterSettings
+from containers.writer.backlog import ALL_IS_DUE, CachePressure
 from segmentstore.contracts.identifiers import SHORT_LIVED
-from segmentstore.contracts.storage import DataPiece
+from segmentstore.contracts.storage import DataPiece, SegmentPublication
 from tests.containers.writer.memory_storage import MemoryStorage
 from tests.containers.writer.running_writer import flush_all, running
 from tests.containers.writer.simulated_writer import publications_of, simulate
@@ -40,11 +41,78 @@ def test_bytes_of_a_short_lived_segment_wait_longer_and_cost_nothing_once_trunca
             assert list(storage.segments) == [other], "the other one does not take it along"
             container.append(short, b"stays")
             container.truncate(short, 25)
-            await asyncio.sleep(1.5)
+            container.append(short, b" in the log for now")
+            await asyncio.sleep(9.5)
+            assert list(storage.segments) == [other], "a truncation is not urgent either"
+            await asyncio.sleep(1)
+            (publication,) = publications_of(storage, short)
+            assert pieces_of(publication) == [(25, b"stays")], "up to the truncation"
+            await asyncio.sleep(30)
+            container.check_equal(storage)
+            _, publication = publications_of(storage, short)
+            assert pieces_of(publication) == [(30, b" in the log for now")]
+
+    simulate(scenario)
+
+
+def pieces_of(publication: SegmentPublication) -> list[tuple[int, bytes]]:
+    pieces = [piece for piece in publication.pieces if isinstance(piece, DataPiece)]
+    return [(each.offset, b"".join(each.runs)) for each in pieces]
+
+
+def test_bytes_of_a_short_lived_segment_leave_memory_when_they_are_truncated() -> None:
+    """Not while a publication has views of them; and then no publication ends before their truncation."""
+
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        async with running(container, storage) as writer:
+            short = container.create("short", [(SHORT_LIVED, 1)])
+            container.append(short, b"x" * 100)
+            container.truncate(short, 60)
+            await asyncio.sleep(0.1)
+            assert short not in container.skipped_offsets, "the checksum is that of the whole run"
+            container.append(short, b"y" * 100)
+            container.truncate(short, 100)
+            container.append(short, b"z" * 10)
+            await asyncio.sleep(0.1)
+            assert container.skipped_offsets[short] == 100
+            assert writer.statistics().pending_bytes == 110
+            await flush_all(container, writer)
+            container.check_equal(storage)
+            assert container.skipped_offsets[short] == 100
+
+    simulate(scenario)
+
+
+def test_many_bytes_that_were_truncated_are_published_as_gone_so_that_the_log_ends() -> None:
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        async with running(container, storage, WriterSettings(flush_bytes=1000)):
+            short = container.create("short", [(SHORT_LIVED, 1)])
+            for number in range(1, 4):
+                container.append(short, b"x" * 1_000)
+                container.truncate(short, number * 1_000)
+                await asyncio.sleep(0.1)
+                assert bool(publications_of(storage, short)) == (number == 3)
             container.check_equal(storage)
             (publication,) = publications_of(storage, short)
-            pieces = [piece for piece in publication.pieces if isinstance(piece, DataPiece)]
-            assert [(each.offset, b"".join(each.runs)) for each in pieces] == [(25, b"stays")]
+            assert pieces_of(publication) == []
+
+    simulate(scenario)
+
+
+def test_short_lived_segments_feel_the_cache_later_than_others() -> None:
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        async with running(container, storage) as writer:
+            short = container.create("short", [(SHORT_LIVED, 1)])
+            container.append(short, b"x")
+            other = container.create("other")
+            container.append(other, b"x")
+            writer.set_pressure(CachePressure(1.0, 0.5))
+            await asyncio.sleep(0.1)
+            assert list(storage.segments) == [other]
+            await asyncio.sleep(14.8)
+            assert list(storage.segments) == [other]
+            await asyncio.sleep(0.2)
+            container.check_equal(storage)
 
     simulate(scenario)
 
@@ -146,7 +214,7 @@ def test_pressure_flushes_everything_at_once() -> None:
             container.append(container.create("a"), b"x")
             await asyncio.sleep(0.1)
             assert not storage.landed
-            writer.set_pressure(1.0)
+            writer.set_pressure(ALL_IS_DUE)
             await asyncio.sleep(0.1)
             container.check_equal(storage)
 

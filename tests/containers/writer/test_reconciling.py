@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from containers.container_settings import WriterSettings
+from containers.writer.backlog import ALL_IS_DUE
 from segmentstore.contracts.errors import (
     DataCorruptionError,
 )
@@ -28,7 +29,7 @@ def test_h21_bytes_that_changed_in_memory_halt_before_anything_is_published() ->
         container.append(bad, b"x" * 100_000)
         container.bytes_of[bad][77_777] ^= 1
         writer = await make_writer(container, storage)
-        writer.set_pressure(1.0)
+        writer.set_pressure(ALL_IS_DUE)
         with pytest.raises(DataCorruptionError, match="bytes in memory"):
             await writer.run()
         assert not storage.attempts
@@ -48,7 +49,7 @@ def test_h21_a_run_that_a_truncation_cuts_is_checked_with_the_part_that_is_dropp
         container.truncate(segment_id, 1000)
         container.bytes_of[segment_id][flipped] ^= 1
         writer = await make_writer(container, storage)
-        writer.set_pressure(1.0)
+        writer.set_pressure(ALL_IS_DUE)
         with pytest.raises(DataCorruptionError, match="bytes in memory"):
             async with asyncio.timeout(100):
                 await writer.run()
@@ -84,7 +85,7 @@ def test_h21_the_rest_of_a_run_that_tier_2_has_in_part_is_checked_with_what_tier
         again.bytes_of[segment_id][flipped] ^= 1
         attempts = len(storage.attempts)
         writer = await make_writer(again, storage)
-        writer.set_pressure(1.0)
+        writer.set_pressure(ALL_IS_DUE)
         with pytest.raises(DataCorruptionError, match="bytes in memory"):
             async with asyncio.timeout(100):
                 await writer.run()
@@ -165,7 +166,7 @@ def test_h31_a_record_that_tier_2_lost_halts() -> None:
 async def _expect_halt(container: SmallContainer, storage: MemoryStorage, words: str) -> None:
     landed = len(storage.landed)
     writer = await make_writer(container, storage)
-    writer.set_pressure(1.0)
+    writer.set_pressure(ALL_IS_DUE)
     with pytest.raises(DataCorruptionError, match=words):
         await writer.run()
     assert len(storage.landed) == landed
@@ -235,7 +236,7 @@ def test_h32_a_source_merged_in_a_former_life_does_not_come_back_while_it_is_rep
         landed = len(storage.landed)
         settings = WriterSettings(read_items_max=1)
         async with running(
-            again, storage, settings, prepare=lambda writer: writer.set_pressure(1.0)
+            again, storage, settings, prepare=lambda writer: writer.set_pressure(ALL_IS_DUE)
         ) as writer:
             await flush_all(again, writer)
             assert len(storage.landed) == landed
@@ -281,7 +282,7 @@ def test_h16_other_bytes_than_the_logs_halt_with_the_evidence_kept(touched: bool
         writer.reconciler.expect(segment_id, 0, 9, checksum_of(b"published"))
         storage.after_change = lambda: None
         storage.segments[segment_id].content[4] ^= 1
-        writer.set_pressure(1.0)
+        writer.set_pressure(ALL_IS_DUE)
         with pytest.raises(DataCorruptionError, match="not those of the log"):
             await writer.run()
         assert len(storage.landed) == landed

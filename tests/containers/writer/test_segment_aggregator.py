@@ -89,7 +89,7 @@ class Bench:
             self._resolve(aggregator)
             subject = aggregator.flush_target(bytes_max=bytes_max, depth_max=3)
             count = subject.count_to_take(
-                up_to=self.consumed_up_to, bytes_max=bytes_max, depth_max=3
+                may_exceed=True, up_to=self.consumed_up_to, bytes_max=bytes_max, depth_max=3
             )
             if count:
                 flush = fold(subject, count)
@@ -242,7 +242,9 @@ def _run(offset: int, length: int, first: int, last: int) -> AppendRun:
 
 
 def _count(aggregator: SegmentAggregator, *, up_to: int = 99, bytes_max: int) -> int:
-    return aggregator.count_to_take(up_to=SequenceNumber(up_to), bytes_max=bytes_max, depth_max=10)
+    return aggregator.count_to_take(
+        may_exceed=True, up_to=SequenceNumber(up_to), bytes_max=bytes_max, depth_max=10
+    )
 
 
 def test_a_prefix_ends_where_its_bytes_end_but_has_at_least_one_item() -> None:
