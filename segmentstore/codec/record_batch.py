@@ -313,6 +313,14 @@ def place_batch(batch: bytearray, base_offset: int, *, leader_epoch: int = NO_LE
     _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
 
 
+def placed_copy(batch: BatchBytes, base_offset: int) -> bytes:
+    """As place_batch(), of a batch that stays as it is; its records are copied once."""
+    header = bytearray(batch[:BATCH_HEADER_BYTES])
+    place_batch(header, base_offset)
+    with memoryview(batch) as view, view[BATCH_HEADER_BYTES:] as records:
+        return b"".join((header, records))
+
+
 def stamp_append_time(batch: bytearray, now_ms: int) -> None:
     """Makes `now_ms` the time of every record of the batch, and its checksum right again. Records stay as they are."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, _CHECKED_FROM)

@@ -60,7 +60,7 @@ from segmentstore.codec.record_batch import (
     TimestampType,
     check_batch,
     decode_batch,
-    place_batch,
+    placed_copy,
     stamp_append_time,
 )
 from segmentstore.codec.record_columns import columns_of_batches
@@ -566,13 +566,13 @@ class Partition:
             raise PartitionUnavailableError(
                 f"too many batches wait for the log waiting={len(self._appends)}"
             )
-        placed = bytearray(batch)
         base_offset = self._next_offset
-        place_batch(placed, base_offset)
         append_time_ms, highest_ms = _NO_APPEND_TIME, header.max_timestamp
         if self._config.timestamp_type is TimestampType.LOG_APPEND_TIME:
             append_time_ms = highest_ms = now_ms
-            stamp_append_time(placed, now_ms)
+            batch = bytearray(batch)
+            stamp_append_time(batch, now_ms)
+        placed = placed_copy(batch, base_offset)
         place = Place(self._length, base_offset, self._highest_ms)
         next_offset = base_offset + header.record_count
         updates = [self._as_owner(), AttributeUpdate(EVENT_COUNT, next_offset)]
@@ -580,7 +580,7 @@ class Partition:
         if mark_number > self._last_mark:
             updates += self._mark_updates(place, mark_number)
         try:
-            future = segment.append(bytes(placed), offset=self._length, attribute_updates=updates)
+            future = segment.append(placed, offset=self._length, attribute_updates=updates)
         except SegmentStoreError as error:
             self._shut(str(error))
             raise self._translated(error, of_change=True) from error

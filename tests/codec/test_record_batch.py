@@ -25,6 +25,7 @@ from segmentstore.codec.record_batch import (
     encode_batch,
     parse_header,
     place_batch,
+    placed_copy,
     stamp_append_time,
     stamp_producer,
 )
@@ -329,6 +330,7 @@ def test_a_batch_is_placed_without_a_look_at_its_records(compression: Compressio
     sent = encode_batch(THREE, compression=compression, base_offset=0, leader_epoch=3)
     placed = bytearray(sent)
     place_batch(placed, 1 << 40)
+    assert placed_copy(memoryview(sent), 1 << 40) == placed
     assert [r.offset for r in decode_batch(placed)] == [(1 << 40) + i for i in range(3)]
     assert check_batch(placed).leader_epoch == -1
     assert placed[8:12] == sent[8:12]
