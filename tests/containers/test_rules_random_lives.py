@@ -21,7 +21,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     SegmentTruncatedError,
 )
-from segmentstore.contracts.identifiers import EVENT_COUNT, AttributeKey
+from segmentstore.contracts.identifiers import EVENT_COUNT, SHORT_LIVED, AttributeKey
 from segmentstore.contracts.segments import (
     AttributeUpdate,
     AttributeUpdateType,
@@ -121,12 +121,16 @@ class RandomLives(ContainerLives):
         match random.choice(["append"] * 6 + ["create"] * 3 + ["merge"] * 2 + REST):
             case "create":
                 try:
-                    await container.create(name)
+                    # Attributes of half of the names.
+                    attributes = {SHORT_LIVED: 1} if name in NAMES[::2] else {}
+                    updates = [AttributeUpdate(key, value) for key, value in attributes.items()]
+                    await container.create(name, updates)
                 except SegmentExistsError:
                     assert segment is not None
                 else:
                     assert segment is None
                     self.model[name] = ModelSegment()
+                    self.model[name].attributes.update(attributes)
                     for each in self.model.values():
                         each.merged.pop(name, None)
             case "append" if segment is not None and not segment.sealed:

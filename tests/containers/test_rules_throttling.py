@@ -12,7 +12,7 @@ from containers.cache.cache_storage import CacheStorage
 from containers.container_settings import ContainerSettings
 from containers.log.in_memory_log import ITEM_BYTES
 from segmentstore.contracts.errors import AppendTooLargeError
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
+from segmentstore.contracts.identifiers import SHORT_LIVED, AttributeKey, AttributeValue, SegmentId
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import FAST_FLUSH, MemoryTiers, running
 from tests.containers.test_container_faults import FlakyObjectStore
@@ -196,6 +196,41 @@ async def test_h34_items_of_the_log_are_charged_to_the_cache_until_they_are_publ
                 await asyncio.sleep(0.01)
         assert not container.health().throttle
         assert await container.attributes("a") == {COUNTER: 3000}
+
+
+async def test_what_a_short_lived_segment_truncates_makes_room_although_tier_2_is_down() -> None:
+    store = FlakyObjectStore()
+    settings = ContainerSettings(
+        writer=replace(QUICK_RETRY, flush_age_seconds=60, flush_bytes=64 * MIB),
+        housekeeping_seconds=0.01,
+    )
+    tiers = MemoryTiers()
+    async with running(
+        tiers, settings=settings, cache_bytes=4 * MIB, object_store=store
+    ) as container:
+        await container.create("a", [AttributeUpdate(SHORT_LIVED, 1)])
+        await container.flush()
+        store.down = True
+        length = 0
+        for number in range(20):
+            async with asyncio.timeout(10):
+                length = await append(container, "a", bytes([number]) * (MIB // 2))
+            await container.truncate("a", length - 1000)
+            while container._recovered.read_index.unflushed_bytes > MIB:
+                await asyncio.sleep(0.01)
+        container.check()
+        assert await read_all(container, "a", length - 1000) == bytes([19]) * 1000
+        store.down = False
+    async with running(
+        tiers, settings=settings, cache_bytes=64 * MIB, object_store=store
+    ) as container:
+        assert await read_all(container, "a", length - 1000) == bytes([19]) * 1000
+        await container.flush()
+        container.check()
+    async with running(
+        tiers, settings=settings, cache_bytes=4 * MIB, object_store=store
+    ) as container:
+        assert await read_all(container, "a", length - 1000) == bytes([19]) * 1000
 
 
 async def test_h37_a_container_whose_tier_2_is_down_leaves_another_its_part_of_the_cache() -> None:
