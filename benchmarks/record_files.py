@@ -6,17 +6,27 @@ decompression beside the figures that it names. One core, CPU time, best of a fe
     python -m benchmarks record_files
 """
 
+import asyncio
 import json
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from random import Random
+from resource import RUSAGE_SELF, getrusage
+from tempfile import TemporaryDirectory
 from typing import Final
 
-from benchmarks.workbench import Row, print_rows, row
+from benchmarks.workbench import Row, median, print_rows, row
 from segmentstore.codec import record_columns
 from segmentstore.codec.record_batch import Compression, encode_batch, place_batch
 from segmentstore.codec.record_fields import Record, append_varint
+from segmentstore.host.record_files import Tier2RecordFiles
+from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.runtime.files import SystemFileSystem
+from segmentstore.runtime.process import tune_for_serving
+from segmentstore.topics.record_files.record_files import FileCompression, FileForm
 from tier2.format import chunk_format
 from tier2.format.block import decode_block
 from tier2.format.chunk_format import BlockEntry, ChunkFlag
@@ -27,6 +37,8 @@ from tier2.format.record_transcoding import (
     batches_of_block,
     native_loops,
 )
+from tier2.object_stores.volumes import LateVolumes
+from tier2.volumes.settings import VolumeSettings
 
 ROUNDS: Final = 5
 BATCH_BYTES: Final = 16 << 10
@@ -34,6 +46,10 @@ FILE_BYTES: Final = 64_000_000
 NATIVE_BYTES: Final = 16 << 20
 PYTHON_BYTES: Final = 2 << 20
 WANTED_MB: Final = 500.0
+PIECE_BYTES: Final = 2 << 20
+JOINED_SECONDS: Final = 3.14
+JOINED_FAULTS: Final = 487_000.0
+"""On the same machine when a file was gathered whole, its image joined in fresh pages, and hashed."""
 TIME_MS: Final = 1_795_000_000_000
 
 WORDS: Final = [
@@ -243,6 +259,55 @@ def payload_rows(loops: RecordLoops) -> list[Row]:
     return rows
 
 
+async def stored_files() -> tuple[float, float]:
+    """CPU for a gigabyte of batches that become files in volumes, and page faults for it; letters as Kafka's producer
+    of its performance tests sends them, which hardly become smaller."""
+    random = Random(1)
+    records = [
+        Record(n, TIME_MS + n, None, bytes(random.choices(range(65, 91), k=1000)))
+        for n in range(250)
+    ]
+    batch = bytearray(encode_batch(records))
+    batch_count = FILE_BYTES // len(batch)
+
+    async def pieces() -> AsyncGenerator[memoryview, None]:
+        piece = bytearray()
+        for number in range(batch_count):
+            place_batch(batch, number * len(records))
+            piece += batch
+            if len(piece) + len(batch) > PIECE_BYTES or number == batch_count - 1:
+                yield memoryview(piece)
+                piece = bytearray()
+
+    with ThreadPoolExecutor(4) as threads, TemporaryDirectory() as directory:
+        store = LateVolumes(
+            directory,
+            files=SystemFileSystem(),
+            executor=threads,
+            wall_clock=SystemWallClock(),
+            random=random,
+            settings=VolumeSettings(),
+        )
+        await store.start()
+        files = Tier2RecordFiles(
+            object_store=store, writers=threads, readers=threads, cache_bytes=1 << 20
+        )
+        form = FileForm(FileCompression.LZ4, 3, log_append_time=False, created_ms=TIME_MS)
+        found: list[tuple[float, float]] = []
+        gigabytes = batch_count * len(batch) / 1e9
+        for number in range(ROUNDS + 1):
+            before = getrusage(RUSAGE_SELF)
+            async with aclosing(pieces()) as some:
+                made = await files.make(some, form)
+            await files.put(f"topics/{number}", made.image)
+            made.release()
+            after = getrusage(RUSAGE_SELF)
+            seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            found.append((seconds / gigabytes, (after.ru_minflt - before.ru_minflt) / gigabytes))
+        await store.close()
+    return median([seconds for seconds, _ in found[1:]]), median([n for _, n in found[1:]])
+
+
 def main() -> list[Row]:
     """Measure, print and return the rows: compiled beside Python, then beside what is wanted."""
     native, native_columns = native_loops(), record_columns.native_loops()
@@ -252,7 +317,13 @@ def main() -> list[Row]:
     compiled |= columns(native_columns, NATIVE_BYTES, ROUNDS)
     python = turns(PYTHON_LOOPS, PYTHON_BYTES, 1)
     python |= columns(record_columns.PYTHON_LOOPS, PYTHON_BYTES, 1)
+    tune_for_serving()
+    seconds, faults = asyncio.run(stored_files())
     rows = [
+        row("files put into volumes: CPU, beside joined images", seconds, "s/GB", JOINED_SECONDS),
+        row("files put into volumes: page faults", faults, "/GB", JOINED_FAULTS),
+    ]
+    rows += [
         row(f"{what}, beside Python", compiled[what], "MB/s", python[what]) for what in compiled
     ]
     rows += [
