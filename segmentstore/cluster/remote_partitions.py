@@ -1,4 +1,4 @@
-"""Partitions that other processes of the store lead, for whoever asks for records here: HTTP, gRPC, Spark's sink.
+"""Partitions that other processes of the store lead, for what asks for records here: HTTP, gRPC, Spark's sink.
 
 A partition is asked in Kafka's protocol at the address of its leader.
 

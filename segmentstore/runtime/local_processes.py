@@ -22,6 +22,8 @@ _PORT_COUNT: Final = 10_000
 _PORTS_OF_A_PROCESS: Final = 97
 """Processes that start beside one another have pids beside one another, and none binds what it chose at once."""
 _LOOK_SECONDS: Final = 0.05
+_EXITING: Final = 4
+"""PF_EXITING, of the flags in /proc/PID/stat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,9 @@ class LocalProcess:
 
     @property
     def is_ending(self) -> bool:
-        """It does nothing any more, but some of its threads still hold what it had."""
+        """It does nothing any more, but some of its threads still hold what it had. So from SIGKILL on."""
         status = _status(self.pid) if self.pid > 0 else None
-        return status is not None and status.started == self.started and status.is_first_thread_gone
+        return status is not None and status.started == self.started and status.is_ending
 
     def send(self, number: int) -> None:
         """A signal, if it runs."""
@@ -92,8 +94,9 @@ def start_time(pid: int) -> int:
 @dataclass(frozen=True, slots=True)
 class _Status:
     started: int
-    is_first_thread_gone: bool
-    """That of a JVM may be a zombie while others still hold its port."""
+    is_ending: bool
+    """SIGKILL waits for it, or its first thread is gone: that of a JVM may be a zombie while others still hold its
+    port."""
 
 
 def _status(pid: int) -> _Status | None:
@@ -101,12 +104,26 @@ def _status(pid: int) -> _Status | None:
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)  # one of ours is not to stay as a zombie
     try:
+        # In this order: what waits no more has been met, and what has been met shows in its flags.
+        pending = int(_field_of(pid, "SigPnd:"), 16)
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    state, thread_count, started = fields[0], int(fields[17]), int(fields[19])
-    is_gone = state in "ZX"
-    return None if is_gone and thread_count <= 1 else _Status(started, is_gone)
+    state, flags, thread_count, started = (
+        fields[0],
+        int(fields[6]),
+        int(fields[17]),
+        int(fields[19]),
+    )
+    if state in "ZX" and thread_count <= 1:
+        return None
+    is_killed = bool(pending >> (signal.SIGKILL - 1) & 1)
+    return _Status(started, is_killed or bool(flags & _EXITING))
+
+
+def _field_of(pid: int, name: str) -> str:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line for line in lines if line.startswith(name)).split()[1]
 
 
 def is_listening(port: int) -> bool:

@@ -68,6 +68,17 @@ def test_a_process_is_ending_while_threads_of_it_are_left(tmp_path: Path) -> Non
     assert not process.runs
 
 
+def test_a_process_is_ending_from_its_kill_on(tmp_path: Path) -> None:
+    """Else what starts it again behind the kill would take it for one that runs."""
+    for _ in range(20):
+        process = started(tmp_path, SLEEP)
+        process.send(signal.SIGKILL)
+        assert process.is_ending or not process.runs
+        while process.runs:
+            time.sleep(0.001)
+        (tmp_path / "log").unlink()
+
+
 def wait_for(holds: Callable[[], bool]) -> None:
     while not holds():
         time.sleep(0.01)
