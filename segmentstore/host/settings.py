@@ -446,7 +446,7 @@ class CacheSettings:
     """Memory for bytes that are not yet in Tier 2, and for recent reads."""
 
     bytes_max: int = count(
-        256 * MIB,
+        512 * MIB,
         "Memory for cached segment bytes, shared by all containers; writers wait at the limit.",
         minimum=4 * MIB,
         maximum=1024 * GIB,
