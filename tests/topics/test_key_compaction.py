@@ -186,11 +186,11 @@ async def one_schedule(loop: SimLoop, seed: int, *, trims: bool = False) -> dict
 
     async def trim(owner: Partition) -> None:
         """Beside a pass, as retention does it."""
-        if not trims or random.random() < 0.7 or not owner.is_open:
+        if not trims or random.random() < 0.9 or not owner.is_open:
             return
         try:
             start = owner.log_start_offset
-            end = min(owner.high_watermark, start + random.randrange(20))
+            end = min(owner.high_watermark, start + random.randrange(4))
             await asyncio.sleep(random.random() * 0.05)
             seen["trimmed"] += await owner.delete_records(end) > start
         except (PartitionUnavailableError, OffsetOutOfRangeError):
