@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 OURS, PRAVEGA, KAFKA = "segmentstore", "pravega", "kafka"
+OURS_TWO_PROCESSES = "segmentstore-2-processes"
 OURS_BOOKKEEPER, PRAVEGA_BOOKKEEPER = "segmentstore-bookkeeper", "pravega-bookkeeper"
 """Three copies of the log, on bookies of each system's own."""
 PRAVEGA_SAME_BOOKIES = "pravega-same-bookies"
@@ -214,6 +215,9 @@ TARGETS: Sequence[Target] = (
     Target(
         "wheel, file log", "p50_ms", 1.0, "ms", peer=OURS, large=False, peer_case="wheel, bound"
     ),
+    Target("1,000 writers", "events_per_second", 1.0, "1/s", OURS_TWO_PROCESSES),
+    Target("1,000 writers", "p99_ms", None, "ms", OURS_TWO_PROCESSES, large=False),
+    Target("one in flight", "p50_ms", 1.0, "ms", OURS_TWO_PROCESSES, OURS, large=False),
     *_on_bookies(PRAVEGA_BOOKKEEPER, throughput=1.2, p99=0.7, costs=1.0),
     *_on_bookies(PRAVEGA_SAME_BOOKIES),
     *_costs(OURS),

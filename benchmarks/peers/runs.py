@@ -27,6 +27,7 @@ from benchmarks.peers.cases import (
     ON_BOOKIES,
     OURS,
     OURS_BOOKKEEPER,
+    OURS_TWO_PROCESSES,
     PRAVEGA,
     PRAVEGA_BOOKKEEPER,
     PRAVEGA_SAME_BOOKIES,
@@ -212,7 +213,7 @@ KAFKA_SIZE, KAFKA_WARM, KAFKA_COUNT = 1000, 100_000, 500_000
 SYSTEMS = (PRAVEGA, OURS, KAFKA, PRAVEGA_BOOKKEEPER, OURS_BOOKKEEPER)
 """In the order of a round."""
 
-ON_REQUEST = (PRAVEGA_SAME_BOOKIES,)
+ON_REQUEST = (OURS_TWO_PROCESSES, PRAVEGA_SAME_BOOKIES)
 """Measured when they are named."""
 
 Results = dict[tuple[str, str, str], list[float]]

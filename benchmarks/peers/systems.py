@@ -4,6 +4,7 @@
   their Tier 2, both have four containers. This store's log is in files, Pravega's on one bookie in its own process.
 - The same two with their logs on three bookies that are processes of their own, three copies of an entry, of which two
   are synced before it is acknowledged.
+- This store in two processes, which one parent starts.
 - Kafka 4.2.0 on one broker, driven by its own tools. `flush.messages=1` syncs each batch before it is acknowledged,
   which is what this store and Pravega promise.
 - The CPU and memory of a server are those of its process and of that one's children. Those of bookies in processes of
@@ -29,6 +30,7 @@ import grpc.aio
 from benchmarks.peers.cases import (
     OURS,
     OURS_BOOKKEEPER,
+    OURS_TWO_PROCESSES,
     PRAVEGA_BOOKKEEPER,
     PRAVEGA_SAME_BOOKIES,
 )
@@ -213,9 +215,14 @@ class OurServer:
     """This store, with its defaults, and its log on bookies if there are some."""
 
     def __init__(
-        self, directory: Path, options: Sequence[str] = (), *, bookies: Bookies | None = None
+        self,
+        directory: Path,
+        options: Sequence[str] = (),
+        *,
+        name: str = OURS,
+        bookies: Bookies | None = None,
     ) -> None:
-        self.name = OURS if bookies is None else OURS_BOOKKEEPER
+        self.name = name
         self._bookies = bookies
         if bookies is not None:
             place = f"127.0.0.1:{bookies.zookeeper_port}{bookies.ledgers_path}"
@@ -403,8 +410,10 @@ _BOOKIES: Mapping[str, Callable[[Path], Bookies]] = {
 
 
 def _started(name: str, directory: Path, bookies: Bookies | None) -> Server:
+    if name == OURS_TWO_PROCESSES:
+        return OurServer(directory, ["--processes=2"], name=name)
     if name in (OURS, OURS_BOOKKEEPER):
-        return OurServer(directory, bookies=bookies)
+        return OurServer(directory, name=name, bookies=bookies)
     return PravegaServer(directory, name=name, bookies=bookies)
 
 

@@ -48,7 +48,10 @@ _NOUNS = {
     "stream": ("stream", "Create, write, read and administer streams (SCOPE/STREAM)."),
     "table": ("table", "Create, fill, read and delete key-value tables (SCOPE/TABLE)."),
     "tier2": ("tier2", "List, read and verify Tier 2 without the service."),
-    "topic": ("topic", "Create, change, write, read and delete topics of records, by Kafka's protocol."),
+    "topic": (
+        "topic",
+        "Create, change, write, read and delete topics of records, by Kafka's protocol.",
+    ),
     "txn": ("txn", "Begin, write, commit, abort and list transactions of a stream."),
 }
 """By noun: the module below segmentstore.cli that has its command, and the first sentence of the command's help."""
