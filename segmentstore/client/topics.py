@@ -9,10 +9,10 @@ In a store of several servers a request goes to the one that has what it is abou
 repeated: an error says by its kind whether to ask again. It joins no group. For more any client of Kafka will do.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from segmentstore.client.errors import ClientError, OutcomeUnknownError
 from segmentstore.client.kafka_servers import (
@@ -82,6 +82,7 @@ from segmentstore.codec.kafka_protocol.produce import (
     ProduceResponse,
     ProduceTopic,
 )
+from segmentstore.codec.kafka_protocol.structure import Structure
 from segmentstore.codec.record_batch import (
     BatchError,
     Compression,
@@ -92,6 +93,8 @@ from segmentstore.codec.record_batch import (
 from segmentstore.codec.record_columns import RecordColumns, columns_of_batches
 from segmentstore.contracts.errors import CorruptedDataError, ErrorKind
 from segmentstore.runtime.clock import SystemWallClock, WallClock
+
+_Response = TypeVar("_Response", bound=Structure)
 
 _TIMEOUT_MS: Final = 30_000
 """Told to the server, which answers when it is done."""
@@ -237,14 +240,12 @@ class Topics:
                 CreatableConfig(name=each, value=value) for each, value in (config or {}).items()
             ),
         )
-        answer = await self._servers.ask_at(
-            CataloguePlace(),
+        await self._change(
+            name,
             CreateTopicsRequest(topics=(topic,), timeout_ms=_TIMEOUT_MS),
             CreateTopicsResponse,
-            lambda answer: (each.error_code for each in answer.topics),
+            lambda answer: [(each.error_code, each.error_message) for each in answer.topics],
         )
-        for created in answer.topics:
-            _require(created.error_code, f"topic={name!r}", created.error_message)
 
     async def alter(
         self,
@@ -264,37 +265,45 @@ class Topics:
             resource = AlterConfigsResource(
                 resource_type=TOPIC_RESOURCE, resource_name=name, configs=changes
             )
-            altered = await self._servers.ask_at(
-                CataloguePlace(),
+            await self._change(
+                name,
                 IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False),
                 IncrementalAlterConfigsResponse,
-                lambda answer: (each.error_code for each in answer.responses),
+                lambda answer: [(each.error_code, each.error_message) for each in answer.responses],
             )
-            for each in altered.responses:
-                _require(each.error_code, f"topic={name!r}", each.error_message)
         if partitions is not None:
             topic = GrowingTopic(name=name, count=partitions, assignments=None)
-            grown = await self._servers.ask_at(
-                CataloguePlace(),
+            await self._change(
+                name,
                 CreatePartitionsRequest(
                     topics=(topic,), timeout_ms=_TIMEOUT_MS, validate_only=False
                 ),
                 CreatePartitionsResponse,
-                lambda answer: (each.error_code for each in answer.results),
+                lambda answer: [(each.error_code, each.error_message) for each in answer.results],
             )
-            for result in grown.results:
-                _require(result.error_code, f"topic={name!r}", result.error_message)
 
     async def delete(self, name: str) -> None:
         """For good, with all records."""
-        answer = await self._servers.ask_at(
-            CataloguePlace(),
+        await self._change(
+            name,
             DeleteTopicsRequest(topic_names=(name,), timeout_ms=_TIMEOUT_MS),
             DeleteTopicsResponse,
-            lambda answer: (each.error_code for each in answer.responses),
+            lambda answer: [(each.error_code, None) for each in answer.responses],
         )
-        for deleted in answer.responses:
-            _require(deleted.error_code, f"topic={name!r}")
+
+    async def _change(
+        self,
+        name: str,
+        request: Structure,
+        kind: type[_Response],
+        outcomes: Callable[[_Response], Sequence[tuple[int, str | None]]],
+    ) -> None:
+        """At the server that has the catalogue. `outcomes`: codes and messages of an answer."""
+        answer = await self._servers.ask_at(
+            CataloguePlace(), request, kind, lambda answer: (code for code, _ in outcomes(answer))
+        )
+        for code, message in outcomes(answer):
+            _require(code, f"topic={name!r}", message)
 
     async def partition_counts(self) -> Mapping[str, int]:
         """All topics in order of name, and how many partitions each has."""

@@ -66,7 +66,7 @@ from tier2.format.chunk_format import (
 )
 from tier2.format.image_memory import ImageMemories, ImageMemory
 from tier2.format.record_compaction import NewestOffsets, last_batch, surviving_batches
-from tier2.format.record_file import RecordFileBuilder, make_record_file
+from tier2.format.record_file import RecordFileBuilder, RecordFileImage, make_record_file
 from tier2.format.record_transcoding import batches_of_block
 
 logger = logging.getLogger(__name__)
@@ -187,16 +187,7 @@ class Tier2RecordFiles:
             made = builder.finish(created_ms=form.created_ms, log_append_time=form.log_append_time)
         except (BatchError, ValueError) as error:
             raise _damaged(error) from error
-        (image,) = made.buffers
-        return MadeFile(
-            image,
-            made.first_offset,
-            made.end_offset,
-            made.record_count,
-            made.lowest_time_ms,
-            made.highest_time_ms,
-            partial(self._memories.give_back, memory),
-        )
+        return replace(_in_memory(made), release=partial(self._memories.give_back, memory))
 
     async def put(self, key: str, image: BufferView) -> None:
         await self._objects.put_if_absent(key, image)
@@ -455,6 +446,10 @@ def _made(batches: bytes, form: FileForm, range_of: RegisteredFile) -> MadeFile:
         )
     except (BatchError, ValueError) as error:
         raise _damaged(error) from error
+    return _in_memory(made)
+
+
+def _in_memory(made: RecordFileImage) -> MadeFile:
     (image,) = made.buffers
     return MadeFile(
         image,

@@ -534,11 +534,8 @@ class Topics:
             else:
                 raise InvalidConfigError(f"a topic has no such setting name={word!r}")
         make_config(given, bytes_max=self._settings.config_bytes_max)
-        topic = await self._catalogue.put(name, replace(topic.record, config=given), topic.version)
-        for (topic_id, _), partition in self._partitions.items():
-            if topic_id == topic.record.topic_id:
-                partition.configure(topic.config)
-        self._forget_rest()
+        await self._catalogue.put(name, replace(topic.record, config=given), topic.version)
+        self._take_news()
 
     async def _change(self, name: str, change: Callable[[], Awaitable[None]]) -> None:
         async def alone() -> None:
