@@ -37,6 +37,7 @@ from segmentstore.codec.kafka_protocol.frames import (
 )
 from segmentstore.codec.kafka_protocol.produce import ProduceRequest
 from segmentstore.kafka.cluster_requests import VERSION_TOO_NEW
+from segmentstore.kafka.fetch_sessions import FetchSessions
 from segmentstore.kafka.produce_requests import NO_ACKS, Producing, Submission
 from segmentstore.kafka.requests import Asker, Requests
 from segmentstore.kafka.settings import KafkaSettings
@@ -62,6 +63,7 @@ class ConnectionServices:
     counters: KafkaCounters
     requests: Requests
     producing: Producing
+    fetch_sessions: FetchSessions
     ready: Event
     """Set while topics and groups answer."""
     opened: Callable[["KafkaConnection"], bool]
@@ -93,6 +95,7 @@ class KafkaConnection(asyncio.Protocol):
         self._waiting_bytes = 0
         """Of frames that wait, and of those that were begun and are not answered."""
         self._waiting_requests = 0
+        self._fetch_session = services.fetch_sessions.of_connection()
         self._has_frames = Event()
         self._can_write = Event()
         self._can_write.set()
@@ -165,6 +168,7 @@ class KafkaConnection(asyncio.Protocol):
         if not self._is_admitted:
             return
         self._tasks.cancel()
+        self._fetch_session.end()
         self._add_waiting(
             -sum(map(len, self._frames)) - sum(each.frame_bytes for each in self._answers),
             requests=-len(self._frames) - len(self._answers),
@@ -223,6 +227,7 @@ class KafkaConnection(asyncio.Protocol):
             client_id=header.client_id or "",
             client_host=self._client_host,
             reached_at=self._reached_at,
+            fetch_session=self._fetch_session,
         )
         response = await self._services.requests.answer(request, asker)
         self._answered(answer, encode_response(header.correlation_id, response, header.api_version))
@@ -330,6 +335,11 @@ class KafkaConnection(asyncio.Protocol):
         self._is_closing = True
         self._transport.abort()
         await self._tasks.close()
+
+    @property
+    def partitions_followed(self) -> int:
+        """By its session of fetches."""
+        return self._fetch_session.partition_count
 
     def check(self) -> None:
         """O(requests that wait)."""

@@ -8,7 +8,8 @@ Invariants:
 - A fetch looks once more behind the beginning of its watch: what came in between is not missed.
 - Only whole batches below the high watermark are answered, at least one if there is any, and after that so many as the
   request and the settings allow.
-- The answer names exactly the partitions that the request names. There are no sessions: each request is a full one.
+- The answer names exactly the partitions that the request names; in a session (`fetch_sessions.py`), of all that it
+  follows, those of which there is news.
 - Of a fetch that has ended nothing is watched any more.
 """
 
@@ -34,6 +35,7 @@ from segmentstore.codec.kafka_protocol.fetch import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
+from segmentstore.kafka.fetch_sessions import FetchSession
 from segmentstore.kafka.refusals import fetch_code_of
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
@@ -96,21 +98,20 @@ class Fetching:
         self._settings = settings
         self._counters = counters
 
-    async def fetch(self, request: FetchRequest) -> FetchResponse:
-        """Returns when there is enough, or the request's time is up."""
+    async def fetch(self, request: FetchRequest, session: FetchSession) -> FetchResponse:
+        """Returns when there is enough, or the request's time is up. `session`: that of the connection."""
         self._counters.fetches += 1
-        if request.session_id != 0:
-            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, topics=())
-        looks = [
-            _Look(topic.topic, wanted) for topic in request.topics for wanted in topic.partitions
-        ]
+        refusal = session.take(request)
+        if refusal:
+            return FetchResponse(error_code=refusal, topics=())
+        looks = [_Look(topic, wanted) for topic, wanted in session.wanted(request)]
         watch = _Watch()
         try:
             await self._until_enough(request, looks, watch)
         finally:
             watch.end()
         self._counters.fetched_bytes += sum(len(look.records) for look in looks)
-        return _response(request, looks)
+        return _response(request, looks, session)
 
     async def _until_enough(self, request: FetchRequest, looks: list[_Look], watch: _Watch) -> None:
         loop = asyncio.get_running_loop()
@@ -216,16 +217,18 @@ class Fetching:
         )
 
 
-def _response(request: FetchRequest, looks: list[_Look]) -> FetchResponse:
-    ordered = iter(looks)
+def _response(request: FetchRequest, looks: list[_Look], session: FetchSession) -> FetchResponse:
+    topics = dict[str, list[FetchedPartition]]()
+    for look in looks:
+        found = _fetched(look)
+        if session.tell(request, look.topic, found):
+            topics.setdefault(look.topic, []).append(found)
     return FetchResponse(
+        session_id=session.session_id,
         topics=tuple(
-            FetchedTopic(
-                topic=topic.topic,
-                partitions=tuple(_fetched(next(ordered)) for _ in topic.partitions),
-            )
-            for topic in request.topics
-        )
+            FetchedTopic(topic=topic, partitions=tuple(partitions))
+            for topic, partitions in topics.items()
+        ),
     )
 
 

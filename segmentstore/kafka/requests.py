@@ -9,6 +9,7 @@ from segmentstore.codec.kafka_protocol import administration, cluster, fetch, gr
 from segmentstore.codec.kafka_protocol.structure import Structure
 from segmentstore.kafka.cluster_requests import SPOKEN_VERSIONS, ClusterRequests
 from segmentstore.kafka.fetch_requests import Fetching
+from segmentstore.kafka.fetch_sessions import FetchSession
 from segmentstore.kafka.group_requests import GroupRequests
 from segmentstore.kafka.topic_requests import TopicRequests
 
@@ -22,6 +23,8 @@ class Asker:
     client_host: str
     reached_at: tuple[str, int]
     """Host and port of this server, as the client has reached it."""
+    fetch_session: FetchSession
+    """That of its connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,7 @@ class Requests:
         """The answer. Raises TopicError where an answer has no place for it."""
         match request:
             case fetch.FetchRequest():
-                return await self.fetching.fetch(request)
+                return await self.fetching.fetch(request, asker.fetch_session)
             case fetch.ListOffsetsRequest():
                 return await self.fetching.list_offsets(request)
             case cluster.ApiVersionsRequest():

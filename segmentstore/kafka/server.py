@@ -17,6 +17,7 @@ from dataclasses import asdict
 from segmentstore.kafka.cluster_requests import ClusterRequests
 from segmentstore.kafka.connection import ConnectionServices, KafkaConnection
 from segmentstore.kafka.fetch_requests import Fetching
+from segmentstore.kafka.fetch_sessions import FetchSessions
 from segmentstore.kafka.group_requests import GroupRequests
 from segmentstore.kafka.produce_requests import Producing
 from segmentstore.kafka.requests import Requests
@@ -47,6 +48,7 @@ class KafkaServer:
         known = brokers or OneBroker(settings.node_id, settings.advertised_address)
         self._settings = settings
         self._counters = KafkaCounters()
+        self._fetch_sessions = FetchSessions(partitions_max=settings.fetch_session_partitions_max)
         self._ready = Event()
         self._waiting_bytes = 0
         self._is_too_much_waiting = False
@@ -66,6 +68,7 @@ class KafkaServer:
                 topics=TopicRequests(topics=topics, brokers=known, settings=settings),
             ),
             producing=Producing(topics=topics, settings=settings, counters=self._counters),
+            fetch_sessions=self._fetch_sessions,
             ready=self._ready,
             opened=self._opened,
             closed=self._closed,
@@ -136,6 +139,9 @@ class KafkaServer:
             connection.check()
         waiting = sum(each.waiting_bytes for each in self._connections)
         assert self._waiting_bytes == waiting, f"{self._waiting_bytes} != {waiting}"
+        followed = sum(each.partitions_followed for each in self._connections)
+        remembered = self._fetch_sessions.remembered
+        assert remembered == followed, f"{remembered} != {followed}"
 
     # --- connections -----------------------------------------------------------------------------
 

@@ -36,6 +36,9 @@ class KafkaSettings:
     """A fetch without bytes is answered after so long, whatever the client asks for."""
     wake_seconds: float = 0.003
     """A waiting fetch of several partitions gathers for so long before it looks again."""
+    fetch_session_partitions_max: int = 200_000
+    """Partitions that the sessions of all consumers remember, about 250 bytes each. Without room for its partitions a
+    consumer names them all in each request."""
     read_seconds: float = 15.0
     """A read that takes longer is given up, and the fetch is answered without it. Clients wait 30 seconds."""
 
