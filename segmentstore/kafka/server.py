@@ -131,6 +131,7 @@ class KafkaServer:
             **asdict(self._counters),
             connections=len(self._connections),
             waiting_bytes=self._waiting_bytes,
+            fetch_session_partitions=self._fetch_sessions.remembered,
         )
 
     def check(self) -> None:

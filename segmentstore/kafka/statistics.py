@@ -36,10 +36,12 @@ class KafkaStatistics:
     connections: int
     waiting_bytes: int
     """Of requests that are not answered yet."""
+    fetch_session_partitions: int
+    """That the sessions of all consumers remember."""
 
     def metrics(self) -> Mapping[str, float]:
         """Names as Prometheus has them; counters end in _total."""
-        gauges = ("connections", "waiting_bytes")
+        gauges = ("connections", "waiting_bytes", "fetch_session_partitions")
         return {
             name if name in gauges else f"{name}_total": float(value)
             for name, value in asdict(self).items()

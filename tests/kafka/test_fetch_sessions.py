@@ -229,6 +229,18 @@ def test_epochs_begin_again_behind_the_largest() -> None:
     assert session.take(replace(one_more, topics=(), session_epoch=1)) == ErrorCode.NONE
 
 
+def test_bounds_beside_an_error_are_told_again() -> None:
+    """Clients do not look at them there."""
+    session = FetchSessions(partitions_max=10).of_connection()
+    assert session.take(in_session(fetch((0, 0)), 0, 0)) == ErrorCode.NONE
+    well = FetchedPartition(partition_index=0, error_code=0, high_watermark=7, records=b"")
+    failed = replace(well, error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+    later = in_session(fetch(), session.session_id, 1)
+    assert session.tell(later, "t", failed)
+    assert session.tell(later, "t", well)
+    assert not session.tell(later, "t", well)
+
+
 def test_what_ended_sessions_remembered_is_free_again() -> None:
     sessions, random = FetchSessions(partitions_max=50), Random(3)
     several: list[FetchSession] = [sessions.of_connection() for _ in range(8)]

@@ -1,6 +1,7 @@
 """Three clients behind a few calls, for tests that want the same of each."""
 
 import time
+import urllib.request
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -160,3 +161,20 @@ def read_by_kafka_python(bootstrap: str, topic: str, count: int, *, start: int =
         return [Sent(each.key, each.value, tuple(each.headers)) for each in found]
     finally:
         consumer.close()
+
+
+def consumer_of_kafka_python(bootstrap: str, topic: str, partitions: int) -> kafka.KafkaConsumer:
+    """Of all of them, from the beginning."""
+    consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap)
+    consumer.assign([kafka.TopicPartition(topic, at) for at in range(partitions)])
+    consumer.seek_to_beginning()
+    return consumer
+
+
+def partitions_in_sessions(address: str) -> int:
+    """What the sessions of consumers remember, of the server with that HTTP address."""
+    with urllib.request.urlopen(f"{address}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    name = "segmentstore_kafka_fetch_session_partitions "
+    (value,) = [line.removeprefix(name) for line in lines if line.startswith(name)]
+    return int(float(value))

@@ -10,6 +10,7 @@ import pytest
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.client.topics import connected_topics
 from tests.integration.java_libraries import require_maven
+from tests.integration.kafka.clients import partitions_in_sessions
 from tests.integration.kafka.java_tools import JavaTools
 from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
 
@@ -54,6 +55,21 @@ async def test_topics_are_created_listed_described_altered_and_deleted(tools: Ja
     assert "PartitionCount: 5" in await tools.topics("--describe", "--topic", "logs")
     await tools.topics("--delete", "--topic", "logs")
     assert (await tools.topics("--list")).split() == ["archive"]
+
+
+async def test_a_consumer_that_waits_keeps_a_session(
+    tools: JavaTools, server: ServerProcess
+) -> None:
+    await tools.topics("--create", "--topic", "logs", "--partitions", "30")
+    wanted = ("--topic", "logs", "--from-beginning", "--max-messages", "3")
+    async with asyncio.TaskGroup() as group:
+        consumer = group.create_task(tools.console_consumer(*wanted))
+        async with asyncio.timeout(120):
+            while await asyncio.to_thread(partitions_in_sessions, server.address) < 30:
+                assert not consumer.done(), consumer.result()
+                await asyncio.sleep(0.1)
+        await tools.console_producer("--topic", "logs", lines="one\ntwo\nthree\n")
+    assert {"one", "two", "three"} <= set(consumer.result().splitlines())
 
 
 async def test_lines_of_the_console_producer_reach_the_console_consumer(tools: JavaTools) -> None:

@@ -10,7 +10,9 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from tests.integration.kafka.clients import (
     SECONDS_MAX,
     Sent,
+    consumer_of_kafka_python,
     new_topic,
+    partitions_in_sessions,
     produce_by_aiokafka,
     produce_by_confluent,
     produce_by_kafka_python,
@@ -121,3 +123,22 @@ async def test_offsets_are_found_by_time(server: KafkaServerProcess, codec: str)
     assert [None if each is None else each.offset for each in by_other] == [0, 21, 49, None]
     assert by_other[1] is not None
     assert by_other[1].timestamp == start + 21_000
+
+
+def test_a_consumer_in_a_session_reads_what_comes_to_any_of_its_partitions(
+    server: KafkaServerProcess,
+) -> None:
+    topic = new_topic(server.bootstrap, 20)
+    producer = Producer({"bootstrap.servers": server.bootstrap})
+    consumer = consumer_of_kafka_python(server.bootstrap, topic, 20)
+    for at in (3, 17, 3, 0, 19):
+        producer.produce(topic, partition=at, value=b"%d" % at)
+        assert producer.flush(SECONDS_MAX) == 0
+        found = next(consumer)
+        assert (found.partition, found.value) == (at, b"%d" % at)
+    assert partitions_in_sessions(server.address) >= 20
+    consumer.close()
+    until = time.monotonic() + SECONDS_MAX
+    while partitions_in_sessions(server.address):
+        assert time.monotonic() < until, "a session outlives its connection"
+        time.sleep(0.05)
