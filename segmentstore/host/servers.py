@@ -216,6 +216,8 @@ class Servers:
             settings=KafkaSettings(
                 advertised_address=split_address(advertised) if advertised else None,
                 batch_bytes_max=self._settings.kafka.batch_bytes_max,
+                producer_byte_rate=self._settings.kafka.producer_byte_rate,
+                consumer_byte_rate=self._settings.kafka.consumer_byte_rate,
             ),
             brokers=brokers,
         )

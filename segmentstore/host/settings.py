@@ -184,6 +184,18 @@ class KafkaSettings:
         minimum=MIB,
         maximum=64 * MIB,
     )
+    producer_byte_rate: int = count(
+        0,
+        "Bytes a second that one client (client.id) may produce to one process; 0: no bound.",
+        minimum=0,
+        maximum=1 << 40,
+    )
+    consumer_byte_rate: int = count(
+        0,
+        "Bytes a second that one client (client.id) may fetch from one process; 0: no bound.",
+        minimum=0,
+        maximum=1 << 40,
+    )
     file_seconds: float = number(
         10.0,
         "Age at which records of a partition go to a file of their own in Tier 2; 0: they stay in segments.",

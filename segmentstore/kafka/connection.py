@@ -11,6 +11,8 @@ Invariants:
 - Answers leave in the order of the requests. A request with acks 0 has no answer at all; if such a batch is refused,
   the connection ends, which is how its client hears of it.
 - Bytes that are no request of a spoken version end this connection, with one line in the log, and no other.
+- Behind a request that was above its client's rate (`quotas.py`) none is begun until the time that the client was told
+  is over.
 - The socket is not read while too much of this connection, or of all, waits for an answer; no request is begun while
   too many answers are unsent.
 - When the connection goes, its task ends and what it waited for is withdrawn; batches that were handed over go on.
@@ -27,6 +29,7 @@ from typing import Final, cast
 
 from segmentstore.codec.kafka_protocol.api_table import ApiKey
 from segmentstore.codec.kafka_protocol.cluster import ApiVersionsRequest
+from segmentstore.codec.kafka_protocol.fetch import FetchResponse
 from segmentstore.codec.kafka_protocol.fields import Buffer, KafkaProtocolError
 from segmentstore.codec.kafka_protocol.frames import (
     FrameCutter,
@@ -214,23 +217,27 @@ class KafkaConnection(asyncio.Protocol):
         request = decode_request(header, frame)
         if not isinstance(request, ApiVersionsRequest):
             await self._wait_until_ready()
+        client_id = header.client_id or ""
         if isinstance(request, ProduceRequest):
-            submission = await self._services.producing.submit(request, self._failed)
+            submission = await self._services.producing.submit(request, client_id, self._failed)
             self._submitted += 1
             self._all_settled.clear()
             submission.when_done(
                 partial(self._produced, submission, header, answer, request.acks == NO_ACKS)
             )
+            await _pause(submission.throttle_ms)
             return
         asker = Asker(
             version=header.api_version,
-            client_id=header.client_id or "",
+            client_id=client_id,
             client_host=self._client_host,
             reached_at=self._reached_at,
             fetch_session=self._fetch_session,
         )
         response = await self._services.requests.answer(request, asker)
         self._answered(answer, encode_response(header.correlation_id, response, header.api_version))
+        if isinstance(response, FetchResponse):
+            await _pause(response.throttle_time_ms)
 
     async def _wait_until_ready(self) -> None:
         if self._services.ready.is_set():
@@ -347,3 +354,8 @@ class KafkaConnection(asyncio.Protocol):
         assert self._waiting_bytes == expected, f"{self._waiting_bytes} != {expected}"
         expected = len(self._frames) + len(self._answers)
         assert self._waiting_requests == expected, f"{self._waiting_requests} != {expected}"
+
+
+async def _pause(milliseconds: int) -> None:
+    if milliseconds:
+        await asyncio.sleep(milliseconds / 1000)

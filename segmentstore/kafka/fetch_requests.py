@@ -36,6 +36,7 @@ from segmentstore.codec.kafka_protocol.fetch import (
     ListOffsetsResponse,
 )
 from segmentstore.kafka.fetch_sessions import FetchSession
+from segmentstore.kafka.quotas import ByteQuota
 from segmentstore.kafka.refusals import fetch_code_of
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
@@ -93,12 +94,17 @@ class _Watch:
 class Fetching:
     """Answers consumers."""
 
-    def __init__(self, *, topics: Topics, settings: KafkaSettings, counters: KafkaCounters) -> None:
+    def __init__(
+        self, *, topics: Topics, settings: KafkaSettings, counters: KafkaCounters, quota: ByteQuota
+    ) -> None:
         self._topics = topics
+        self._quota = quota
         self._settings = settings
         self._counters = counters
 
-    async def fetch(self, request: FetchRequest, session: FetchSession) -> FetchResponse:
+    async def fetch(
+        self, request: FetchRequest, session: FetchSession, client_id: str
+    ) -> FetchResponse:
         """Returns when there is enough, or the request's time is up. `session`: that of the connection."""
         self._counters.fetches += 1
         refusal = session.take(request)
@@ -110,8 +116,13 @@ class Fetching:
             await self._until_enough(request, looks, watch)
         finally:
             watch.end()
-        self._counters.fetched_bytes += sum(len(look.records) for look in looks)
-        return _response(request, looks, session)
+        byte_count = sum(len(look.records) for look in looks)
+        self._counters.fetched_bytes += byte_count
+        response = _response(request, looks, session)
+        response.throttle_time_ms = self._quota.take(
+            client_id, byte_count, asyncio.get_running_loop().time()
+        )
+        return response
 
     async def _until_enough(self, request: FetchRequest, looks: list[_Look], watch: _Watch) -> None:
         loop = asyncio.get_running_loop()

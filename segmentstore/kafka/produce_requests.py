@@ -21,6 +21,7 @@ from segmentstore.codec.kafka_protocol.produce import (
     ProduceRequest,
     ProduceResponse,
 )
+from segmentstore.kafka.quotas import ByteQuota
 from segmentstore.kafka.refusals import code_of
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
@@ -46,6 +47,8 @@ class Submission:
             for topic in request.topics
         ]
         self._open = sum(len(partitions) for _, partitions in self._topics)
+        self.throttle_ms = 0
+        """What the client is told to wait, and the server waits before it takes more from it."""
         self._on_done: Callable[[], None] | None = None
 
     @property
@@ -65,6 +68,7 @@ class Submission:
 
     def response(self) -> ProduceResponse:
         return ProduceResponse(
+            throttle_time_ms=self.throttle_ms,
             topics=tuple(
                 ProducedTopic(
                     name=name,
@@ -80,7 +84,7 @@ class Submission:
                     ),
                 )
                 for name, partitions in self._topics
-            )
+            ),
         )
 
     def outcome(self, topic: int, partition_: int) -> "_Outcome":
@@ -113,17 +117,20 @@ class Producing:
         topics: Topics,
         settings: KafkaSettings,
         counters: KafkaCounters,
+        quota: ByteQuota,
     ) -> None:
         self._topics = topics
+        self._quota = quota
         self._settings = settings
         self._counters = counters
 
     async def submit(
-        self, request: ProduceRequest, fail: Callable[[BaseException], None]
+        self, request: ProduceRequest, client_id: str, fail: Callable[[BaseException], None]
     ) -> Submission:
         """Everything that the request brings; `fail` is told of what breaks behind it."""
         submission = Submission(request)
         refusal = self._refusal_of(request)
+        byte_count = 0
         for at, topic in enumerate(request.topics):
             for partition_at, wanted in enumerate(topic.partitions):
                 outcome = submission.outcome(at, partition_at)
@@ -132,9 +139,13 @@ class Producing:
                     outcome.error_code = refusal
                     submission.settled()
                     continue
+                byte_count += len(wanted.records)
                 future = await self._produce(topic.name, wanted.index, wanted.records)
                 settle = partial(self._settle, submission, outcome, len(wanted.records))
                 future.add_done_callback(guarded(settle, fail))
+        submission.throttle_ms = self._quota.take(
+            client_id, byte_count, asyncio.get_running_loop().time()
+        )
         return submission
 
     @staticmethod

@@ -40,7 +40,7 @@ class Requests:
         """The answer. Raises TopicError where an answer has no place for it."""
         match request:
             case fetch.FetchRequest():
-                return await self.fetching.fetch(request, asker.fetch_session)
+                return await self.fetching.fetch(request, asker.fetch_session, asker.client_id)
             case fetch.ListOffsetsRequest():
                 return await self.fetching.list_offsets(request)
             case cluster.ApiVersionsRequest():

@@ -20,6 +20,7 @@ from segmentstore.kafka.fetch_requests import Fetching
 from segmentstore.kafka.fetch_sessions import FetchSessions
 from segmentstore.kafka.group_requests import GroupRequests
 from segmentstore.kafka.produce_requests import Producing
+from segmentstore.kafka.quotas import ByteQuota
 from segmentstore.kafka.requests import Requests
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters, KafkaStatistics
@@ -49,6 +50,10 @@ class KafkaServer:
         self._settings = settings
         self._counters = KafkaCounters()
         self._fetch_sessions = FetchSessions(partitions_max=settings.fetch_session_partitions_max)
+
+        def quota(byte_rate: int) -> ByteQuota:
+            return ByteQuota(byte_rate, clients_max=settings.quota_clients_max)
+
         self._ready = Event()
         self._waiting_bytes = 0
         self._is_too_much_waiting = False
@@ -63,11 +68,21 @@ class KafkaServer:
                     cluster_id=cluster_id,
                     settings=settings,
                 ),
-                fetching=Fetching(topics=topics, settings=settings, counters=self._counters),
+                fetching=Fetching(
+                    topics=topics,
+                    settings=settings,
+                    counters=self._counters,
+                    quota=quota(settings.consumer_byte_rate),
+                ),
                 groups=GroupRequests(groups=groups, topics=topics),
                 topics=TopicRequests(topics=topics, brokers=known, settings=settings),
             ),
-            producing=Producing(topics=topics, settings=settings, counters=self._counters),
+            producing=Producing(
+                topics=topics,
+                settings=settings,
+                counters=self._counters,
+                quota=quota(settings.producer_byte_rate),
+            ),
             fetch_sessions=self._fetch_sessions,
             ready=self._ready,
             opened=self._opened,

@@ -42,6 +42,13 @@ class KafkaSettings:
     read_seconds: float = 15.0
     """A read that takes longer is given up, and the fetch is answered without it. Clients wait 30 seconds."""
 
+    producer_byte_rate: int = 0
+    """Bytes a second that one client may produce; 0: no bound."""
+    consumer_byte_rate: int = 0
+    """Bytes a second that one client may fetch; 0: no bound."""
+    quota_clients_max: int = 10_000
+    """Clients with an allowance of their own; further ones share one."""
+
     partition_seconds: float = 10.0
     """How long a request waits for a partition that is being recovered."""
     start_seconds: float = 10.0

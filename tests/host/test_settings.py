@@ -165,7 +165,7 @@ def test_a_file_that_is_not_toml_is_named() -> None:
 
 
 def test_every_setting_has_a_sentence_a_default_in_range_and_a_unit_for_its_number() -> None:
-    units = ("_bytes", "_bytes_max", "_seconds", "_count", "bytes_max")
+    units = ("_bytes", "_bytes_max", "_byte_rate", "_seconds", "_count", "bytes_max")
     for definition in setting_definitions():
         assert definition.rule.sentence.endswith("."), definition.full_name
         if definition.type is not str:
