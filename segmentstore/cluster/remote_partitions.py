@@ -66,7 +66,7 @@ from segmentstore.topics.errors import (
     TopicError,
     UnknownPartitionError,
 )
-from segmentstore.topics.partition import Appended
+from segmentstore.topics.partition_log import Appended
 
 _ALL_ACKNOWLEDGE: Final = -1
 _REQUEST_TIMEOUT_MS: Final = 30_000

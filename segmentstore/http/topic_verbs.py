@@ -77,7 +77,7 @@ from segmentstore.topics.errors import (
     TopicsUnavailableError,
     UnknownPartitionError,
 )
-from segmentstore.topics.partition import Appended
+from segmentstore.topics.partition_log import Appended
 from segmentstore.topics.produce import (
     Batches,
     PartlyStoredError,

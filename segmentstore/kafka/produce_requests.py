@@ -31,7 +31,7 @@ from segmentstore.topics.errors import (
     RecordBatchTooLargeError,
     TopicError,
 )
-from segmentstore.topics.partition import Appended
+from segmentstore.topics.partition_log import Appended
 from segmentstore.topics.topics import Topics
 
 NO_ACKS = 0

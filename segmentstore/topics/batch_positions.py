@@ -8,6 +8,8 @@ of them are known, the others are found by walking over headers from there.
 | position | POSITION_BYTES | in memory, the newest so many; of batches appended or walked over since the recovery |
 | mark | `mark_bytes` | an attribute of the segment, stored in the append of the batch that begins there |
 
+LAST_MARK is the number of the newest mark; absent: there is none.
+
     mark k     key: b"topic mark ", u64 k. The first batch that begins at or behind byte k * mark_bytes
     value      u64 position of that batch, u64 its base offset, i64 highest time of all records before it (Unix
                milliseconds; NO_TIME without records), u32 count of the pages of producers that were stored with it
@@ -22,7 +24,7 @@ Invariants:
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -34,10 +36,22 @@ from segmentstore.codec.record_batch import (
     BatchHeader,
     parse_header,
 )
+from segmentstore.codec.topic_files import count_of
 from segmentstore.contracts.errors import CorruptedDataError
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
-from segmentstore.contracts.segments import ReadOnlySegment, read_available
+from segmentstore.contracts.identifiers import (
+    CORE_ATTRIBUTE_PREFIX,
+    EVENT_COUNT,
+    AttributeKey,
+    AttributeValue,
+)
+from segmentstore.contracts.segments import (
+    ReadOnlySegment,
+    Segment,
+    SegmentProperties,
+    read_available,
+)
 
+LAST_MARK: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x02")
 POSITION_BYTES: Final = 64 * 1024
 NO_TIME: Final = -(1 << 63)
 """Lower than every time."""
@@ -144,6 +158,49 @@ class BatchPositions:
         assert list(self._positions) == sorted(set(self._positions)), "positions do not grow"
         assert list(self._offsets) == sorted(set(self._offsets)), "offsets do not grow"
         assert list(self._highest_ms) == sorted(self._highest_ms), "times go down"
+
+
+async def read_mark(segment: Segment, number: int) -> Mark | None:
+    """None if there is none of that number, or none any more. Raises SegmentStoreError."""
+    key = mark_key(number)
+    value = (await segment.load_attributes([key])).get(key)
+    return None if value is None else decode_mark(value)
+
+
+async def last_mark_that(
+    segment: Segment, fits: Callable[[Place], bool], *, mark_bytes: int
+) -> Place:
+    """The last mark that fits (those before it do as well), or the first place. O(log marks) reads.
+
+    Raises SegmentStoreError.
+    """
+    info = segment.info()
+    best = await first_place(segment, info)
+    low = info.start_offset // mark_bytes + 1
+    high = count_of(info.core_attributes, LAST_MARK, name=info.name)
+    while low <= high:
+        middle = (low + high) // 2
+        mark = await read_mark(segment, middle)
+        if mark is None or mark.place.position < best.position or fits(mark.place):
+            # One that was removed lies below the start of the segment.
+            if mark is not None and mark.place.position >= best.position:
+                best = mark.place
+            low = middle + 1
+        else:
+            high = middle - 1
+    return best
+
+
+async def first_place(segment: Segment, info: SegmentProperties) -> Place:
+    """Of the first batch that is still there, or the end. Raises SegmentStoreError."""
+    if info.start_offset == info.length:
+        count = count_of(info.core_attributes, EVENT_COUNT, name=info.name)
+        return Place(info.length, count, NO_TIME)
+    content = await read_some(
+        segment, info.start_offset, least=BATCH_HEADER_BYTES, most=BATCH_HEADER_BYTES
+    )
+    header = header_at(segment, content, 0, position=info.start_offset, end=info.length)
+    return Place(info.start_offset, header.base_offset, NO_TIME)
 
 
 async def read_some(segment: ReadOnlySegment, position: int, *, least: int, most: int) -> bytes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from segmentstore.codec.murmur2 import partition_of
 from segmentstore.codec.record_batch import Compression, Record, encode_batch
 from segmentstore.topics.errors import PartitionUnavailableError, TopicError
-from segmentstore.topics.partition import Appended
+from segmentstore.topics.partition_log import Appended
 from segmentstore.topics.topics import TopicDescription, Topics
 
 

@@ -12,7 +12,8 @@ and the time of the append. A producer has at most that many batches under way.
 | the sequence behind the last one; 0 behind 2**31 - 1 | taken |
 | anything else | OutOfOrderSequenceError |
 
-They are stored in pages, attributes of the partition's segment, each as one value of at most PAGE_BYTES_MAX bytes:
+They are stored in pages, attributes of the partition's segment (page_key), each one value of at most PAGE_BYTES_MAX
+bytes:
 
     page       producers, one behind the other
     producer   i64 id, i16 epoch, i64 time of its latest append (Unix milliseconds), u8 count of batches, the batches
@@ -29,14 +30,20 @@ from typing import Final
 
 from segmentstore.codec.record_batch import BatchHeader, add_to_sequence
 from segmentstore.contracts.errors import CorruptedDataError
-from segmentstore.contracts.identifiers import ATTRIBUTE_VALUE_BYTES_MAX
+from segmentstore.contracts.identifiers import ATTRIBUTE_VALUE_BYTES_MAX, AttributeKey
 from segmentstore.topics.errors import OutOfOrderSequenceError, ProducerFencedError
 
 WINDOW_BATCHES: Final = 5
 PAGE_BYTES_MAX: Final = ATTRIBUTE_VALUE_BYTES_MAX
 
+_PAGE_KEY: Final = b"topic producers "
 _PRODUCER: Final = Struct(">qhqB")
 _BATCH: Final = Struct(">IIQq")
+
+
+def page_key(number: int) -> AttributeKey:
+    """The attribute that holds a page of producers."""
+    return AttributeKey(_PAGE_KEY + number.to_bytes(4, "big"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from asyncio import Future
 from typing import Protocol
 
 from segmentstore.topics.brokers import Broker
-from segmentstore.topics.partition import Appended
+from segmentstore.topics.partition_log import Appended
 
 
 class ServedPartition(Protocol):

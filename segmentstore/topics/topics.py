@@ -20,7 +20,7 @@ Invariants:
   it reads the catalogue again, and decides anew.
 - A change that has begun is not broken off because its caller left.
 - Nothing is deleted by its age while the clocks are not trusted.
-- A topic's files are deleted before its segments, and behind a mark that its name was used (partition.py, NAMES_USED).
+- A topic's files are deleted before its segments, and behind a mark that its name was used (NAMES_USED).
   Before that its segments are retired: no process registers a file any more. What a listing finds is deleted only if
   the record was there still behind the listing: else the files may be those of a later topic of the same name.
 - What is named like a file of a topic that is gone (a put came late, or a backup kept it) is deleted when, behind the
@@ -73,7 +73,9 @@ from segmentstore.topics.errors import (
     UnknownPartitionError,
 )
 from segmentstore.topics.file_writer import FileStatistics, FileWriter
-from segmentstore.topics.partition import NAMES_USED, OWNER, RETIRED, Partition
+from segmentstore.topics.partition import Partition
+from segmentstore.topics.partition_files import NAMES_USED
+from segmentstore.topics.partition_log import OWNER, RETIRED
 from segmentstore.topics.record_files.dead_files import files_of_unknown_topics
 from segmentstore.topics.record_files.record_files import RecordFiles
 from segmentstore.topics.record_files.registered_files import FILES_PER_UPDATE_MAX, RegisteredFiles

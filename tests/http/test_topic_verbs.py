@@ -16,7 +16,8 @@ from segmentstore.codec.murmur2 import partition_of
 from segmentstore.codec.record_batch import Compression, Record, decode_batch, encode_batch
 from segmentstore.http.topic_verbs import BATCH_TYPE, EVENTS_TYPE, LINES_TYPE
 from segmentstore.topics.errors import PartitionUnavailableError
-from segmentstore.topics.partition import Appended, Partition
+from segmentstore.topics.partition import Partition
+from segmentstore.topics.partition_log import Appended
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topics import Topics
 from tests.http.memory_segments import MemorySegments

@@ -292,12 +292,12 @@ async def test_what_a_fetch_watched_is_let_go_of() -> None:
         gone.send(fetch((0, 0), wait_ms=60_000))
         await asyncio.sleep(0.05)
         partition = await node.topics.own_partition("t", 0)
-        assert len(partition._watchers) == 1
+        assert len(partition._log._watchers) == 1
         gone.close()
         while node.server.statistics().connections > 1:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.01)
-        assert len(partition._watchers) == 0
+        assert len(partition._log._watchers) == 0
 
 
 async def test_offsets_by_time() -> None:

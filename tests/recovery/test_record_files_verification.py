@@ -183,7 +183,9 @@ async def test_a_file_that_is_registered_otherwise_is_found(store: TopicStore) -
 async def test_a_batch_that_was_kept_as_it_came_is_proved_as_well(
     store: TopicStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segmentstore.topics.partition.require_readable", lambda _batch: None)
+    monkeypatch.setattr(
+        "segmentstore.topics.acceptable_batches.require_readable", lambda _batch: None
+    )
     partition = await store.service.topics.own_partition(TOPIC, 0)
     await partition.produce(unreadable_batch())
     for _ in range(2):

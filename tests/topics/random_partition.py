@@ -37,7 +37,8 @@ from segmentstore.contracts.errors import (
     LogFullError,
 )
 from segmentstore.topics.errors import OffsetOutOfRangeError, PartitionUnavailableError
-from segmentstore.topics.partition import Appended, Partition
+from segmentstore.topics.partition import Partition
+from segmentstore.topics.partition_log import Appended
 from tests.http.memory_segments import MemorySegments
 from tests.sim.loop import SimLoop
 from tests.sim.object_store import SimulatedObjectStore, StoreFaults

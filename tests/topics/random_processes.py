@@ -27,7 +27,8 @@ from segmentstore.topics.errors import (
     TopicNotFoundError,
     TopicsUnavailableError,
 )
-from segmentstore.topics.partition import Appended, Partition
+from segmentstore.topics.partition import Partition
+from segmentstore.topics.partition_log import Appended
 from segmentstore.topics.topic_records import partition_segment_name
 from segmentstore.topics.topics import Topics
 from tests.sim.loop import SimLoop
@@ -274,9 +275,9 @@ class World:
                 assert offsets == sorted(offsets), "a producer's records changed places"
             for (read_index, offset), value in self.read.items():
                 assert read_index != index or values[offset] == value, f"offset={offset}"
-            files = partition._files
+            files = partition._registered
             if len(files):
-                segment = partition._require_open()
+                segment = partition._log.require_open()
                 for file in await files.some(segment, files.first, 1000):
                     registered.add(file.name("t", index).key)
         there = {info.key async for info in self.objects.list("")}

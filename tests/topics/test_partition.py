@@ -30,7 +30,8 @@ from segmentstore.topics.errors import (
     RecordBatchTooLargeError,
     UnknownPartitionError,
 )
-from segmentstore.topics.partition import Appended, Partition
+from segmentstore.topics.partition import Partition
+from segmentstore.topics.partition_log import Appended
 from segmentstore.topics.settings import TopicSettings
 from tests.http.memory_segments import MemorySegments
 from tests.topics.batches import (
@@ -157,7 +158,7 @@ async def test_a_restart_walks_no_further_than_from_the_last_mark() -> None:
     length = len(segments.content(SEGMENT))
     after = segments.restarted()
     partition = await open_partition(after)
-    first = partition._positions.at_or_before_position(length)
+    first = partition._log.positions.at_or_before_position(length)
     assert first is not None
     assert first.position >= length - 2 * SMALL.mark_bytes
     assert len(await read_all(partition)) == 200, "older ones are found by the marks"

@@ -14,9 +14,10 @@ import pytest
 from segmentstore.codec.record_batch import BatchHeader
 from segmentstore.contracts.errors import ObjectExistsError, StorageError
 from segmentstore.contracts.identifiers import BufferView
-from segmentstore.contracts.segments import AttributeUpdate, Segment
+from segmentstore.contracts.segments import AttributeUpdate, Segment, SegmentProperties
 from segmentstore.host.record_files import Tier2RecordFiles
-from segmentstore.topics.partition import OWNER, Appended, Partition
+from segmentstore.topics.partition_files import PartitionFiles
+from segmentstore.topics.partition_log import OWNER, Appended, PartitionLog
 from segmentstore.topics.producer_windows import ProducerWindows
 from segmentstore.topics.record_files.gathered_batches import BatchGathering
 from segmentstore.topics.record_files.record_files import MadeFile
@@ -60,26 +61,27 @@ def test_the_seeds_see_what_they_are_for() -> None:
 
 
 def _windows_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    original = Partition._read_state
+    original = PartitionLog.load
 
-    async def forgetful(self: Partition, segment: Segment) -> None:
-        await original(self, segment)
+    async def forgetful(self: PartitionLog, segment: Segment) -> SegmentProperties:
+        info = await original(self, segment)
         self._windows.load(())
+        return info
 
-    patch.setattr(Partition, "_read_state", forgetful)
+    patch.setattr(PartitionLog, "load", forgetful)
 
 
 def _a_failure_is_not_void(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Partition, "_shut", lambda self, why: None)
+    patch.setattr(PartitionLog, "shut", lambda self, why: None)
 
 
 def _duplicates_are_told_at_once(patch: pytest.MonkeyPatch) -> None:
     def at_once(
-        self: Partition, answer: "Future[Appended]", base_offset: int, append_time_ms: int
+        self: PartitionLog, answer: "Future[Appended]", base_offset: int, append_time_ms: int
     ) -> None:
         answer.set_result(self._appended(base_offset, append_time_ms, duplicate=True))
 
-    patch.setattr(Partition, "_answer_duplicate", at_once)
+    patch.setattr(PartitionLog, "_answer_duplicate", at_once)
 
 
 def _sequences_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -90,14 +92,14 @@ def _sequences_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def _refusals_are_told_at_once(patch: pytest.MonkeyPatch) -> None:
-    def at_once(self: Partition, answer: "Future[Appended]", refusal: Exception) -> None:
+    def at_once(self: PartitionLog, answer: "Future[Appended]", refusal: Exception) -> None:
         answer.set_exception(refusal)
 
-    patch.setattr(Partition, "_refuse_when_confirmed", at_once)
+    patch.setattr(PartitionLog, "_refuse_when_confirmed", at_once)
 
 
 def _owners_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Partition, "_as_owner", lambda self: AttributeUpdate(OWNER, self._owner))
+    patch.setattr(PartitionLog, "_as_owner", lambda self: AttributeUpdate(OWNER, self._owner))
 
 
 def _a_file_is_registered_although_its_put_failed(patch: pytest.MonkeyPatch) -> None:
@@ -128,20 +130,20 @@ def _a_file_is_registered_before_it_is_put(patch: pytest.MonkeyPatch) -> None:
 
 
 def _bytes_are_dropped_before_their_file_is_registered(patch: pytest.MonkeyPatch) -> None:
-    original = Partition._keep
+    original = PartitionFiles._keep
 
     async def hasty(
-        self: Partition, segment: Segment, gathered: BatchGathering, made: MadeFile
+        self: PartitionFiles, segment: Segment, gathered: BatchGathering, made: MadeFile
     ) -> None:
-        await self._segments.truncate(segment.name, gathered.end.position)
+        await self._all_segments.truncate(segment.name, gathered.end.position)
         await original(self, segment, gathered, made)
 
-    patch.setattr(Partition, "_keep", hasty)
+    patch.setattr(PartitionFiles, "_keep", hasty)
 
 
 def _changes_of_files_keep_the_owners_number(patch: pytest.MonkeyPatch) -> None:
     async def as_before(
-        self: Partition, segment: Segment, updates: Sequence[AttributeUpdate]
+        self: PartitionLog, segment: Segment, updates: Sequence[AttributeUpdate]
     ) -> None:
         future = segment.append(
             b"", offset=self._length, attribute_updates=[self._as_owner(), *updates]
@@ -150,21 +152,21 @@ def _changes_of_files_keep_the_owners_number(patch: pytest.MonkeyPatch) -> None:
         try:
             await future
         except BaseException:
-            self._shut("failed")
+            self.shut("failed")
             raise
 
-    patch.setattr(Partition, "_append_alone", as_before)
+    patch.setattr(PartitionLog, "append_alone", as_before)
 
 
 def _dead_files_are_deleted_without_a_proof(patch: pytest.MonkeyPatch) -> None:
-    async def no_proof(self: Partition, segment: Segment) -> None:
+    async def no_proof(self: PartitionFiles, segment: Segment) -> None:
         del self, segment
 
-    patch.setattr(Partition, "_prove_ownership", no_proof)
+    patch.setattr(PartitionFiles, "_prove_ownership", no_proof)
 
 
 def _producers_are_not_stored_with_a_file(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Partition, "_end_mark_updates", lambda _: [])
+    patch.setattr(PartitionLog, "end_mark_updates", lambda _: [])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from segmentstore.topics.catalogue import Catalogue
-from segmentstore.topics.partition import Partition
+from segmentstore.topics.partition_files import PartitionFiles
 from tests.sim.simulation import run_simulation
 from tests.topics.random_processes import one_schedule
 
@@ -47,10 +47,10 @@ def test_the_seeds_see_what_they_are_for() -> None:
 
 
 def _objects_that_come_too_late_stay(patch: pytest.MonkeyPatch) -> None:
-    async def nothing(self: Partition, file: object) -> None:
+    async def nothing(self: PartitionFiles, file: object) -> None:
         del self, file
 
-    patch.setattr(Partition, "_delete_if_retired", nothing)
+    patch.setattr(PartitionFiles, "_delete_if_retired", nothing)
 
 
 def _removed_topics_are_not_noticed(patch: pytest.MonkeyPatch) -> None:

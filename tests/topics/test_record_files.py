@@ -42,7 +42,9 @@ from segmentstore.topics.errors import (
     OffsetOutOfRangeError,
     PartitionUnavailableError,
 )
-from segmentstore.topics.partition import NAMES_USED, Partition
+from segmentstore.topics.partition import Partition
+from segmentstore.topics.partition_files import NAMES_USED, PartitionFiles
+from segmentstore.topics.partition_log import PartitionLog
 from segmentstore.topics.record_files import gathered_batches
 from segmentstore.topics.record_files.record_files import MadeFile
 from segmentstore.topics.topic_config import make_config
@@ -533,13 +535,13 @@ async def test_changes_of_files_that_keep_the_number_would_be_found(
     """Planted: a registration, or a proof, leaves OWNER as it was."""
 
     async def as_before(
-        self: Partition, segment: Segment, updates: Sequence[AttributeUpdate]
+        self: PartitionLog, segment: Segment, updates: Sequence[AttributeUpdate]
     ) -> None:
         owned = [self._as_owner(), *updates]
         self._owner_before = self._owner
         await segment.append(b"", offset=self._length, attribute_updates=owned)
 
-    monkeypatch.setattr(Partition, "_append_alone", as_before)
+    monkeypatch.setattr(PartitionLog, "append_alone", as_before)
     for test in (
         test_two_owners_never_register_the_same_range,
         test_a_sweep_ends_openings_that_could_register_what_it_deletes,
@@ -549,10 +551,10 @@ async def test_changes_of_files_that_keep_the_number_would_be_found(
 
 
 async def test_a_sweep_without_a_proof_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def no_proof(self: Partition, segment: Segment) -> None:
+    async def no_proof(self: PartitionFiles, segment: Segment) -> None:
         del self, segment
 
-    monkeypatch.setattr(Partition, "_prove_ownership", no_proof)
+    monkeypatch.setattr(PartitionFiles, "_prove_ownership", no_proof)
     with pytest.raises(pytest.fail.Exception):
         await test_a_zombie_deletes_no_file_of_another_owner()
 
@@ -661,7 +663,9 @@ async def test_a_batch_that_no_file_can_hold_is_an_object_of_its_own(
     partition = await store.opened(retention_bytes="0")
     unreadable = unreadable_batch()
     with monkeypatch.context() as patched:
-        patched.setattr("segmentstore.topics.partition.require_readable", lambda _batch: None)
+        patched.setattr(
+            "segmentstore.topics.acceptable_batches.require_readable", lambda _batch: None
+        )
         for value in (b"before", b"", b"between", b"", b"behind"):
             await partition.produce(batch_of(value) if value else unreadable)
     with caplog.at_level(logging.ERROR):
@@ -698,7 +702,9 @@ async def test_a_batch_that_no_file_can_hold_is_an_object_of_its_own(
 async def test_a_kept_batch_whose_put_fails_is_kept_at_the_next_attempt(
     monkeypatch: pytest.MonkeyPatch, *, is_put: bool
 ) -> None:
-    monkeypatch.setattr("segmentstore.topics.partition.require_readable", lambda _batch: None)
+    monkeypatch.setattr(
+        "segmentstore.topics.acceptable_batches.require_readable", lambda _batch: None
+    )
     store = Store()
     partition = await store.opened()
     await partition.produce(unreadable_batch())
@@ -750,8 +756,8 @@ async def test_a_file_may_be_replaced_by_another_one_of_its_range() -> None:
     keep = [r for r in records[15:30] if r.offset in (16, 20, 29)]
     image = image_of([[r] for r in keep], start_offset=15, end_offset=30)
     made = MadeFile(image, 15, 30, 3, keep[0].timestamp_ms, keep[-1].timestamp_ms)
-    key = await partition.replace_file(2, old, made)
-    assert key == old.name("t", 0).key
+    assert partition._files is not None
+    assert await partition._files.replace(2, old, made)
     assert await partition.sweep_files() == 0, "readers may be at it"
     rest = [r for r in records if not 15 <= r.offset < 30 or r in keep]
     found: list[Record] = []
@@ -760,7 +766,5 @@ async def test_a_file_may_be_replaced_by_another_one_of_its_range() -> None:
         found += [r for r in records_in(await partition.fetch(offset, 400)) if r.offset >= offset]
         offset = found[-1].offset + 1
     assert found == rest
-    assert await partition.replace_file(2, old, made) is None, "another one is there by now"
-    await partition.drop_kept(key)
-    assert key not in await store.keys()
+    assert not await partition._files.replace(2, old, made), "another one is there by now"
     assert await partition.sweep_files() == 0

@@ -326,7 +326,8 @@ async def test_files_of_a_later_topic_of_the_same_name_survive_a_deletion_that_s
     await deleting
     assert [record.value for record in await read_all(later)] == [b"new"]
     (name,) = [info.key async for info in objects.list("") if RecordFileName.parsed(info.key)]
-    (file,) = await later._files.some(later._require_open(), later._files.first, 1)
+    files = later._registered
+    (file,) = await files.some(later._log.require_open(), files.first, 1)
     assert file.name("a", 0).key == name
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from segmentstore.codec.record_batch import Record
 from segmentstore.codec.topic_files import RecordFileName, files_prefix
-from segmentstore.contracts.segments import Segment
-from segmentstore.topics import partition as partition_module
+from segmentstore.contracts.segments import Segment, SegmentProperties
 from segmentstore.topics.catalogue import Topic
 from segmentstore.topics.errors import (
     InvalidPartitionsError,
@@ -24,7 +23,8 @@ from segmentstore.topics.errors import (
     TopicNotFoundError,
     TopicsUnavailableError,
 )
-from segmentstore.topics.partition import Appended, Partition
+from segmentstore.topics.partition import Partition
+from segmentstore.topics.partition_log import Appended, PartitionLog
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_records import (
     CATALOGUE_TABLE,
@@ -110,7 +110,7 @@ class Process:
                 assert await read_all(partition) == kept
                 assert partition.high_watermark == len(records)
                 partition.check()
-                if partition._files.last:
+                if partition._registered.last:
                     await self.check_files(name, index, partition)
                     continue
                 info = await self.segments.info(partition._segment_name)
@@ -124,7 +124,7 @@ class Process:
     async def check_files(self, name: str, index: int, partition: Partition) -> None:
         """Registered ones are there; behind a sweep no others but names that may be given yet; bytes are dropped."""
         await partition.sweep_files()
-        registered = partition._files
+        registered = partition._registered
         prefix = files_prefix(name, index)
         keys = {info.key async for info in self.objects.list(prefix)}
         async with self.segments.open_segment(partition._segment_name) as segment:
@@ -183,7 +183,7 @@ async def sweep(process: Process) -> None:
     partition = await process.topics.own_partition("a", 1)
     await partition.sweep_files()
     keys = [info.key async for info in process.objects.list(files_prefix("a", 1))]
-    assert len(keys) == partition._files.last
+    assert len(keys) == partition._registered.last
 
 
 async def delete_with_files(process: Process) -> None:
@@ -194,13 +194,13 @@ async def delete_with_files(process: Process) -> None:
 async def delete_records_in_files(process: Process) -> None:
     partition = await process.topics.own_partition("a", 1)
     assert await partition.delete_records(171) == 171
-    assert len(partition._files) == 1
+    assert len(partition._registered) == 1
 
 
 async def delete_all_records_in_files(process: Process) -> None:
     partition = await process.topics.own_partition("a", 1)
     assert await partition.delete_records(-1) == 8 * BATCHES
-    assert len(partition._files) == 0
+    assert len(partition._registered) == 0
 
 
 async def retention_of_files(process: Process) -> None:
@@ -381,14 +381,14 @@ async def test_a_log_start_that_is_stored_behind_the_bytes_would_be_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Planted: bytes are dropped before the log start is durable."""
-    original = partition_module.Partition.delete_records
+    original = Partition.delete_records
 
-    async def dropped_first(self: partition_module.Partition, before: int) -> int:
-        place = await self._place_of(self._require_open(), before)
+    async def dropped_first(self: Partition, before: int) -> int:
+        place = await self._hot.place_of(self._log.require_open(), before)
         await self._segments.truncate(self._segment_name, place.position)
         return await original(self, before)
 
-    monkeypatch.setattr(partition_module.Partition, "delete_records", dropped_first)
+    monkeypatch.setattr(Partition, "delete_records", dropped_first)
     with pytest.raises((AssertionError, PartitionUnavailableError)):
         await test_a_change_that_dies_at_any_step_is_finished_by_the_next_process(
             a_topic, delete_records, behind=True
@@ -422,12 +422,13 @@ async def test_segments_that_are_made_before_their_record_would_be_found(
 
 async def test_windows_that_are_not_rebuilt_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a recovery forgets what it read of producers."""
-    original = partition_module.Partition._read_state
+    original = PartitionLog.load
 
-    async def forgetful(self: partition_module.Partition, segment: Segment) -> None:
-        await original(self, segment)
+    async def forgetful(self: PartitionLog, segment: Segment) -> SegmentProperties:
+        info = await original(self, segment)
         self._windows.load(())
+        return info
 
-    monkeypatch.setattr(partition_module.Partition, "_read_state", forgetful)
+    monkeypatch.setattr(PartitionLog, "load", forgetful)
     with pytest.raises(AssertionError):
         await test_a_batch_that_dies_on_its_way_is_stored_once_or_not_at_all(behind=True)

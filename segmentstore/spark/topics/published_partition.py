@@ -2,7 +2,7 @@
 
     attributes of the partition's segment -> PartitionFacts -> the file, or the position in the segment, of an offset
 
-The attributes are those of segmentstore/codec/topic_files.py, segmentstore/topics/partition.py and
+The attributes are those of segmentstore/codec/topic_files.py, segmentstore/topics/partition_log.py and
 segmentstore/topics/batch_positions.py.
 
 Invariants:
@@ -45,8 +45,14 @@ from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.spark.scan.block_reader import BlockReader
 from segmentstore.spark.tier2_access import Tier2Reader
 from segmentstore.spark.topics.record_rows import runs_of_batches
-from segmentstore.topics.batch_positions import NO_TIME, Mark, Place, decode_mark, mark_key
-from segmentstore.topics.partition import LAST_MARK
+from segmentstore.topics.batch_positions import (
+    LAST_MARK,
+    NO_TIME,
+    Mark,
+    Place,
+    decode_mark,
+    mark_key,
+)
 from segmentstore.topics.record_files.published_files import published_files
 from tier2.format.block import decode_block
 from tier2.format.chunk_decoder import tail_range

@@ -240,7 +240,9 @@ async def test_a_time_is_found_where_the_service_finds_it(seed: int) -> None:
 async def test_records_that_no_reader_can_read_end_a_query_unless_it_goes_on_without_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("segmentstore.topics.partition.require_readable", lambda _batch: None)
+    monkeypatch.setattr(
+        "segmentstore.topics.acceptable_batches.require_readable", lambda _batch: None
+    )
     random = Random(3)
     async with topic_store() as store:
         await fill(store, random, 3)

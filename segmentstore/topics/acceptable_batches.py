@@ -1,0 +1,71 @@
+"""Which batches a topic takes: what is judged of a batch alone, before it is compared with what its producer sent.
+
+Invariants: a batch that is taken is whole, its checksum is right, its records can be read, and none is from the future
+or the past beyond what the topic allows. Of a topic that is compacted by key every record has one.
+"""
+
+from segmentstore.codec.record_batch import (
+    BatchBytes,
+    BatchError,
+    BatchHeader,
+    BatchProblem,
+    TimestampType,
+    check_batch,
+)
+from segmentstore.codec.record_columns import columns_of_batches, require_readable
+from segmentstore.topics.errors import (
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordBatchTooLargeError,
+)
+from segmentstore.topics.topic_config import TopicConfig
+
+
+def acceptable_header(batch: BatchBytes, config: TopicConfig, *, now_ms: int) -> BatchHeader:
+    """Of the batch. Raises RecordBatchTooLargeError, InvalidRecordError, InvalidTimestampError."""
+    if len(batch) > config.message_bytes_max:
+        raise RecordBatchTooLargeError(size=len(batch), size_max=config.message_bytes_max)
+    try:
+        header = check_batch(batch)
+        _require_kind(header)
+        if config.compacts:
+            _require_keys(batch)
+        else:
+            require_readable(batch)
+    except BatchError as error:
+        raise InvalidRecordError(error.problem, str(error)) from error
+    _require_time(header, config, now_ms)
+    return header
+
+
+def _require_kind(header: BatchHeader) -> None:
+    if header.is_control or header.is_transactional:
+        raise InvalidRecordError(
+            BatchProblem.INVALID, "a batch of a transaction; topics have no transactions"
+        )
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        raise InvalidRecordError(BatchProblem.INVALID, "only the store sets the time of an append")
+
+
+def _require_keys(batch: BatchBytes) -> None:
+    columns, _ = columns_of_batches(batch)
+    if any(length < 0 for length in columns.key_lengths):
+        raise InvalidRecordError(
+            BatchProblem.INVALID, "a record of a topic that is compacted by key has none"
+        )
+
+
+def _require_time(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    """The times of single records are the producer's affair below the highest."""
+    if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return
+    if header.max_timestamp - now_ms > config.timestamp_after_ms_max:
+        raise InvalidTimestampError(
+            f"a record is from the future timestamp={header.max_timestamp} now={now_ms}"
+            f" after_max={config.timestamp_after_ms_max}"
+        )
+    if now_ms - header.max_timestamp > config.timestamp_before_ms_max:
+        raise InvalidTimestampError(
+            f"a record is too old timestamp={header.max_timestamp} now={now_ms}"
+            f" before_max={config.timestamp_before_ms_max}"
+        )

@@ -1,0 +1,314 @@
+"""Where a partition begins: the log start, what retention says of it, and what goes below it.
+
+    delete_records(), expire() -> the log start is durable -> files below it are forgotten, the segment is truncated
+    a file is registered       -> its batches' bytes go                  -> the segment is truncated
+
+Invariants:
+
+- `position <= hot_position <= durable length`: below the first the segment has no bytes, below the second all that it
+  has is in files or below the log start.
+- The log start is durable before bytes are dropped: what is readable after a crash is what was before it, or less.
+- Records from the log start to the cold end are in registered files, those from the cold end on in the segment.
+- A batch is never cut by a trim: its bytes go when all of its records are below the log start or in a file.
+- What was known of producers is stored before the bytes go that say so.
+- A read that meets a trim of this opening is tried again; one that meets another owner's closes the partition.
+"""
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from segmentstore.codec.topic_files import RegisteredFile, count_of
+from segmentstore.contracts.errors import SegmentStoreError, SegmentTruncatedError, StorageError
+from segmentstore.contracts.segments import (
+    AttributeUpdate,
+    Segment,
+    SegmentApi,
+    SegmentProperties,
+)
+from segmentstore.runtime.cancellation import await_shielded
+from segmentstore.runtime.clock import WallClock
+from segmentstore.topics.batch_positions import LAST_MARK, mark_key
+from segmentstore.topics.errors import TopicError
+from segmentstore.topics.hot_records import HotRecords
+from segmentstore.topics.partition_log import PartitionLog
+from segmentstore.topics.record_files.kept_objects import KeptObjects
+from segmentstore.topics.record_files.registered_files import (
+    FILES_PER_UPDATE_MAX,
+    FileGoneError,
+    RegisteredFiles,
+)
+
+_LOG = logging.getLogger(__name__)
+
+_MARKS_PER_UPDATE_MAX: Final = 500
+_READS_MAX: Final = 3
+"""Of one request, while trims come in between."""
+
+_Result = TypeVar("_Result")
+
+
+class PartitionStart:
+    """load() at each opening."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        hot: HotRecords,
+        *,
+        registered: RegisteredFiles,
+        kept: KeptObjects | None,
+        segments: SegmentApi,
+        segment_name: str,
+        wall_clock: WallClock,
+        mark_bytes: int,
+    ) -> None:
+        """`kept`: None if there is no Tier 2 for files."""
+        self._log = log
+        self._hot = hot
+        self._registered = registered
+        self._kept = kept
+        self._segments = segments
+        self._segment_name = segment_name
+        self._wall_clock = wall_clock
+        self._mark_bytes = mark_bytes
+        self.position = 0
+        """Where the segment begins."""
+        self.hot_position = 0
+        """Bytes below it are in files, or below the log start, as far as is known. Changed here alone."""
+        self._dropping_position = 0
+        """Bytes below it are being dropped."""
+        self._forgetting_until = 0
+        """Files of lower numbers are being forgotten."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What the partition's files take, and its batches before the store compresses them."""
+        return self._registered.size_bytes + self.hot_bytes
+
+    @property
+    def hot_bytes(self) -> int:
+        """What those batches take that no file has."""
+        return self._log.durable_length - max(self.position, self.hot_position)
+
+    def load(self, info: SegmentProperties) -> None:
+        """As the segment was when the log was opened."""
+        self.position = self.hot_position = self._dropping_position = info.start_offset
+
+    def note_filed(self, position: int) -> None:
+        """A file is registered that has the batches up to there."""
+        self.hot_position = position
+
+    # --- trims -------------------------------------------------------------------------------
+
+    async def delete_records(self, before: int) -> int:
+        """Makes `before` the lowest offset that may be read, -1: the high watermark; the log start behind it.
+
+        Raises OffsetOutOfRangeError, PartitionUnavailableError, UnknownPartitionError.
+        """
+        self._log.require_open()
+        if before == -1:
+            before = self._log.high_watermark
+        if not 0 <= before <= self._log.high_watermark:
+            raise self._log.out_of_range(before)
+        if before > self._log.log_start_offset:
+            await self._log.move_start(before)
+        await self.drop_bytes()
+        return self._log.log_start_offset
+
+    async def drop_bytes(self) -> None:
+        """Of files and batches whose records are all below the log start, and of batches that are in files. What fails
+        is done at the next trim or recovery."""
+        async with self._log.changing:
+            segment = self._log.segment
+            if segment is None:
+                return
+            try:
+                forgotten = await self._forget_files(segment)
+                await self._truncate(segment)
+                if self._kept is not None:
+                    self._kept.delete_in(self._log.config.file_delete_delay_ms / 1000, forgotten)
+                    await self._kept.delete_due()
+            except SegmentStoreError as error:
+                if isinstance(error, SegmentTruncatedError | FileGoneError):
+                    self._log.shut(str(error))  # another owner has trimmed
+                _LOG.warning("%s keeps deleted records for now: %s", self._log.label, error)
+
+    async def delete_kept_objects(self) -> None:
+        """Those that were forgotten long enough ago. One that cannot be deleted is left to a sweep."""
+        if self._kept is None:
+            return
+        try:
+            await self._kept.delete_due()
+        except StorageError as error:
+            _LOG.warning("%s keeps an object that is no file any more: %s", self._log.label, error)
+
+    async def _truncate(self, segment: Segment) -> None:
+        first = max(self._log.log_start_offset, self._registered.cold_end)
+        if first >= self._log.high_watermark:
+            position = self._log.durable_length
+        elif first == 0:
+            return
+        else:
+            position = (await self._hot.place_of(segment, first)).position
+        if position <= self.position:
+            return
+        self.hot_position = max(self.hot_position, position)
+        self._dropping_position = position
+        if position > self._log.marked_position:
+            # What the batches say of their producers goes with them.
+            await self._log.append_alone(segment, self._log.end_mark_updates())
+        await self._forget_marks(segment, position)
+        await self._segments.truncate(self._segment_name, position)
+        self._log.positions.drop_before(position)
+        self.position = max(self.position, position)
+
+    async def _forget_files(self, segment: Segment) -> list[str]:
+        """Those whose records are all below the log start; the keys of their objects, which are to be deleted."""
+        keys: list[str] = []
+        files = self._registered
+        while len(files):
+            several = await files.some(segment, files.first, FILES_PER_UPDATE_MAX)
+            ended = [file for file in several if file.end_offset <= self._log.log_start_offset]
+            if not ended:
+                break
+            self._forgetting_until = files.first + len(ended)
+            await self._log.append_alone(segment, files.forgetting(ended))
+            files.forgot(ended)
+            keys += [file.name(self._log.topic, self._log.index).key for file in ended]
+            if len(ended) < len(several):
+                break
+        return keys
+
+    async def _forget_marks(self, segment: Segment, position: int) -> None:
+        """Those that lie below the position. The newest stays: it is where a recovery begins."""
+        info = segment.info()
+        last_mark = count_of(info.core_attributes, LAST_MARK, name=info.name)
+        first = self.position // self._mark_bytes
+        last = min(position // self._mark_bytes, last_mark)
+        for begin in range(first, last, _MARKS_PER_UPDATE_MAX):
+            numbers = range(begin, min(begin + _MARKS_PER_UPDATE_MAX, last))
+            keys = [mark_key(number) for number in numbers]
+            known = await segment.load_attributes(keys)
+            if known:
+                forgotten = [AttributeUpdate(key, None) for key in known]
+                await await_shielded(segment.append(b"", attribute_updates=forgotten))
+
+    # --- retention ---------------------------------------------------------------------------
+
+    async def expire(self, *, age_is_known: bool) -> None:
+        """Deletes what retention says: whole files from the front, and behind the last file whole batches; by size, and
+        by age if the clock is trusted.
+
+        Raises PartitionUnavailableError, UnknownPartitionError.
+        """
+        segment = self._log.require_live()
+        if not self._log.config.deletes:
+            return
+        offset = await self.read(segment, lambda: self._expired(segment, age_is_known=age_is_known))
+        if offset > self._log.log_start_offset:
+            await self.delete_records(offset)
+
+    async def retention_rests_until_ms(self, segment: Segment) -> float:
+        """Wall time before which retention by age finds nothing to do, if neither records nor settings change.
+
+        Raises PartitionUnavailableError, UnknownPartitionError.
+        """
+        config = self._log.config
+        has_records = self._log.log_start_offset < self._log.high_watermark
+        if not config.deletes or config.retention_ms < 0 or not has_records:
+            return math.inf
+        oldest_ms = await self.read(segment, lambda: self._time_of_oldest(segment))
+        return oldest_ms + config.retention_ms + 1
+
+    async def _time_of_oldest(self, segment: Segment) -> int:
+        """The highest time of what retention deletes first: a file, or a batch."""
+        if len(self._registered):
+            return (await self._registered.get(segment, self._registered.first)).highest_ms
+        return await self._hot.time_of_batch(segment, self._log.log_start_offset)
+
+    async def _expired(self, segment: Segment, *, age_is_known: bool) -> int:
+        """The offset up to which retention deletes."""
+        config = self._log.config
+        offset = self._log.log_start_offset
+        if config.retention_bytes >= 0:
+            excess = self.size_bytes - config.retention_bytes
+
+            def exceeds(file: RegisteredFile) -> bool:
+                nonlocal excess
+                excess -= file.size
+                return excess >= 0
+
+            end, has_more = await self._end_of_first_files(segment, exceeds)
+            if not has_more:
+                end = max(end, await self._hot.end_by_size(segment, config.retention_bytes))
+            offset = max(offset, end)
+        if config.retention_ms >= 0 and age_is_known:
+            oldest_ms = self._wall_clock.now_ms() - config.retention_ms
+            end, has_more = await self._end_of_first_files(
+                segment, lambda file: file.highest_ms < oldest_ms
+            )
+            if not has_more:
+                end = max(end, await self._hot.end_by_age(segment, oldest_ms))
+            offset = max(offset, end)
+        return offset
+
+    async def _end_of_first_files(
+        self, segment: Segment, fits: Callable[[RegisteredFile], bool]
+    ) -> tuple[int, bool]:
+        """Where the longest run of files from the front ends that each fit, and whether there are files behind it."""
+        end, number = 0, self._registered.first
+        while number <= self._registered.last:
+            for file in await self._registered.some(segment, number, FILES_PER_UPDATE_MAX):
+                if not fits(file):
+                    return end, True
+                end = file.end_offset
+                number += 1
+        return end, False
+
+    # --- reads beside trims ------------------------------------------------------------------
+
+    async def read(
+        self, segment: Segment, read: Callable[[], Awaitable[_Result]], offset: int | None = None
+    ) -> _Result:
+        """What is trimmed while it is read is read again, it may be in a file now; `offset`: as long as it is there."""
+        for remaining in reversed(range(_READS_MAX)):
+            try:
+                return await read()
+            except (SegmentTruncatedError, FileGoneError) as error:
+                if offset is not None:
+                    self._log.require_in_range(offset)
+                if (
+                    not remaining
+                    or not self._is_own_trim(error)
+                    or segment is not self._log.segment
+                ):
+                    raise self.failed(segment, error) from error
+            except SegmentStoreError as error:
+                raise self.failed(segment, error) from error
+        raise AssertionError("the last round returns or raises")
+
+    def _is_own_trim(self, error: SegmentStoreError) -> bool:
+        """Of this opening. Another owner's is not known here."""
+        if isinstance(error, SegmentTruncatedError):
+            return error.start_offset <= max(self.position, self._dropping_position)
+        assert isinstance(error, FileGoneError), f"{error!r}"
+        return error.number < max(self._registered.first, self._forgetting_until)
+
+    def failed(self, segment: Segment, error: SegmentStoreError) -> TopicError:
+        """What a reader is told. Beside a trim of our own a failure is over with the next try; another owner's is not
+        known here, and closes the partition."""
+        is_own_trim = isinstance(
+            error, SegmentTruncatedError | FileGoneError
+        ) and self._is_own_trim(error)
+        return self._log.failed(segment, error, is_own_trim=is_own_trim)
+
+    def check(self) -> None:
+        """Proves the order of its numbers."""
+        assert self.position <= self.hot_position <= self._log.durable_length, (
+            f"start={self.position} hot={self.hot_position} durable={self._log.durable_length}"
+        )
+        assert self._registered.cold_end <= self._log.high_watermark, (
+            f"cold_end={self._registered.cold_end}"
+        )
