@@ -4,6 +4,9 @@ Invariants:
 
 - `start` returns only after the ready line; if the process ends first, its last words are in the error.
 - Leaving the `with` block leaves no process behind.
+
+Tests that start many servers have them forked from a process that has loaded the program (tests/preloaded_command.py):
+`start_command` is what they replace.
 """
 
 import os
@@ -13,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, ClassVar, Protocol, Self
 
 from segmentstore.contracts.errors import SegmentStoreError
 
@@ -24,8 +27,47 @@ class ServerProcessError(SegmentStoreError):
     """The server did not become ready."""
 
 
+class RunningCommand(Protocol):
+    """What is asked of a process that runs `segmentstore`; `subprocess.Popen` answers all of it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def stdout(self) -> IO[str] | None: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+class StartCommand(Protocol):
+    """Starts `segmentstore` with the words behind its name; `environment` is all of it. Raises OSError."""
+
+    def __call__(
+        self, words: Sequence[str], log: IO[bytes], environment: Mapping[str, str]
+    ) -> RunningCommand: ...
+
+
+def start_command(
+    words: Sequence[str], log: IO[bytes], environment: Mapping[str, str]
+) -> RunningCommand:
+    """As users start it, with this interpreter."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "segmentstore.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        env=environment,
+    )
+
+
 class ServerProcess:
     """`segmentstore standalone` on a data directory, on any free port."""
+
+    start_command: ClassVar[StartCommand] = staticmethod(start_command)
 
     def __init__(
         self,
@@ -43,7 +85,7 @@ class ServerProcess:
         self._options = options
         self._accept = accept
         self._environment = {**os.environ, **(environment or {})}
-        self._process: subprocess.Popen[str] | None = None
+        self._process: RunningCommand | None = None
         self.ready_line = ""
 
     def __enter__(self) -> Self:
@@ -90,15 +132,12 @@ class ServerProcess:
     def start(self) -> Self:
         """Start and wait for the ready line. Raises ServerProcessError."""
         assert self._process is None, "the server is started already"
-        command = [sys.executable, "-m", "segmentstore.cli", "standalone"]
-        command += ["--data", str(self._data_directory)]
+        words = ["standalone", "--data", str(self._data_directory)]
         for face in ("--http", "--wire", "--controller"):
-            command += [face, "127.0.0.1:0"]
-        command += self._options
+            words += [face, "127.0.0.1:0"]
+        words += self._options
         with self.log_path.open("ab") as log:
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment
-            )
+            process = self.start_command(words, log, self._environment)
         assert process.stdout is not None, "stdout is a pipe"
         self.ready_line = process.stdout.readline().strip()
         if self.ready_line.split(" ", 1)[0] not in self._accept:
@@ -138,6 +177,6 @@ class ServerProcess:
             if process.stdout is not None:
                 process.stdout.close()
 
-    def _running(self) -> subprocess.Popen[str]:
+    def _running(self) -> RunningCommand:
         assert self._process is not None, "the server does not run"
         return self._process

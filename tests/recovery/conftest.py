@@ -2,6 +2,10 @@ import os
 
 import pytest
 
+from tests.preloaded_command import preloaded_command, servers_are_forks
+
+__all__ = ["preloaded_command", "servers_are_forks"]
+
 
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,13 +28,13 @@ _DESCRIPTORS = 2
 def main(descriptor: int) -> None:
     """Fork as the parent asks. In a fork it returns when the process has served."""
     freeze_long_lived_objects()
-    channel = _fork_on_request(socket.socket(fileno=descriptor))
+    channel = fork_on_request(socket.socket(fileno=descriptor))
     if channel is not None:
         os.setsid()
         serve_process(channel)
 
 
-def _fork_on_request(requests: socket.socket) -> int | None:
+def fork_on_request(requests: socket.socket) -> int | None:
     """In a fork, its channel; in the launcher None, when the parent wants nothing more."""
     reports: dict[int, tuple[int, socket.socket]] = {}
     """Descriptor of a process -> its id, and where its end is told."""
