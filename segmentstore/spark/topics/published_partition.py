@@ -47,14 +47,14 @@ from segmentstore.spark.topics.record_rows import runs_of_batches
 from segmentstore.topics.batch_positions import NO_TIME, Mark, Place, decode_mark, mark_key
 from segmentstore.topics.partition import LAST_MARK
 from segmentstore.topics.record_files.published_files import published_files
-from tier2.read.record_file_index import (
+from tier2.outside_access import (
+    ContainerReader,
     ReadChecked,
     RecordFileIndex,
     batches_of_stored_block,
     read_checked,
     read_record_file_index,
 )
-from tier2.store_reader import ContainerReader
 
 _Result = TypeVar("_Result")
 _GROUP_BYTES: Final = 4 << 20
