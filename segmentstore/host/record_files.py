@@ -53,21 +53,18 @@ from tier2.background_pace import BackgroundPace
 from tier2.byte_cache import ByteCache
 from tier2.format.block import decode_block
 from tier2.format.chunk_format import (
-    FOOTER_BYTES,
-    HEADER_BYTES,
-    SMALLEST_CHUNK_BYTES,
     BlockEntry,
     ChunkFlag,
-    ChunkIndex,
     Compression,
-    parse_footer,
-    parse_header,
-    parse_index,
 )
 from tier2.format.image_memory import ImageMemories, ImageMemory
 from tier2.format.record_compaction import NewestOffsets, last_batch, surviving_batches
 from tier2.format.record_file import RecordFileBuilder, RecordFileImage, make_record_file
-from tier2.format.record_transcoding import batches_of_block
+from tier2.read.record_file_index import (
+    batches_of_stored_block,
+    read_checked,
+    read_record_file_index,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -89,8 +86,6 @@ _IMAGE_ROOM_BYTES: Final = 72 << 20
 _IMAGE_KEPT_BYTES_MAX: Final = 80 << 20
 """Of memory for images that no image is in: one large file, and some that are small."""
 
-_END_BYTES: Final = 8 * 1024
-"""Read first: footer and index of about 140 blocks."""
 _DAMAGES_REMEMBERED: Final = 1_000
 _COMPRESSIONS: Final = {
     FileCompression.NONE: Compression.NONE,
@@ -236,8 +231,12 @@ class Tier2RecordFiles:
             entry = opened.entries[number]
 
             def decoded(stored: bytes) -> bytes:
-                return _batches_of_block(
-                    stored, entry, opened.flags, self._batch_bytes_max, f"{key} block={number}"
+                return batches_of_stored_block(
+                    stored,
+                    entry,
+                    opened.flags,
+                    batch_bytes_max=self._batch_bytes_max,
+                    source=f"{key} block={number}",
                 )
 
             length = entry.end_position - entry.position
@@ -341,14 +340,14 @@ class Tier2RecordFiles:
             known = self._opened.get(key)
             if known is not None:
                 return known
-            header = await self._checked(
-                place, 0, HEADER_BYTES, lambda stored: parse_header(stored, source=key)
-            )
-            index = await self._index(place, file.size)
-            if (index.start_offset, index.end_offset) != (file.first_offset, file.end_offset):
-                raise CorruptedDataError(f"a file answers for other offsets key={key} file={file}")
+
+            async def read(start: int, length: int, check: Callable[[bytes], _Result]) -> _Result:
+                return await self._checked(place, start, length, check)
+
+            found = await read_record_file_index(read, file, key=key)
+            index = found.chunk_index
             opened = _Opened(
-                header.flags,
+                found.flags,
                 index.entries,
                 [
                     FileBlock(
@@ -362,54 +361,24 @@ class Tier2RecordFiles:
             self._opened.put(key, opened, opened.memory_bytes)
             return opened
 
-    async def _index(self, place: tuple[str, int], size: int) -> ChunkIndex:
-        """Mostly in one range: the end of the object."""
-        key, _ = place
-        if size < SMALLEST_CHUNK_BYTES:
-            raise CorruptedDataError(f"a file is too short key={key} bytes={size}")
-        begin = max(HEADER_BYTES, size - _END_BYTES)
-
-        def parse_end(stored: bytes) -> tuple[int, ChunkIndex | None]:
-            position = parse_footer(stored, source=key).index_position
-            if not HEADER_BYTES < position < size - FOOTER_BYTES:
-                raise CorruptedDataError(f"an index is out of place key={key} position={position}")
-            if position < begin:
-                return position, None
-            return position, parse(stored[position - begin : -FOOTER_BYTES], position)
-
-        def parse(stored: bytes, position: int) -> ChunkIndex:
-            return parse_index(stored, index_position=position, record_topic=True, source=key)
-
-        position, index = await self._checked(place, begin, size - begin, parse_end)
-        if index is None:
-            index = await self._checked(
-                place,
-                position,
-                size - FOOTER_BYTES - position,
-                lambda stored: parse(stored, position),
-            )
-        return index
-
     async def _checked(
         self, place: tuple[str, int], start: int, length: int, check: Callable[[bytes], _Result]
     ) -> _Result:
         """A range of an object as `check` gives it back, which raises CorruptedDataError for damaged bytes."""
         key, number = place
-        for is_last in (False, True):
-            try:
-                stored = await self._objects.get_range(key, start, length)
-                self._numbers.reads += 1
-                self._numbers.read_bytes += len(stored)
-                if len(stored) != length:
-                    raise CorruptedDataError(
-                        f"an object is cut off key={key} start={start} expected={length} length={len(stored)}"
-                    )
-                return await run_blocking(self._readers, check, stored)
-            except CorruptedDataError as error:
-                if is_last:
-                    self._note_damage(key, number, error)
-                    raise
-        raise AssertionError("the last round returns or raises")
+        try:
+            return await read_checked(
+                self._get_range, key, start, length, check, executor=self._readers
+            )
+        except CorruptedDataError as error:
+            self._note_damage(key, number, error)
+            raise
+
+    async def _get_range(self, key: str, start: int, length: int) -> bytes:
+        stored = await self._objects.get_range(key, start, length)
+        self._numbers.reads += 1
+        self._numbers.read_bytes += len(stored)
+        return stored
 
     def _note_damage(self, key: str, number: int, error: StorageError) -> None:
         if (key, number) in self._damages:
@@ -483,13 +452,6 @@ def _kept_batch(stored: bytes, file: RegisteredFile, key: str) -> bytes:
 
 def _damaged(error: Exception) -> CorruptedDataError:
     return CorruptedDataError(f"batches of a partition are damaged: {error}")
-
-
-def _batches_of_block(
-    stored: bytes, entry: BlockEntry, flags: ChunkFlag, bytes_max: int, source: str
-) -> bytes:
-    content = decode_block(entry, stored, source=source)
-    return batches_of_block(content, entry, flags, batch_bytes_max=bytes_max, source=source)
 
 
 def _too_many(place: tuple[str, int], waiting: int) -> TooManyWaitersError:

@@ -36,11 +36,16 @@ from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
-from tier2.object_stores import object_locations
-from tier2.object_stores.object_locations import ObjectLocation
-from tier2.object_stores.places import holds_volumes, is_remote, open_place
-from tier2.settings import StorageSettings
-from tier2.store_reader import ContainerReader, StoreReader
+from tier2 import outside_access
+from tier2.outside_access import (
+    ContainerReader,
+    ObjectLocation,
+    StorageSettings,
+    StoreReader,
+    holds_volumes,
+    is_remote,
+    open_place,
+)
 
 OPEN_ATTEMPTS: Final = 8
 OPEN_PAUSE_SECONDS: Final = 0.4
@@ -218,7 +223,7 @@ def locate_objects(place: Tier2Location, keys: Iterable[str]) -> Mapping[str, Ob
 
     Raises CorruptedDataError, OSError.
     """
-    return object_locations.locate_objects(
+    return outside_access.locate_objects(
         place.place,
         keys,
         files=SystemFileSystem(),

@@ -90,17 +90,38 @@ def parse_tail(
 
     Raises CorruptedDataError if the bytes are damaged or belong to another image than `identity`.
     """
-    size = identity.size
-    if size < SMALLEST_CHUNK_BYTES or not FOOTER_BYTES <= len(tail) <= size:
-        raise CorruptedDataError(
-            f"chunk tail is cut off source={source} bytes={len(tail)} chunk_size={size}"
-        )
-    footer = parse_footer(tail, source=source)
+    footer = _footer_of_tail(tail, size=identity.size, source=source)
     if footer.file_crc32 != identity.file_crc32:
         raise CorruptedDataError(
             f"another chunk than the recorded one source={source}"
             f" file_crc32={footer.file_crc32:#010x} recorded={identity.file_crc32:#010x}"
         )
+    index = _index_of_tail(tail, footer, size=identity.size, record_topic=False, source=source)
+    if isinstance(index, ChunkIndex) and index.start_offset != identity.start_offset:
+        raise CorruptedDataError(
+            f"another chunk than the recorded one source={source}"
+            f" start_offset={index.start_offset} recorded={identity.start_offset}"
+        )
+    return index
+
+
+def parse_file_tail(tail: BufferView, *, size: int, source: str = "file") -> ChunkIndex | ByteRange:
+    """As parse_tail, of a file of records, of which no checksum is recorded elsewhere. Raises CorruptedDataError."""
+    footer = _footer_of_tail(tail, size=size, source=source)
+    return _index_of_tail(tail, footer, size=size, record_topic=True, source=source)
+
+
+def _footer_of_tail(tail: BufferView, *, size: int, source: str) -> ChunkFooter:
+    if size < SMALLEST_CHUNK_BYTES or not FOOTER_BYTES <= len(tail) <= size:
+        raise CorruptedDataError(
+            f"chunk tail is cut off source={source} bytes={len(tail)} chunk_size={size}"
+        )
+    return parse_footer(tail, source=source)
+
+
+def _index_of_tail(
+    tail: BufferView, footer: ChunkFooter, *, size: int, record_topic: bool, source: str
+) -> ChunkIndex | ByteRange:
     index_position = footer.index_position
     if not HEADER_BYTES < index_position < size - FOOTER_BYTES:
         raise CorruptedDataError(
@@ -109,18 +130,12 @@ def parse_tail(
     missing = size - len(tail) - index_position
     if missing > 0:
         return ByteRange(start=index_position, length=size - index_position)
-    index = parse_index(
+    return parse_index(
         memoryview(tail)[-missing : len(tail) - FOOTER_BYTES],
         index_position=index_position,
-        record_topic=False,
+        record_topic=record_topic,
         source=source,
     )
-    if index.start_offset != identity.start_offset:
-        raise CorruptedDataError(
-            f"another chunk than the recorded one source={source}"
-            f" start_offset={index.start_offset} recorded={identity.start_offset}"
-        )
-    return index
 
 
 def plan_read(index: ChunkIndex, *, start_offset: int, end_offset: int) -> BlockRange:

@@ -26,9 +26,14 @@ from segmentstore.codec.event_frame import EVENT_HEADER_BYTES, NoEventError, ski
 from segmentstore.contracts.identifiers import BufferView, SegmentId
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.tier2_access import Tier2Location, container_reader, open_for_reading
-from tier2.format.chunk_format import EventInformation
-from tier2.layout_entry import LayoutEntry
-from tier2.offline.image_proof import ExamineBlock, ImageProof, SegmentImage, prove_images
+from tier2.outside_access import (
+    EventInformation,
+    ExamineBlock,
+    ImageProof,
+    LayoutEntry,
+    SegmentImage,
+    prove_images,
+)
 
 
 @dataclass(frozen=True, slots=True)

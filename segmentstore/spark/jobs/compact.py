@@ -39,9 +39,7 @@ from segmentstore.spark.tier2_access import (
     open_for_reading,
     open_for_uploads,
 )
-from tier2.layout_entry import LayoutEntry
-from tier2.maintenance.chunk_rewriting import proposed_images, rewrite_chunks
-from tier2.store_reader import SegmentLayout
+from tier2.outside_access import LayoutEntry, SegmentLayout, proposed_images, rewrite_chunks
 
 REFUSALS_MAX = 1_000
 _WINDOW_ENTRIES_MAX = 2_000

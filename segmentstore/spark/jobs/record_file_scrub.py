@@ -19,8 +19,7 @@ from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.tier2_access import Tier2Location, open_for_reading
 from segmentstore.topics.record_files.published_files import files_of_partition
 from segmentstore.topics.topic_records import parse_partition_segment
-from tier2.offline.record_file_proof import damages_of_registered_file
-from tier2.store_reader import ContainerReader
+from tier2.outside_access import ContainerReader, damages_of_registered_file
 
 
 @dataclass(frozen=True, slots=True)

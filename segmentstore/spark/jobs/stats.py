@@ -39,7 +39,7 @@ from segmentstore.spark.tier2_access import (
     open_containers,
     open_for_reading,
 )
-from tier2.store_reader import SegmentLayout
+from tier2.outside_access import SegmentLayout
 
 _ROUNDS_MAX = 8
 

@@ -25,8 +25,7 @@ from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.tier2_access import Tier2Location, container_reader, open_for_reading
-from tier2.format.chunk_format import ChunkIndex
-from tier2.layout_entry import LayoutEntry
+from tier2.outside_access import ChunkIndex, LayoutEntry
 
 BUCKETS_MAX = 256
 _MINUTE_MS = 60_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from segmentstore.spark.topics.published_partition import facts_of_record
 from segmentstore.topics.record_files.published_files import published_files
 from segmentstore.topics.topic_records import PARTITION_PREFIX, parse_partition_segment
-from tier2.store_reader import ContainerReader
+from tier2.outside_access import ContainerReader
 
 
 @dataclass(slots=True)

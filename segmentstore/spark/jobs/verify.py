@@ -46,9 +46,7 @@ from segmentstore.spark.tier2_access import (
     open_containers,
     open_for_reading,
 )
-from tier2.layout_entry import LayoutEntry
-from tier2.offline.verify import VerifyReport, verify_container
-from tier2.store_reader import ContainerReader
+from tier2.outside_access import ContainerReader, LayoutEntry, VerifyReport, verify_container
 
 FINDINGS_MAX = 1_000
 _ROUNDS_MAX = 8

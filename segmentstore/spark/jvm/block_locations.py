@@ -42,7 +42,7 @@ from segmentstore.spark.tier2_access import (
     OPEN_PAUSE_SECONDS,
     Tier2Reader,
 )
-from tier2.store_reader import ContainerReader
+from tier2.outside_access import ContainerReader
 
 _LOG = logging.getLogger(__name__)
 BLOCKS_MAX: Final = 1 << 16

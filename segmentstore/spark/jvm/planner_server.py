@@ -60,7 +60,7 @@ from segmentstore.spark.schema import spark_schema
 from segmentstore.spark.service_connection import connect_service
 from segmentstore.spark.streams.stream_source import StreamSource, open_stream_source, place_of
 from segmentstore.spark.tier2_access import is_bucket, locate_objects
-from tier2.object_stores.object_locations import ObjectLocation
+from tier2.outside_access import ObjectLocation
 
 IDLE_SECONDS_MAX: Final = 600.0
 PLACED_OBJECTS_MAX: Final = 1000

@@ -46,8 +46,7 @@ from segmentstore.spark.streams.segment_graph import (
     StreamSegmentMetadata,
 )
 from segmentstore.spark.streams.tier2_catalog import Tier2StreamCatalog, Tier2Table
-from tier2.format.chunk_format import BLOCK_CHECKSUM_BYTES, Compression
-from tier2.store_reader import ContainerReader
+from tier2.outside_access import BLOCK_CHECKSUM_BYTES, Compression, ContainerReader
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | None
 Row: TypeAlias = dict[str, Value]

@@ -24,9 +24,13 @@ from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundErro
 from segmentstore.contracts.identifiers import BufferView, SegmentId
 from segmentstore.contracts.storage import StoredBlock
 from segmentstore.spark.tier2_access import Tier2Reader
-from tier2.format.block import decode_block
-from tier2.format.chunk_format import BLOCK_CHECKSUM_BYTES, BlockEntry, Compression
-from tier2.store_reader import ContainerReader
+from tier2.outside_access import (
+    BLOCK_CHECKSUM_BYTES,
+    BlockEntry,
+    Compression,
+    ContainerReader,
+    decode_block,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ import pyarrow as pa
 from segmentstore.codec.event_frame import EVENT_HEADER_BYTES
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import BufferView
-from tier2.format.records import decode_records
+from tier2.outside_access import decode_records
 
 _EVENT_HEADER = struct.Struct(">Q")
 _EVENT_LENGTH_END: Final = 1 << 31

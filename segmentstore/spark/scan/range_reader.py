@@ -44,7 +44,7 @@ from segmentstore.spark.tier2_access import (
     Tier2Reader,
     open_tier2_reader,
 )
-from tier2.store_reader import ContainerReader
+from tier2.outside_access import ContainerReader
 
 if TYPE_CHECKING:
     from segmentstore.client.byte_segment import ByteSegment

@@ -46,7 +46,7 @@ from segmentstore.spark.scan.partitions import BlockRange, SegmentRange, TailRan
 from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegmentMetadata
 from segmentstore.spark.streams.stream_source import StreamSource, position_of
 from segmentstore.spark.tier2_access import OPEN_ATTEMPTS, OPEN_PAUSE_SECONDS, Tier2Reader
-from tier2.store_reader import ContainerReader
+from tier2.outside_access import ContainerReader
 
 _LOG = logging.getLogger(__name__)
 _BLOCKS_JUDGED_MAX: Final = 64

@@ -68,7 +68,7 @@ from segmentstore.spark.streams.segment_graph import (
 )
 from segmentstore.spark.streams.stream_source import StreamSource, open_stream_source, position_of
 from segmentstore.spark.streams.tier2_catalog import Tier2StreamCatalog
-from tier2.store_reader import ContainerReader
+from tier2.outside_access import ContainerReader
 
 if TYPE_CHECKING:
     from segmentstore.spark.streaming.progress_publisher import ProgressPublisher

@@ -45,7 +45,7 @@ from segmentstore.spark.streams.segment_graph import (
     StreamSegmentMetadata,
 )
 from segmentstore.spark.tier2_access import Tier2Reader
-from tier2.store_reader import ContainerReader
+from tier2.outside_access import ContainerReader
 
 _INDEX_KEY_PREFIX: Final = b"\x01"
 _INDEX_ENTRY = struct.Struct(">QI")

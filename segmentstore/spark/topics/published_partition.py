@@ -8,8 +8,7 @@ segmentstore/topics/batch_positions.py.
 Invariants:
 
 - Nothing is listed. What is told is as of one published manifest; refresh() looks at a newer one.
-- A file is read by ranges: its index, and of its blocks those that are wanted. A block whose checksum does not match is
-  fetched once more before that is an error.
+- A file is read by ranges (tier2/read/record_file_index.py): its index, and of its blocks those that are wanted.
 - Batches are given whole, in order, from the one that contains the offset on.
 """
 
@@ -17,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
@@ -54,20 +53,16 @@ from segmentstore.topics.batch_positions import (
     mark_key,
 )
 from segmentstore.topics.record_files.published_files import published_files
-from tier2.format.block import decode_block
-from tier2.format.chunk_decoder import tail_range
-from tier2.format.chunk_format import (
-    FOOTER_BYTES,
-    HEADER_BYTES,
-    ChunkFlag,
-    ChunkIndex,
-    parse_footer,
-    parse_index,
+from tier2.outside_access import (
+    ContainerReader,
+    ReadChecked,
+    RecordFileIndex,
+    batches_of_stored_block,
+    read_checked,
+    read_record_file_index,
 )
-from tier2.format.chunk_format import parse_header as parse_file_header
-from tier2.format.record_transcoding import batches_of_block
-from tier2.store_reader import ContainerReader
 
+_Result = TypeVar("_Result")
 _GROUP_BYTES: Final = 4 << 20
 """Stored bytes of blocks that one request brings."""
 _BATCH_BYTES: Final = 1 << 20
@@ -189,10 +184,14 @@ class PublishedPartition:
         """The blocks that hold offsets of [start, end), those wholly outside of the times left out; as they come
         together. Hold it in `aclosing`. Raises ObjectNotFoundError, CorruptedDataError."""
         key = file.name(self._topic, self._partition).key
-        flags = parse_file_header(
-            await self._view.store.get_range(key, 0, HEADER_BYTES), source=key
-        ).flags
-        index = await self._index(file, key)
+
+        async def read(start: int, length: int, check: Callable[[bytes], _Result]) -> _Result:
+            return await read_checked(
+                self._view.store.get_range, key, start, length, check, executor=self._executor
+            )
+
+        found = await read_record_file_index(read, file, key=key)
+        index = found.chunk_index
         group: list[int] = []
         size = 0
         for number, entry in enumerate(index.entries):
@@ -205,55 +204,12 @@ class PublishedPartition:
             ):
                 continue
             if group and (group[-1] + 1 != number or size + entry.stored_length > _GROUP_BYTES):
-                yield await self._fetch(index, group, key, flags)
+                yield await _read_blocks(read, found, group, key=key)
                 group, size = [], 0
             group.append(number)
             size += entry.stored_length
         if group:
-            yield await self._fetch(index, group, key, flags)
-
-    async def _index(self, file: RegisteredFile, key: str) -> ChunkIndex:
-        """Raises ObjectNotFoundError, CorruptedDataError after one more attempt."""
-        for attempt in range(2):
-            wanted = tail_range(file.size)
-            tail = await self._view.store.get_range(key, wanted.start, wanted.length)
-            try:
-                footer = parse_footer(tail, source=key)
-                if footer.index_position < wanted.start:
-                    length = file.size - footer.index_position
-                    tail = await self._view.store.get_range(key, footer.index_position, length)
-                begin = len(tail) - (file.size - footer.index_position)
-                index = parse_index(
-                    memoryview(tail)[max(begin, 0) : len(tail) - FOOTER_BYTES],
-                    index_position=footer.index_position,
-                    record_topic=True,
-                    source=key,
-                )
-                if (index.start_offset, index.end_offset) != (file.first_offset, file.end_offset):
-                    raise CorruptedDataError(
-                        f"a file answers for other offsets than registered source={key} file={file}"
-                    )
-            except CorruptedDataError:
-                if attempt:
-                    raise
-            else:
-                return index
-        raise AssertionError("two attempts neither succeed nor fail")
-
-    async def _fetch(
-        self, index: ChunkIndex, numbers: list[int], key: str, flags: ChunkFlag
-    ) -> list[FileBlock]:
-        """Neighbouring blocks."""
-        start = index.entries[numbers[0]].position
-        length = index.entries[numbers[-1]].end_position - start
-        for attempt in range(2):
-            stored = memoryview(await self._view.store.get_range(key, start, length))
-            try:
-                return [_opened(index, number, stored, start, key, flags) for number in numbers]
-            except CorruptedDataError:
-                if attempt:
-                    raise
-        raise AssertionError("two attempts neither succeed nor fail")
+            yield await _read_blocks(read, found, group, key=key)
 
     # --- batches ---------------------------------------------------------------------------------
 
@@ -396,17 +352,29 @@ def facts_of_record(record: SegmentRecord) -> PartitionFacts:
     )
 
 
-def _opened(
-    index: ChunkIndex, number: int, stored: memoryview, start: int, key: str, flags: ChunkFlag
-) -> FileBlock:
-    """`stored` begins at `start` of the file. Raises CorruptedDataError."""
-    entry = index.entries[number]
-    source = f"{key} block={number}"
-    content = decode_block(
-        entry, stored[entry.position - start : entry.end_position - start], source=source
-    )
-    batches = batches_of_block(content, entry, flags, batch_bytes_max=_BATCH_BYTES, source=source)
-    return FileBlock(batches, entry.first_offset, index.block_end_offset(number))
+async def _read_blocks(
+    read: ReadChecked, found: RecordFileIndex, numbers: list[int], *, key: str
+) -> list[FileBlock]:
+    """Neighbouring ones. Raises CorruptedDataError, ObjectNotFoundError, StorageError."""
+    index = found.chunk_index
+    start = index.entries[numbers[0]].position
+
+    def batches_of(stored: bytes) -> list[FileBlock]:
+        view = memoryview(stored)
+        blocks: list[FileBlock] = []
+        for number in numbers:
+            entry = index.entries[number]
+            batches = batches_of_stored_block(
+                view[entry.position - start : entry.end_position - start],
+                entry,
+                found.flags,
+                batch_bytes_max=_BATCH_BYTES,
+                source=f"{key} block={number}",
+            )
+            blocks.append(FileBlock(batches, entry.first_offset, index.block_end_offset(number)))
+        return blocks
+
+    return await read(start, index.entries[numbers[-1]].end_position - start, batches_of)
 
 
 def _whole_batches(content: bytes, offset: int, end: int, name: str) -> tuple[slice, bool]:
