@@ -1,6 +1,7 @@
 """How long the log tries what may pass: bookies that are too few, ZooKeeper that does not answer.
 
-Invariant: every loop of attempts ends, with the error of its last attempt, `retry_seconds_max` after its first failure.
+Invariant: every loop of attempts ends, with the error of its last attempt, `retry_seconds_max` after its first failure;
+one of appends `append_retry_seconds_max` after it, if that is set.
 """
 
 import asyncio
@@ -23,8 +24,11 @@ MAY_PASS = (TooFewBookiesError, LedgerUnavailableError, MetadataUnavailableError
 class Retries:
     """Of one sequence of attempts: pause() after each failure, reset() after a success; or attempt(), which is both."""
 
-    def __init__(self, settings: BookKeeperLogSettings, random: Random) -> None:
-        self._seconds_max = settings.retry_seconds_max
+    def __init__(
+        self, settings: BookKeeperLogSettings, random: Random, *, of_appends: bool = False
+    ) -> None:
+        seconds = settings.append_retry_seconds_max if of_appends else None
+        self._seconds_max = settings.retry_seconds_max if seconds is None else seconds
         self._backoff = Backoff(
             seconds_first=settings.retry_seconds_first,
             seconds_max=settings.retry_pause_seconds_max,

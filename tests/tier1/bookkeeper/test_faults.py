@@ -135,6 +135,61 @@ async def test_l3_after_retry_seconds_max_the_log_fails_and_stays_failed(
     await successor.close()
 
 
+async def test_appends_that_others_could_take_are_given_up_sooner_and_an_opening_is_not(
+    world: BookKeeperLogWorld,
+) -> None:
+    world.settings = replace(world.settings, append_retry_seconds_max=4.0)
+    log = await own(world)
+    await log.append([b"x"])
+    for number in range(4):
+        world.bookies.kill(number)
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(DurableDataLogError) as caught:
+        await log.append([b"y"])
+    assert caught.value.kind is ErrorKind.UNAVAILABLE
+    assert 4.0 <= asyncio.get_running_loop().time() - began < 8.0
+    await log.close()
+    opening = asyncio.ensure_future(own(world))
+    await asyncio.sleep(15.0)
+    assert not opening.done()
+    for number in range(4):
+        world.bookies.restart(number)
+    successor = await opening
+    await successor.append([b"z"])
+    await successor.close()
+
+
+async def test_the_close_of_a_log_waits_neither_for_zookeeper_nor_for_bookies(
+    world: BookKeeperLogWorld,
+) -> None:
+    world.network.timeout_seconds = 20.0
+    world.settings = replace(world.settings, close_seconds_max=1.0)
+    loop = asyncio.get_running_loop()
+    without_zookeeper, without_bookies = await own(world), world.log()
+    address = await without_zookeeper.append([b"kept"])
+    world.network.metadata_down = True
+    began = loop.time()
+    await without_zookeeper.close()
+    assert loop.time() - began < 1.5
+    world.network.metadata_down = False
+    await without_bookies.initialize()
+    for number in range(4):
+        world.bookies.hang(number, 10.0)
+    under_way = without_bookies.append([b"unknown"])
+    await asyncio.sleep(0.1)
+    began = loop.time()
+    await without_bookies.close()
+    assert loop.time() - began < 1.5
+    with pytest.raises(DurableDataLogError):
+        await under_way
+    await asyncio.sleep(10.0)
+    successor = await own(world)
+    found = await entries(successor)
+    assert found[0] == (address, b"kept")
+    assert [payload for _, payload in found[1:]] in ([], [b"unknown"])
+    await successor.close()
+
+
 async def test_an_opening_waits_for_bookies_and_says_what_is_missing(
     world: BookKeeperLogWorld,
 ) -> None:
