@@ -19,6 +19,7 @@ import asyncio
 import logging
 from asyncio import Future
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from random import Random
 
@@ -175,10 +176,22 @@ class BookKeeperDurableDataLog:
     # --- entries ---------------------------------------------------------------------------------
 
     async def read(self) -> AsyncGenerator[LogEntry, None]:
-        """As DurableDataLog says. Ledgers are opened one behind the other, by each reading for itself."""
-        opened = self._opened
-        assert opened is not None, "read() comes after initialize()"
+        """As DurableDataLog says. One range of entries is fetched while the one before it is taken."""
+        assert self._opened is not None, "read() comes after initialize()"
         assert not self._appended, "read() comes before the first append()"
+        async with aclosing(self._ranges(self._opened)) as ranges:
+            ahead = asyncio.create_task(_next_of(ranges))
+            try:
+                while (found := await ahead) is not None:
+                    ahead = asyncio.create_task(_next_of(ranges))
+                    for entry in found:
+                        yield entry
+            finally:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+
+    async def _ranges(self, opened: OpenedLog) -> AsyncGenerator[list[LogEntry], None]:
+        """Ledgers are opened one behind the other, by each reading for itself."""
         start = LogAddress(self._record.record.truncated_up_to + 1)
         for ledger in opened.former:
             last = ledger.last_address
@@ -192,8 +205,10 @@ class BookKeeperDurableDataLog:
                     payloads = await self._read_entries(
                         reader, first, min(first + next_count - 1, ledger.last_entry)
                     )
-                    for number, payload in enumerate(payloads, first):
-                        yield LogEntry(address_of(ledger.sequence, number), payload)
+                    yield [
+                        LogEntry(address_of(ledger.sequence, number), payload)
+                        for number, payload in enumerate(payloads, first)
+                    ]
                     first += len(payloads)
                     largest = max(1, *map(len, payloads))
                     next_count = self._settings.read_bytes_max // largest
@@ -354,6 +369,13 @@ class BookKeeperDurableDataLog:
 
     async def enable(self) -> None:
         await edit_record(self._path, _enabled, metadata=self._metadata)
+
+
+async def _next_of(ranges: AsyncGenerator[list[LogEntry], None]) -> list[LogEntry] | None:
+    """None behind the last."""
+    async for found in ranges:
+        return found
+    return None
 
 
 def _disabled(record: LogRecord | None, why: str) -> LogRecord | None:

@@ -48,7 +48,7 @@ class BookKeeperLogSettings:
     look_again_seconds: float = 5.0
     """How often what can wait is tried again: a new ledger for a full one, deletions, more bookies for a few."""
     read_bytes_max: int = 8 * MIB
-    """What one request of a recovery aims to fetch."""
+    """What one request of a recovery aims to fetch; one range is taken while the next is fetched."""
     read_entries_max: int = 64
     """Entries that one request of a recovery fetches at most: they may all be of the largest size."""
 
