@@ -231,7 +231,7 @@ class ClusterSettings:
         maximum=3600,
     )
     append_seconds: float = number(
-        10.0,
+        5.0,
         "How long a node tries appends again that bookies do not answer, before it gives the container to another node,"
         " which may reach them; of a store that is no cluster it is bookkeeper.retry_seconds.",
         minimum=1,

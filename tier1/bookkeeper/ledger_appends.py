@@ -419,8 +419,11 @@ class LedgerAppends:
     async def _replace(self) -> None:
         """The ledger failed: what of it is durable is acknowledged, the rest goes to the next."""
         failure = self._ledger_failure
-        if self._is_replaced_in_vain and failure is not None:
+        assert failure is not None, "a ledger that failed is replaced"
+        if self._is_replaced_in_vain:
             await self._retries.pause(failure)
+        else:
+            self._retries.note(failure)
         self._is_replaced_in_vain = True
         end = await self._find_end()
         last_entry = end.last_entry

@@ -51,13 +51,17 @@ class Retries:
 
     async def pause(self, error: DurableDataLogError) -> None:
         """Returns when it is time for the next attempt; raises the error when that would be too late."""
+        self.note(error)
         now = asyncio.get_running_loop().time()
-        if self.failing_since is None:
-            self.failing_since = now
-        self.last_failure = str(error)
-        if now - self.failing_since >= self._seconds_max:
+        if self.failing_since is not None and now - self.failing_since >= self._seconds_max:
             raise error
         await asyncio.sleep(self._backoff.next_seconds())
+
+    def note(self, error: DurableDataLogError) -> None:
+        """A failure behind which the next attempt comes at once; time counts from the first one."""
+        if self.failing_since is None:
+            self.failing_since = asyncio.get_running_loop().time()
+        self.last_failure = str(error)
 
     def reset(self) -> None:
         self.failing_since = None

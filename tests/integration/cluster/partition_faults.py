@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from tests.integration.cluster.cut_proxy import Direction
 from tests.integration.cluster.fault_run import FaultRun
 
-_SHORT_SECONDS = 10.0
-"""For less than an append is tried again in other ledgers."""
+_SHORT_SECONDS = 7.0
+"""A ledger fails behind five, and no append is given up before the next one has failed as well."""
 
 
 async def cut_node_from_zookeeper(run: FaultRun) -> None:

@@ -1,18 +1,21 @@
 """Bookies and ZooKeeper come and go, and the log goes on, waits or ends as its settings say; in virtual time."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
 import pytest
 
 from segmentstore.contracts.errors import DurableDataLogError, ErrorKind, LogNotPrimaryError
-from segmentstore.contracts.identifiers import LogAddress
+from segmentstore.contracts.identifiers import BufferView, LogAddress
+from segmentstore.runtime.cancellation import fail_unless_done
 from tests.contracts.durable_data_log_suite import entries
+from tests.tier1.bookkeeper.simulated_ledgers import SimulatedLedgerWriter
 from tests.tier1.bookkeeper.simulated_network import Network
 from tests.tier1.bookkeeper.worlds import SMALL, BookKeeperLogWorld
 from tier1.bookkeeper.ledger_maker import LedgerEnd
-from tier1.bookkeeper.ledgers import Quorum, TooFewBookiesError
+from tier1.bookkeeper.ledgers import LedgerUnavailableError, Quorum, TooFewBookiesError
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
 from tier1.bookkeeper.log_record import entry_of
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
@@ -157,6 +160,32 @@ async def test_appends_that_others_could_take_are_given_up_sooner_and_an_opening
     successor = await opening
     await successor.append([b"z"])
     await successor.close()
+
+
+async def test_the_time_of_appends_counts_from_the_first_failure_of_a_ledger(
+    world: BookKeeperLogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a process that bookies do not answer: each ledger can be made and closed, and fails behind a time-out."""
+    world.settings = replace(world.settings, append_retry_seconds_max=3.0)
+    log = await own(world)
+    await log.append([b"x"])
+    loop = asyncio.get_running_loop()
+
+    def unanswered(
+        writer: SimulatedLedgerWriter, entry: Sequence[BufferView]
+    ) -> "asyncio.Future[int]":
+        answer: asyncio.Future[int] = loop.create_future()
+        error = LedgerUnavailableError(f"no answer ledger={writer.ledger_id} {len(entry)=}")
+        loop.call_later(2.0, fail_unless_done, answer, error)
+        return answer
+
+    monkeypatch.setattr(SimulatedLedgerWriter, "append", unanswered)
+    began = loop.time()
+    with pytest.raises(LedgerUnavailableError):
+        await log.append([b"y"])
+    # The first failure behind two seconds, the second at four; the third is behind the time.
+    assert 6.0 <= loop.time() - began < 7.0
+    await log.close()
 
 
 async def test_the_close_of_a_log_waits_neither_for_zookeeper_nor_for_bookies(
