@@ -212,14 +212,17 @@ async def connect_ledgers(names: LogCluster, settings: BookKeeperSettings) -> Le
     )
 
 
-def log_settings(settings: BookKeeperSettings) -> BookKeeperLogSettings:
-    """Of every log in the cluster."""
+def log_settings(
+    settings: BookKeeperSettings, *, append_retry_seconds: float | None = None
+) -> BookKeeperLogSettings:
+    """Of every log in the cluster. `append_retry_seconds`: where another process may take the log over."""
     return BookKeeperLogSettings(
         quorum=settings.quorum,
         quorum_with_few_bookies=settings.quorum_with_few_bookies,
         ledger_bytes_max=settings.ledger_bytes_max,
         ledger_age_seconds_max=settings.ledger_age_seconds,
         retry_seconds_max=settings.retry_seconds,
+        append_retry_seconds_max=append_retry_seconds,
     )
 
 
@@ -230,6 +233,7 @@ def log_in_cluster(
     settings: BookKeeperSettings,
     random: Random,
     purpose: str = "",
+    append_retry_seconds: float | None = None,
 ) -> BookKeeperDurableDataLog:
     """A container's log, to be initialized once. `purpose`: of a tool; the record names it as the owner."""
     owner = f"{socket.gethostname()} process_id={os.getpid()}"
@@ -238,6 +242,6 @@ def log_in_cluster(
         ledgers=opened.ledgers,
         metadata=opened.metadata,
         random=random,
-        settings=log_settings(settings),
+        settings=log_settings(settings, append_retry_seconds=append_retry_seconds),
         owner=f"{purpose} {owner}" if purpose else owner,
     )

@@ -135,9 +135,16 @@ class BookKeeperLogs:
     """Ledgers on the bookies of one cluster. start(), then close()."""
 
     def __init__(
-        self, opened: OpenedCluster, *, settings: BookKeeperSettings, random: Random
+        self,
+        opened: OpenedCluster,
+        *,
+        settings: BookKeeperSettings,
+        random: Random,
+        append_retry_seconds: float | None = None,
     ) -> None:
+        """`append_retry_seconds`: None where no other process can take a container over."""
         self._opened = opened
+        self._append_retry_seconds = append_retry_seconds
         self._random = random
         self._settings = settings
         self._logs: dict[ContainerId, BookKeeperDurableDataLog] = {}
@@ -156,7 +163,11 @@ class BookKeeperLogs:
 
     def of(self, container_id: ContainerId) -> DurableDataLog:
         log = log_in_cluster(
-            self._opened, container_id, settings=self._settings, random=self._random
+            self._opened,
+            container_id,
+            settings=self._settings,
+            random=self._random,
+            append_retry_seconds=self._append_retry_seconds,
         )
         self._logs[container_id] = log
         return log

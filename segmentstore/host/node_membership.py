@@ -10,6 +10,7 @@ Invariants:
 - In the turn in which a lease is found lost all containers are told to stop. The lease says "not valid" from before
   that until the next session has one.
 - The process does not end for the loss of a session: a ZooKeeper that is away is a wait.
+- Once it is about to end it registers no more: it will not be listening.
 """
 
 import asyncio
@@ -70,6 +71,7 @@ class NodeMembership:
         self._registered = asyncio.Event()
         self._settled = asyncio.Event()
         self._drained = _NO_NODE
+        self._is_ending = False
         self._why = "it has not registered yet"
         self._sessions = 0
 
@@ -100,7 +102,7 @@ class NodeMembership:
         backoff = Backoff(
             seconds_first=_RETRY_SECONDS_FIRST, seconds_max=_RETRY_SECONDS_MAX, random=self._random
         )
-        while True:
+        while not self._is_ending:
             try:
                 await self._one_session(backoff)
             except* SegmentStoreError as losses:
@@ -110,11 +112,15 @@ class NodeMembership:
                 self._why = str(error)
                 logger.warning("not a node of the cluster now: %s", error)
             await asyncio.sleep(backoff.next_seconds())
+        # Cancelled when the process has closed its servers.
+        await asyncio.Event().wait()
 
     async def _one_session(self, backoff: Backoff) -> None:
         session = await self._register(self._lost)
         backoff.reset()
         try:
+            if self._is_ending:
+                return
             manager = self._manager_of(session)
             self._session = session
             self._sessions += 1
@@ -144,7 +150,11 @@ class NodeMembership:
             self._managing.cancel()
 
     async def drain(self, seconds_max: float) -> None:
-        """Returns when no container is here any more, when no other node can take them, or when the time is over."""
+        """Returns when no container is here any more, when no other node can take them, or when the time is over.
+
+        The process is about to end: it does not register again, whatever becomes of its session.
+        """
+        self._is_ending = True
         node_id = self.node_id
         if not node_id or seconds_max <= 0 or not self._can_drain(node_id):
             return

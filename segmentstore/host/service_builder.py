@@ -272,7 +272,9 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
             store, container_count=count, random=outside.random, on_change=change.tell
         )
         await view.refresh()
-        parts = await _open_parts(resolved, place, stack, outside)
+        parts = await _open_parts(
+            resolved, place, stack, outside, append_retry_seconds=settings.cluster.append_seconds
+        )
         parts.registry.watch(lambda *_, **__: change.tell())
 
         def register(on_lost: Callable[[], None]) -> Awaitable[NodeSession]:
@@ -473,10 +475,18 @@ async def _open_parts(
     outside: _Outside,
     *,
     volumes_socket: str = "",
+    append_retry_seconds: float | None = None,
 ) -> _Parts:
+    """`append_retry_seconds`: of the logs, where another process can take their containers over."""
     settings = resolved.settings
     count = place.identity.container_count
-    logs = _logs(place, settings=settings, files=outside.files, random=outside.random)
+    logs = _logs(
+        place,
+        settings=settings,
+        files=outside.files,
+        random=outside.random,
+        append_retry_seconds=append_retry_seconds,
+    )
     stack.push_async_callback(logs.close)
     await logs.start()
     storage_threads = FairThreadPool(
@@ -687,11 +697,21 @@ class _Place:
 
 
 def _logs(
-    place: _Place, *, settings: ServiceSettings, files: FileSystem, random: Random
+    place: _Place,
+    *,
+    settings: ServiceSettings,
+    files: FileSystem,
+    random: Random,
+    append_retry_seconds: float | None,
 ) -> ContainerLogs:
     count = place.identity.container_count
     if place.cluster is not None:
-        return BookKeeperLogs(place.cluster, settings=settings.bookkeeper, random=random)
+        return BookKeeperLogs(
+            place.cluster,
+            settings=settings.bookkeeper,
+            random=random,
+            append_retry_seconds=append_retry_seconds,
+        )
     if settings.tier1.kind == "memory":
         return MemoryLogs(container_count=count, random=random)
     assert place.directory is not None, "tier 1 in files without a data directory"

@@ -242,6 +242,13 @@ class ClusterSettings:
         minimum=0,
         maximum=3600,
     )
+    append_seconds: float = number(
+        5.0,
+        "How long a node tries appends again that bookies do not answer, before it gives the container to another node,"
+        " which may reach them; of a store that is no cluster it is bookkeeper.retry_seconds.",
+        minimum=1,
+        maximum=86400,
+    )
     capacity_count: int = count(
         0, "Containers that a node takes at most; 0: any number.", minimum=0, maximum=1024
     )

@@ -172,3 +172,34 @@ async def test_a_node_that_no_other_can_follow_does_not_wait_for_its_drain() -> 
     assert not (await read_cluster_state(node.store)).wishes.drained
     task.cancel()
     await asyncio.wait([task])
+
+
+async def test_a_node_that_ends_does_not_register_again_when_its_session_ends_meanwhile() -> None:
+    node = Node()
+    membership = await node.membership()
+    task = asyncio.create_task(membership.run())
+    await membership.wait_until_registered()
+    draining = asyncio.create_task(membership.drain(20))
+    await asyncio.sleep(0)
+    node.world.end(node.sessions[0].session_id)
+    await draining
+    await until(lambda: not membership.node_id)
+    # Longer than any pause between two attempts to register.
+    await asyncio.sleep(0.5)
+    assert len(node.sessions) == 1
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_a_node_that_ends_while_it_registers_closes_its_session() -> None:
+    node = Node()
+    membership = await node.membership()
+    task = asyncio.create_task(membership.run())
+    await membership.drain(20)
+    task_of_run = asyncio.gather(task, return_exceptions=True)
+    await asyncio.sleep(0.5)
+    assert not membership.node_id
+    assert not (await read_cluster_state(node.store)).nodes
+    task.cancel()
+    await task_of_run

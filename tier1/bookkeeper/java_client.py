@@ -267,7 +267,11 @@ class JavaLedgerWriter:
         async with self._closing:
             if self._is_closed:
                 return
-            await self._wait_for_outstanding()
+            try:
+                await self._wait_for_outstanding()
+            except asyncio.CancelledError:
+                self.fail(LedgerUnavailableError(f"closing was given up ledger={self._ledger_id}"))
+                raise
             if self._failure is not None:
                 raise again(self._failure)
             self._failure = LedgerFencedError(f"ledger is closed ledger={self._ledger_id}")

@@ -125,7 +125,7 @@ class LedgerAppends:
         self._ledgers = ledgers
         self._record = record
         self._settings = settings
-        self._retries = record.retries()
+        self._retries = record.retries(of_appends=True)
         self._run_acknowledge = guarded(self._on_head_done, self.fail)
         self._in_flight: deque[_Append] = deque()
         self._waiting: deque[_Append] = deque()
@@ -419,8 +419,11 @@ class LedgerAppends:
     async def _replace(self) -> None:
         """The ledger failed: what of it is durable is acknowledged, the rest goes to the next."""
         failure = self._ledger_failure
-        if self._is_replaced_in_vain and failure is not None:
+        assert failure is not None, "a ledger that failed is replaced"
+        if self._is_replaced_in_vain:
             await self._retries.pause(failure)
+        else:
+            self._retries.note(failure)
         self._is_replaced_in_vain = True
         end = await self._find_end()
         last_entry = end.last_entry
@@ -477,12 +480,20 @@ class LedgerAppends:
         return await self._maker.open_recorded(self._ledger.ledger_id)
 
     async def close(self) -> None:
-        """Write down the ends of open ledgers, so that the next owner need not look for them; behind fail()."""
-        if self._former is not None:
-            await self._maker.let_go(self._former.writer)
-        await self._maker.let_go(self._writer)
-        if self._ahead is not None:
-            await self._maker.let_go(self._ahead)
+        """Write down the ends of open ledgers, so that the next owner need not look for them; behind fail().
+
+        In `close_seconds_max`: without ZooKeeper it would take as long as that is away, and the process that was the
+        owner could not be another one before.
+        """
+        try:
+            async with asyncio.timeout(self._settings.close_seconds_max):
+                if self._former is not None:
+                    await self._maker.let_go(self._former.writer)
+                await self._maker.let_go(self._writer)
+                if self._ahead is not None:
+                    await self._maker.let_go(self._ahead)
+        except TimeoutError:
+            _LOG.info("ledgers are left open for the next owner path=%s", self._record.path)
 
     # --- checks ----------------------------------------------------------------------------------
 

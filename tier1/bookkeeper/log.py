@@ -4,7 +4,7 @@ How it works, and what each file here adds to it:
 
     append()       LedgerAppends (ledger_appends.py): in order, from ledger to ledger
     initialize()   open_log() (opening.py): claim the record (owned_record.py), fence, make a ledger (ledger_maker.py)
-    read()         the ledgers of earlier owners, one behind the other
+    read()         the ledgers of earlier owners, in their order
     truncate()     a change of the record (log_record.py); whole ledgers become garbage, and are deleted behind it
 
 Invariants (L1 to L8 of DurableDataLog apart):
@@ -18,7 +18,9 @@ Invariants (L1 to L8 of DurableDataLog apart):
 import asyncio
 import logging
 from asyncio import Future
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from random import Random
 
@@ -43,6 +45,8 @@ from tier1.bookkeeper.settings import BookKeeperLogSettings, LedgerRules
 from tier1.log_states import LogState, LogStates
 
 _LOG = logging.getLogger(__name__)
+_LEDGERS_AHEAD = 4
+"""Ledgers that a reading has open or opens at the same time."""
 _FIRST_ENTRIES = 8
 """Of a ledger, in the first request of a reading: the sizes of entries are not known yet."""
 
@@ -175,31 +179,64 @@ class BookKeeperDurableDataLog:
     # --- entries ---------------------------------------------------------------------------------
 
     async def read(self) -> AsyncGenerator[LogEntry, None]:
-        """As DurableDataLog says. Ledgers are opened one behind the other, by each reading for itself."""
-        opened = self._opened
-        assert opened is not None, "read() comes after initialize()"
+        """As DurableDataLog says. One range of entries is fetched while the one before it is taken."""
+        assert self._opened is not None, "read() comes after initialize()"
         assert not self._appended, "read() comes before the first append()"
-        start = LogAddress(self._record.record.truncated_up_to + 1)
-        for ledger in opened.former:
-            last = ledger.last_address
-            if last is None or last < start:
-                continue
-            reader = await self._open_to_read(ledger)
+        async with aclosing(self._ranges(self._opened)) as ranges:
+            ahead = asyncio.create_task(_next_of(ranges))
             try:
-                first = max(0, start - address_of(ledger.sequence, 0))
-                next_count = _FIRST_ENTRIES
-                while first <= ledger.last_entry:
-                    payloads = await self._read_entries(
-                        reader, first, min(first + next_count - 1, ledger.last_entry)
-                    )
-                    for number, payload in enumerate(payloads, first):
-                        yield LogEntry(address_of(ledger.sequence, number), payload)
-                    first += len(payloads)
-                    largest = max(1, *map(len, payloads))
-                    next_count = self._settings.read_bytes_max // largest
-                    next_count = max(1, min(next_count, self._settings.read_entries_max))
+                while (found := await ahead) is not None:
+                    ahead = asyncio.create_task(_next_of(ranges))
+                    for entry in found:
+                        yield entry
             finally:
-                await reader.close()
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+
+    async def _ranges(self, opened: OpenedLog) -> AsyncGenerator[list[LogEntry], None]:
+        """Some ledgers are opened ahead, by each reading for itself: behind many moves a log is many small ones."""
+        start = LogAddress(self._record.record.truncated_up_to + 1)
+        ledgers = deque(
+            ledger
+            for ledger in opened.former
+            if ledger.last_address is not None and ledger.last_address >= start
+        )
+        opening: deque[tuple[LedgerInLog, asyncio.Task[LedgerReader]]] = deque()
+        try:
+            while ledgers or opening:
+                while ledgers and len(opening) < _LEDGERS_AHEAD:
+                    next_ledger = ledgers.popleft()
+                    task = asyncio.create_task(self._open_to_read(next_ledger))
+                    opening.append((next_ledger, task))
+                ledger, task = opening[0]
+                reader = await task
+                opening.popleft()
+                try:
+                    async with aclosing(self._ranges_of(ledger, reader, start)) as ranges:
+                        async for found in ranges:
+                            yield found
+                finally:
+                    await reader.close()
+        finally:
+            await _close_readers([task for _, task in opening])
+
+    async def _ranges_of(
+        self, ledger: LedgerInLog, reader: LedgerReader, start: LogAddress
+    ) -> AsyncGenerator[list[LogEntry], None]:
+        first = max(0, start - address_of(ledger.sequence, 0))
+        next_count = _FIRST_ENTRIES
+        while first <= ledger.last_entry:
+            payloads = await self._read_entries(
+                reader, first, min(first + next_count - 1, ledger.last_entry)
+            )
+            yield [
+                LogEntry(address_of(ledger.sequence, number), payload)
+                for number, payload in enumerate(payloads, first)
+            ]
+            first += len(payloads)
+            largest = max(1, *map(len, payloads))
+            next_count = self._settings.read_bytes_max // largest
+            next_count = max(1, min(next_count, self._settings.read_entries_max))
 
     async def _open_to_read(self, ledger: LedgerInLog) -> LedgerReader:
         reader = await self._record.retries().attempt(
@@ -354,6 +391,22 @@ class BookKeeperDurableDataLog:
 
     async def enable(self) -> None:
         await edit_record(self._path, _enabled, metadata=self._metadata)
+
+
+async def _close_readers(opening: Sequence[asyncio.Task[LedgerReader]]) -> None:
+    """Of a reading that ends early."""
+    for task in opening:
+        task.cancel()
+    for found in await asyncio.gather(*opening, return_exceptions=True):
+        if not isinstance(found, BaseException):
+            await found.close()
+
+
+async def _next_of(ranges: AsyncGenerator[list[LogEntry], None]) -> list[LogEntry] | None:
+    """None behind the last."""
+    async for found in ranges:
+        return found
+    return None
 
 
 def _disabled(record: LogRecord | None, why: str) -> LogRecord | None:

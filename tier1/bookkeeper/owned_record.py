@@ -81,9 +81,9 @@ class OwnedRecord:
     def is_claimed(self) -> bool:
         return self._epoch > 0
 
-    def retries(self) -> Retries:
-        """For a step of the log."""
-        return Retries(self._settings, self._random)
+    def retries(self, *, of_appends: bool = False) -> Retries:
+        """For a step of the log, or for all that its appends wait for."""
+        return Retries(self._settings, self._random, of_appends=of_appends)
 
     # --- becoming the owner ----------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """How long the log tries what may pass: bookies that are too few, ZooKeeper that does not answer.
 
-Invariant: every loop of attempts ends, with the error of its last attempt, `retry_seconds_max` after its first failure.
+Invariant: every loop of attempts ends, with the error of its last attempt, `retry_seconds_max` after its first failure;
+one of appends `append_retry_seconds_max` after it, if that is set.
 """
 
 import asyncio
@@ -23,8 +24,11 @@ MAY_PASS = (TooFewBookiesError, LedgerUnavailableError, MetadataUnavailableError
 class Retries:
     """Of one sequence of attempts: pause() after each failure, reset() after a success; or attempt(), which is both."""
 
-    def __init__(self, settings: BookKeeperLogSettings, random: Random) -> None:
-        self._seconds_max = settings.retry_seconds_max
+    def __init__(
+        self, settings: BookKeeperLogSettings, random: Random, *, of_appends: bool = False
+    ) -> None:
+        seconds = settings.append_retry_seconds_max if of_appends else None
+        self._seconds_max = settings.retry_seconds_max if seconds is None else seconds
         self._backoff = Backoff(
             seconds_first=settings.retry_seconds_first,
             seconds_max=settings.retry_pause_seconds_max,
@@ -47,13 +51,17 @@ class Retries:
 
     async def pause(self, error: DurableDataLogError) -> None:
         """Returns when it is time for the next attempt; raises the error when that would be too late."""
+        self.note(error)
         now = asyncio.get_running_loop().time()
-        if self.failing_since is None:
-            self.failing_since = now
-        self.last_failure = str(error)
-        if now - self.failing_since >= self._seconds_max:
+        if self.failing_since is not None and now - self.failing_since >= self._seconds_max:
             raise error
         await asyncio.sleep(self._backoff.next_seconds())
+
+    def note(self, error: DurableDataLogError) -> None:
+        """A failure behind which the next attempt comes at once; time counts from the first one."""
+        if self.failing_since is None:
+            self.failing_since = asyncio.get_running_loop().time()
+        self.last_failure = str(error)
 
     def reset(self) -> None:
         self.failing_since = None

@@ -41,10 +41,14 @@ class BookKeeperLogSettings:
     """The longest pause between two attempts."""
     retry_seconds_max: float = 120.0
     """So long without success, and the log fails: an opening that needs bookies or ZooKeeper, and appends that wait."""
+    append_retry_seconds_max: float | None = None
+    """The same for appends alone, where another process can take the log over that may reach more bookies."""
+    close_seconds_max: float = 2.0
+    """What of a closed log's ledgers is not closed by then is left to the next owner, which finds their ends."""
     look_again_seconds: float = 5.0
     """How often what can wait is tried again: a new ledger for a full one, deletions, more bookies for a few."""
     read_bytes_max: int = 8 * MIB
-    """What one request of a recovery aims to fetch."""
+    """What one request of a recovery aims to fetch; one range is taken while the next is fetched."""
     read_entries_max: int = 64
     """Entries that one request of a recovery fetches at most: they may all be of the largest size."""
 
@@ -64,11 +68,17 @@ class BookKeeperLogSettings:
                 "an entry of the largest size may be in flight "
                 f"outstanding_bytes_max={self.outstanding_bytes_max} entry_bytes_max={self.entry_bytes_max}"
             )
+        if self.append_retry_seconds_max is not None and self.append_retry_seconds_max <= 0:
+            raise ValueError(
+                "append_retry_seconds_max is above zero"
+                f" append_retry_seconds_max={self.append_retry_seconds_max}"
+            )
         for name in (
             "ledger_age_seconds_max",
             "retry_seconds_first",
             "retry_pause_seconds_max",
             "retry_seconds_max",
+            "close_seconds_max",
             "look_again_seconds",
             "writes_at_once",
             "read_bytes_max",

@@ -11,13 +11,13 @@ from tests.integration.cluster.process_shim import ProcessShim
 
 _STEPS = (30.0, -30.0, 600.0, -600.0, 3600.0, -3600.0, 0.0)
 """Seconds before the machine's clock."""
-_STEP_SECONDS = 4.0
+_STEP_SECONDS = 3.0
 
 
 async def step_clock_of_node(run: FaultRun) -> None:
     """Of a node that has containers."""
-    async with run.with_shim(run.any_node()) as shim:
-        await _step(shim)
+    async with run.with_shim(run.any_node()) as process:
+        await _step(process.shim)
         await run.until_whole()
 
 
@@ -25,9 +25,9 @@ async def step_clock_of_leader(run: FaultRun) -> None:
     """Of the controller that leads; it goes on leading."""
     leader = await run.until_one_leads()
     chosen = next(each.name for each in run.processes.rows("controller") if each.name != leader)
-    async with run.with_shim(chosen) as shim:
+    async with run.with_shim(chosen) as process:
         await run.have_lead(chosen)
-        await _step(shim)
+        await _step(process.shim)
         assert await run.leader() == chosen, f"{chosen} lost its lead by a step of its calendar"
         await run.until_whole()
 

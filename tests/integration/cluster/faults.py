@@ -17,6 +17,7 @@ fault it has to go on; behind the last one each event was there once, in the ord
 import argparse
 import asyncio
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -24,8 +25,10 @@ import sys
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
@@ -45,6 +48,7 @@ from tests.integration.cluster.partition_faults import (
 )
 from tests.integration.cluster.pravega_load import PravegaLoad, pravega_loads
 from tests.integration.cluster.processes import Processes
+from tests.integration.cluster.shimmed_processes import ShimmedProcess, all_shimmed
 from tests.integration.cluster.workload import WorkloadSettings, running
 from tests.linearizability.checker import Violation, violations
 
@@ -245,6 +249,8 @@ FAULTS: Sequence[Fault] = (
     step_clock_of_node,
     step_clock_of_leader,
 )
+SHIMMED: Sequence[Fault] = FAULTS[FAULTS.index(cut_node_from_zookeeper) :]
+"""They set a process's clock, or cut its connections."""
 
 
 _WITHOUT_UNKNOWN = frozenset((nothing.__name__, rolling_restart.__name__))
@@ -260,8 +266,12 @@ class Report:
     history: History
     longest_pause_seconds: float
     failover_seconds: Sequence[float]
-    violations: Sequence[Violation]
     seconds: float
+    fault_seconds: float
+    """From its beginning until the cluster was whole again."""
+    load: float
+    """Of this machine: processes that wanted to run, in the mean of the last minute."""
+    violations: Sequence[Violation] = ()
 
     @property
     def failed_requests(self) -> Mapping[str, int]:
@@ -278,7 +288,8 @@ class Report:
         return (
             f"{self.fault:<31} checked={self.history.checked_count} unknown={self.history.unknown_count}"
             f" refused={self.history.refused.total()} longest_pause={self.longest_pause_seconds:.2f} s"
-            f"{failover} seconds={self.seconds:.0f}{verdict}{refused}"
+            f"{failover} seconds={self.seconds:.0f} fault={self.fault_seconds:.0f} load={self.load:.0f}"
+            f"{verdict}{refused}"
         )
 
 
@@ -292,6 +303,23 @@ async def report_of(
     work: WorkloadSettings | None = None,
 ) -> Report:
     """One fault under load, checked."""
+    tried = await report_of_unchecked(
+        fault, processes, random=random, prefix=prefix, settings=settings, work=work
+    )
+    return replace(tried, violations=await asyncio.to_thread(violations, tried.history.operations))
+
+
+async def report_of_unchecked(
+    fault: Fault,
+    processes: Processes,
+    *,
+    random: Random,
+    prefix: str,
+    settings: FaultSettings | None = None,
+    work: WorkloadSettings | None = None,
+    shimmed: Mapping[str, ShimmedProcess] | None = None,
+) -> Report:
+    """One fault under load; its history is not checked yet. `shimmed`: processes that have their shims already."""
     settings = settings or FaultSettings()
     work = work or WorkloadSettings()
     if fault.__name__ in _WITHOUT_UNKNOWN:
@@ -302,23 +330,24 @@ async def report_of(
         aiohttp.ClientSession() as session,
         running(processes, settings=work, random=random, prefix=prefix) as workload,
     ):
-        run = FaultRun(processes, workload, settings, random, session)
+        run = FaultRun(processes, session, workload, settings, random, shimmed or {})
         await run.until_whole()
         await asyncio.sleep(settings.before_seconds)
         since = loop.time()
         await fault(run)
         await run.until_whole()
+        fault_seconds = loop.time() - since
         await asyncio.sleep(settings.after_seconds)
     history = workload.history
-    found = await asyncio.to_thread(violations, history.operations)
     pauses = [history.longest_pause_seconds(each, since - 1) for each in workload.segments]
     return Report(
         fault.__name__,
         history,
         max(pauses),
         run.failover_seconds(),
-        found,
         loop.time() - began,
+        fault_seconds,
+        os.getloadavg()[0],
     )
 
 
@@ -346,6 +375,9 @@ class _Round:
     settings: FaultSettings
     work: WorkloadSettings
     keep: Path
+    shimmed: Mapping[str, ShimmedProcess]
+    checker: Executor
+    """Histories are checked in a process beside the faults: it is one thread, and would slow the clients down."""
     checked: int = 0
     failed: int = 0
     longest_pause_seconds: float = 0.0
@@ -368,22 +400,37 @@ class _Round:
                 _say(str(each))
 
     async def _run(self, faults: Sequence[Fault], loads: Sequence[PravegaLoad]) -> None:
-        for fault in faults:
-            try:
-                report = await report_of(
-                    fault,
-                    self.processes,
-                    random=self.random,
-                    prefix=f"faults/{self.name}/{fault.__name__}",
-                    settings=self.settings,
-                    work=self.work,
-                )
-            except _FAILURES as error:
-                self.fail(fault.__name__, error)
-            else:
-                self._note(report)
-            for each in loads:
-                await each.until_it_goes_on()
+        """Each history is checked while the next fault runs."""
+        async with asyncio.TaskGroup() as group:
+            checking: asyncio.Task[None] | None = None
+            for fault in faults:
+                report = await self._try(fault)
+                for each in loads:
+                    await each.until_it_goes_on()
+                if checking is not None:
+                    await checking
+                if report is not None:
+                    checking = group.create_task(self._check(report))
+
+    async def _try(self, fault: Fault) -> Report | None:
+        try:
+            return await report_of_unchecked(
+                fault,
+                self.processes,
+                random=self.random,
+                prefix=f"faults/{self.name}/{fault.__name__}",
+                settings=self.settings,
+                work=self.work,
+                shimmed=self.shimmed,
+            )
+        except _FAILURES as error:
+            self.fail(fault.__name__, error)
+            return None
+
+    async def _check(self, report: Report) -> None:
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self.checker, violations, report.history.operations)
+        self._note(replace(report, violations=found))
 
     def fail(self, name: str, error: BaseException) -> None:
         self.failed += 1
@@ -425,21 +472,34 @@ async def main(arguments: Sequence[str]) -> int:
     work = WorkloadSettings(table_clients=0) if given.http_only else WorkloadSettings()
     random = Random(given.seed)
     chosen = [each for each in FAULTS if not given.only or each.__name__ in given.only]
-    settings = FaultSettings(session_seconds=given.session_seconds, s3_seconds=given.s3_seconds)
+    settings = FaultSettings(
+        before_seconds=2.0,
+        after_seconds=2.0,
+        session_seconds=given.session_seconds,
+        s3_seconds=given.s3_seconds,
+    )
     passed_in_a_row = 0
-    for number in range(given.rounds):
-        name = f"{int(time.time())}-{number}"
-        one_round = _Round(name, processes, random, settings, work, given.keep)
-        try:
-            await one_round.run(chosen, with_pravega=not given.without_pravega)
-        except _FAILURES as error:
-            one_round.fail("round", error)
-        passed_in_a_row = 0 if one_round.failed else passed_in_a_row + 1
-        _say(
-            f"round {number + 1} of {given.rounds}: faults={len(chosen)} checked={one_round.checked}"
-            f" failed={one_round.failed} longest_pause={one_round.longest_pause_seconds:.2f} s"
-            f" rounds_passed_in_a_row={passed_in_a_row}"
-        )
+    async with AsyncExitStack() as stack:
+        checker = stack.enter_context(ProcessPoolExecutor(1, get_context("spawn")))
+        shimmed: Mapping[str, ShimmedProcess] = {}
+        if any(each in SHIMMED for each in chosen):
+            shimmed = await stack.enter_async_context(all_shimmed(processes))
+        for number in range(given.rounds):
+            name = f"{int(time.time())}-{number}"
+            one_round = _Round(
+                name, processes, random, settings, work, given.keep, shimmed, checker
+            )
+            began = time.monotonic()
+            try:
+                await one_round.run(chosen, with_pravega=not given.without_pravega)
+            except _FAILURES as error:
+                one_round.fail("round", error)
+            passed_in_a_row = 0 if one_round.failed else passed_in_a_row + 1
+            _say(
+                f"round {number + 1} of {given.rounds}: faults={len(chosen)} checked={one_round.checked}"
+                f" failed={one_round.failed} longest_pause={one_round.longest_pause_seconds:.2f} s"
+                f" seconds={time.monotonic() - began:.0f} rounds_passed_in_a_row={passed_in_a_row}"
+            )
     return 0 if passed_in_a_row == given.rounds else 1
 
 

@@ -46,6 +46,8 @@ class Processes:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.environments: dict[str, Mapping[str, str]] = {}
+        """By name: variables that a process is started with besides ours."""
 
     def rows(self, role: str = "") -> Sequence[ProcessRow]:
         rows = [
@@ -84,12 +86,12 @@ class Processes:
             os.kill(pid, signal.SIGKILL)
             await self._until_ended(pid)
 
-    async def start(self, name: str, environment: Mapping[str, str] | None = None) -> None:
-        """By its own command, with these variables besides ours. It may not be ready yet when this returns."""
+    async def start(self, name: str) -> None:
+        """By its own command, with its `environments`. It may not be ready yet when this returns."""
         async with asyncio.timeout(_START_SECONDS_MAX):
             process = await asyncio.create_subprocess_shell(
                 self.row(name).start,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, **self.environments.get(name, {})},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,

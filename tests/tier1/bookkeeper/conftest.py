@@ -7,7 +7,12 @@ import pytest
 
 from tests.sim.loop import SimLoop
 
-_IN_VIRTUAL_TIME = ("test_conformance_in_virtual_time.py", "test_steps.py", "test_faults.py")
+_IN_VIRTUAL_TIME = (
+    "test_conformance_in_virtual_time.py",
+    "test_steps.py",
+    "test_faults.py",
+    "test_read_ahead.py",
+)
 
 
 def pytest_asyncio_loop_factories(

@@ -1,18 +1,21 @@
 """Bookies and ZooKeeper come and go, and the log goes on, waits or ends as its settings say; in virtual time."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
 import pytest
 
 from segmentstore.contracts.errors import DurableDataLogError, ErrorKind, LogNotPrimaryError
-from segmentstore.contracts.identifiers import LogAddress
+from segmentstore.contracts.identifiers import BufferView, LogAddress
+from segmentstore.runtime.cancellation import fail_unless_done
 from tests.contracts.durable_data_log_suite import entries
+from tests.tier1.bookkeeper.simulated_ledgers import SimulatedLedgerWriter
 from tests.tier1.bookkeeper.simulated_network import Network
 from tests.tier1.bookkeeper.worlds import SMALL, BookKeeperLogWorld
 from tier1.bookkeeper.ledger_maker import LedgerEnd
-from tier1.bookkeeper.ledgers import Quorum, TooFewBookiesError
+from tier1.bookkeeper.ledgers import LedgerUnavailableError, Quorum, TooFewBookiesError
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
 from tier1.bookkeeper.log_record import entry_of
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
@@ -132,6 +135,87 @@ async def test_l3_after_retry_seconds_max_the_log_fails_and_stays_failed(
     await log.close()
     successor = await own(world)
     await successor.append([b"w"])
+    await successor.close()
+
+
+async def test_appends_that_others_could_take_are_given_up_sooner_and_an_opening_is_not(
+    world: BookKeeperLogWorld,
+) -> None:
+    world.settings = replace(world.settings, append_retry_seconds_max=4.0)
+    log = await own(world)
+    await log.append([b"x"])
+    for number in range(4):
+        world.bookies.kill(number)
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(DurableDataLogError) as caught:
+        await log.append([b"y"])
+    assert caught.value.kind is ErrorKind.UNAVAILABLE
+    assert 4.0 <= asyncio.get_running_loop().time() - began < 8.0
+    await log.close()
+    opening = asyncio.ensure_future(own(world))
+    await asyncio.sleep(15.0)
+    assert not opening.done()
+    for number in range(4):
+        world.bookies.restart(number)
+    successor = await opening
+    await successor.append([b"z"])
+    await successor.close()
+
+
+async def test_the_time_of_appends_counts_from_the_first_failure_of_a_ledger(
+    world: BookKeeperLogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a process that bookies do not answer: each ledger can be made and closed, and fails behind a time-out."""
+    world.settings = replace(world.settings, append_retry_seconds_max=3.0)
+    log = await own(world)
+    await log.append([b"x"])
+    loop = asyncio.get_running_loop()
+
+    def unanswered(
+        writer: SimulatedLedgerWriter, entry: Sequence[BufferView]
+    ) -> "asyncio.Future[int]":
+        answer: asyncio.Future[int] = loop.create_future()
+        error = LedgerUnavailableError(f"no answer ledger={writer.ledger_id} {len(entry)=}")
+        loop.call_later(2.0, fail_unless_done, answer, error)
+        return answer
+
+    monkeypatch.setattr(SimulatedLedgerWriter, "append", unanswered)
+    began = loop.time()
+    with pytest.raises(LedgerUnavailableError):
+        await log.append([b"y"])
+    # The first failure behind two seconds, the second at four; the third is behind the time.
+    assert 6.0 <= loop.time() - began < 7.0
+    await log.close()
+
+
+async def test_the_close_of_a_log_waits_neither_for_zookeeper_nor_for_bookies(
+    world: BookKeeperLogWorld,
+) -> None:
+    world.network.timeout_seconds = 20.0
+    world.settings = replace(world.settings, close_seconds_max=1.0)
+    loop = asyncio.get_running_loop()
+    without_zookeeper, without_bookies = await own(world), world.log()
+    address = await without_zookeeper.append([b"kept"])
+    world.network.metadata_down = True
+    began = loop.time()
+    await without_zookeeper.close()
+    assert loop.time() - began < 1.5
+    world.network.metadata_down = False
+    await without_bookies.initialize()
+    for number in range(4):
+        world.bookies.hang(number, 10.0)
+    under_way = without_bookies.append([b"unknown"])
+    await asyncio.sleep(0.1)
+    began = loop.time()
+    await without_bookies.close()
+    assert loop.time() - began < 1.5
+    with pytest.raises(DurableDataLogError):
+        await under_way
+    await asyncio.sleep(10.0)
+    successor = await own(world)
+    found = await entries(successor)
+    assert found[0] == (address, b"kept")
+    assert [payload for _, payload in found[1:]] in ([], [b"unknown"])
     await successor.close()
 
 
