@@ -22,10 +22,18 @@ from segmentstore.cli.server_process import ServerProcess, ServerProcessError
 from segmentstore.client import ScalingPolicy, StreamConfig, connect
 from segmentstore.contracts.errors import ErrorKind
 from segmentstore.runtime.local_processes import start_time
+from tests.integration.pravega_clients.test_java_client import run_scenarios
+from tests.integration.pravega_clients.toolchain import require_java
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SEGMENTS = [f"loads/{number}" for number in range(8)]
+JAVA_SCENARIOS = (
+    "a_burst_over_several_segments_keeps_each_keys_order",
+    "transactions_commit_in_the_order_of_their_commits",
+    "a_scaled_stream_is_read_through_its_generations",
+    "a_table_takes_conditional_changes",
+)
 FLUSHES = ["--set", "writer.flush_interval_seconds=200ms", "--set", "writer.flush_bytes=64KiB"]
 
 
@@ -242,3 +250,17 @@ async def test_no_store_starts_beside_a_process_that_outlives_its_parent(
         async with client_of(running) as client:
             assert (await client.read("a", 0, 100)).content == b"acknowledged"
         assert running.terminate() == 0
+
+
+def test_pravegas_java_client_finds_the_process_of_each_segment(tmp_path: Path) -> None:
+    require_java()
+    with server(tmp_path, 2) as running:
+        controller = re.search(r"controller=(\S+)", running.ready_line)
+        assert controller is not None, running.ready_line
+        results = run_scenarios(f"tcp://{controller[1]}", tmp_path, JAVA_SCENARIOS)
+    failures = {
+        name: results.get(name, "not reached")
+        for name in JAVA_SCENARIOS
+        if not results.get(name, {}).get("passed")
+    }
+    assert not failures, failures
