@@ -1,7 +1,7 @@
 """Partitions that other processes of the store lead, for what asks for records here: HTTP, gRPC, Spark's sink.
 
-A partition is asked in Kafka's protocol at the address of its leader. Which process leads is known from where containers
-are, as every node knows it; a client, which knows no containers, asks servers for it (client/kafka_servers.py).
+A partition is asked in Kafka's protocol at the address of its leader. Which process leads is known from where
+containers are, as every node knows it; a client, which knows no containers, asks servers (client/kafka_servers.py).
 
     produce, offsets, trims   over one connection to each leader, in the order of the calls
     fetches, which may wait   over connections that each has for itself meanwhile
