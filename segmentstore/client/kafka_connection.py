@@ -1,100 +1,199 @@
-"""One connection to a server of Kafka's protocol: one request after the other, each with its answer.
+"""One connection to a server of Kafka's protocol: many requests under way, answered in order.
 
 Invariants:
 
-- At most one request is on its way: its answer is the next frame. A caller that is cancelled in between ends the
-  connection, because the answer to its request would be taken for that of the next one.
-- A request that was sent and not answered has an unknown outcome; one that could not be sent had none.
+- submit() is synchronous: requests go in the order of the calls, and are taken by the server in that order.
+- A request has one outcome: what its answer comes to, or, if the connection ends first, what `lost` makes of that. It
+  is never sent twice.
+- A caller that leaves takes nothing back: its answer is read when it comes, and dropped.
+- Requests and bytes that wait for an answer are bounded; one more is refused, and nothing is sent.
 """
 
 import asyncio
-import struct
-from asyncio import StreamReader, StreamWriter
-from typing import Final, TypeVar
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
 
 from segmentstore.client.errors import ConnectionLostError, OutcomeUnknownError
-from segmentstore.codec.kafka_protocol.fields import KafkaProtocolError
+from segmentstore.codec.kafka_protocol.fields import Buffer, KafkaProtocolError
 from segmentstore.codec.kafka_protocol.frames import (
-    FRAME_BYTES_MAX,
-    LENGTH_BYTES,
+    FrameCutter,
     api_of,
     decode_response,
     encode_request,
 )
 from segmentstore.codec.kafka_protocol.structure import Structure
-
-_Response = TypeVar("_Response", bound=Structure)
+from segmentstore.runtime.cancellation import fail_unless_done, retrieve_exception
 
 _CLIENT_ID: Final = "segmentstore"
-_LENGTH = struct.Struct(">i")
 _CORRELATION_IDS: Final = 1 << 31
 
+_REQUESTS_MAX: Final = 1_000
+_BYTES_MAX: Final = 64 << 20
 
-class KafkaConnection:
-    """Made by `open_kafka_connection`; `close()` ends it."""
+_Response = TypeVar("_Response", bound=Structure)
+_Result = TypeVar("_Result")
 
-    def __init__(self, reader: StreamReader, writer: StreamWriter, *, address: str) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._address = address
-        self._asking = asyncio.Lock()
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A request that was sent."""
+
+    correlation_id: int
+    size: int
+    take: Callable[[Buffer], None]
+    lose: Callable[[ConnectionLostError], None]
+
+
+class KafkaConnection(asyncio.Protocol):
+    """Made by `open_kafka_connection`."""
+
+    def __init__(self, *, requests_max: int, bytes_max: int) -> None:
+        self._requests_max = requests_max
+        self._bytes_max = bytes_max
+        self._cutter = FrameCutter()
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
         self._correlation_id = 0
+        self._heard_at = 0.0
+        """When an answer came, or one was waited for for the first time since."""
+        self._transport: asyncio.Transport | None = None
+        self._asking = asyncio.Lock()
+        self._ended = asyncio.Event()
+        self._why_ended = ""
 
     @property
     def is_open(self) -> bool:
-        """False once either side is known to have ended it."""
-        return not self._writer.is_closing() and not self._reader.at_eof()
+        return self._transport is not None and not self._transport.is_closing()
 
-    async def ask(self, request: Structure, kind: type[_Response]) -> _Response:
-        """The answer to a request, in the newest version of its API that is spoken here.
+    @property
+    def is_idle(self) -> bool:
+        """Whether no answer is waited for."""
+        return not self._waiting
 
-        Raises ConnectionLostError (the request was not sent), OutcomeUnknownError, KafkaProtocolError.
-        """
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A stream's transport by what it does; uvloop's is of another class.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def submit(
+        self,
+        request: Structure,
+        kind: type[_Response],
+        convert: Callable[[_Response], _Result],
+        lost: Callable[[ConnectionLostError], Exception],
+    ) -> "Future[_Result]":
+        """What `convert` makes of the answer, or raises. Raises ConnectionLostError: nothing was sent."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ConnectionLostError("the connection has ended")
+        if len(self._waiting) >= self._requests_max or self._waiting_bytes >= self._bytes_max:
+            raise ConnectionLostError(
+                f"too many requests wait for its answers requests={len(self._waiting)}"
+                f" bytes={self._waiting_bytes}"
+            )
+        loop = asyncio.get_running_loop()
+        self._correlation_id = correlation_id = (self._correlation_id + 1) % _CORRELATION_IDS
         api = api_of(request)
         assert api.response is kind, f"a request has another answer request={request!r:.100}"
-        async with self._asking:
-            self._correlation_id = (self._correlation_id + 1) % _CORRELATION_IDS
-            sent = encode_request(
-                request, api.newest, correlation_id=self._correlation_id, client_id=_CLIENT_ID
-            )
-            if self._writer.is_closing():
-                raise ConnectionLostError(f"connection is closed address={self._address}")
-            answered = False
+        parts = encode_request(
+            request, api.newest, correlation_id=correlation_id, client_id=_CLIENT_ID
+        )
+        future: Future[_Result] = loop.create_future()
+        # Its caller may have left.
+        future.add_done_callback(retrieve_exception)
+
+        def take(frame: Buffer) -> None:
+            answer = decode_response(kind, frame, api.newest, correlation_id=correlation_id)
             try:
-                self._writer.writelines(sent)
-                await self._writer.drain()
-                frame = await self._frame()
-                answered = True
-            except (OSError, EOFError) as error:
-                raise OutcomeUnknownError(
-                    f"connection ended before the answer address={self._address}"
-                ) from error
-            finally:
-                if not answered:
-                    self._writer.close()
-            return decode_response(kind, frame, api.newest, correlation_id=self._correlation_id)
+                result = convert(answer)
+            except Exception as error:  # noqa: BLE001  (its caller hears of it)
+                fail_unless_done(future, error)
+                return
+            if not future.done():
+                future.set_result(result)
+
+        if not self._waiting:
+            self._heard_at = loop.time()
+        size = sum(len(part) for part in parts)
+        self._waiting.append(
+            _Waiting(
+                correlation_id, size, take, lambda error: fail_unless_done(future, lost(error))
+            )
+        )
+        self._waiting_bytes += size
+        transport.writelines(parts)
+        return future
+
+    async def ask(self, request: Structure, kind: type[_Response]) -> _Response:
+        """The answer to a request; one request after the other.
+
+        Raises ConnectionLostError (the request was not sent), OutcomeUnknownError.
+        """
+        async with self._asking:
+            return await self.submit(request, kind, lambda answer: answer, _unknown_outcome)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._cutter.feed(data):
+                if not self._waiting:
+                    raise KafkaProtocolError("an answer to no request")
+                waiting = self._waiting[0]
+                waiting.take(frame)
+                self._waiting.popleft()
+                self._waiting_bytes -= waiting.size
+        except KafkaProtocolError as error:
+            self._why_ended = str(error)
+            self.abort()
+            return
+        self._heard_at = asyncio.get_running_loop().time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._ended.set()
+        why = self._why_ended or exc or "closed"
+        waiting, self._waiting = self._waiting, deque()
+        self._waiting_bytes = 0
+        for each in waiting:
+            each.lose(ConnectionLostError(f"the connection ended before the answer: {why}"))
+
+    def look(self, now: float, *, silence_seconds: float) -> None:
+        """End it if it owes an answer and has been silent for too long."""
+        if self._waiting and now - self._heard_at >= silence_seconds:
+            self.abort()
+
+    def abort(self) -> None:
+        """End it; what waits for an answer is told so in the loop's next turn."""
+        if self._transport is not None:
+            self._transport.abort()
 
     async def close(self) -> None:
-        """Idempotent."""
-        self._writer.close()
-        try:
-            await self._writer.wait_closed()
-        except OSError:
-            # It had ended already, on the other side.
-            return
+        """End it, and return when it has ended. Idempotent."""
+        self.abort()
+        if self._transport is not None:
+            await self._ended.wait()
 
-    async def _frame(self) -> bytes:
-        (length,) = _LENGTH.unpack(await self._reader.readexactly(LENGTH_BYTES))
-        if not 0 <= length <= FRAME_BYTES_MAX:
-            raise KafkaProtocolError(f"no frame has this length length={length}")
-        return await self._reader.readexactly(length)
+    def check(self) -> None:
+        """O(requests that wait)."""
+        expected = sum(each.size for each in self._waiting)
+        assert expected == self._waiting_bytes, f"{expected} != {self._waiting_bytes}"
 
 
-async def open_kafka_connection(host: str, port: int) -> KafkaConnection:
+async def open_kafka_connection(
+    host: str, port: int, *, requests_max: int = _REQUESTS_MAX, bytes_max: int = _BYTES_MAX
+) -> KafkaConnection:
     """Raises ConnectionLostError."""
-    address = f"{host}:{port}"
+    loop: Any = asyncio.get_running_loop()
     try:
-        reader, writer = await asyncio.open_connection(host, port)
+        _, connection = await loop.create_connection(
+            lambda: KafkaConnection(requests_max=requests_max, bytes_max=bytes_max), host, port
+        )
     except OSError as error:
-        raise ConnectionLostError(f"no connection address={address}: {error}") from error
-    return KafkaConnection(reader, writer, address=address)
+        raise ConnectionLostError(f"no connection address={host}:{port}: {error}") from error
+    assert isinstance(connection, KafkaConnection), f"{connection!r}"
+    return connection
+
+
+def _unknown_outcome(error: ConnectionLostError) -> OutcomeUnknownError:
+    return OutcomeUnknownError(str(error))

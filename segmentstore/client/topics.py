@@ -9,7 +9,7 @@ In a store of several servers a request goes to the one that has what it is abou
 repeated: an error says by its kind whether to ask again. It joins no group. For more any client of Kafka will do.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -56,15 +56,9 @@ from segmentstore.codec.kafka_protocol.fetch import (
     EARLIEST,
     LATEST,
     FetchedPartition,
-    FetchPartition,
-    FetchRequest,
     FetchResponse,
-    FetchTopic,
     ListedOffset,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsTopic,
 )
 from segmentstore.codec.kafka_protocol.groups import (
     DeleteGroupsRequest,
@@ -76,12 +70,15 @@ from segmentstore.codec.kafka_protocol.groups import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from segmentstore.codec.kafka_protocol.produce import (
-    ProducePartition,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceTopic,
+from segmentstore.codec.kafka_protocol.one_partition import (
+    fetch_request,
+    fetched,
+    listed,
+    offsets_request,
+    produce_request,
+    produced,
 )
+from segmentstore.codec.kafka_protocol.produce import ProduceResponse
 from segmentstore.codec.kafka_protocol.structure import Structure
 from segmentstore.codec.record_batch import (
     BatchError,
@@ -98,7 +95,6 @@ _Response = TypeVar("_Response", bound=Structure)
 
 _TIMEOUT_MS: Final = 30_000
 """Told to the server, which answers when it is done."""
-_ALL_ACKNOWLEDGE: Final = -1
 _FETCH_BYTES: Final = 1 << 20
 _DEAD: Final = "Dead"
 
@@ -386,29 +382,18 @@ class Topics:
 
         A batch that its producer's id and sequence show to be stored already has the offset that it has there.
         """
-        request = ProduceRequest(
-            acks=_ALL_ACKNOWLEDGE,
-            timeout_ms=_TIMEOUT_MS,
-            topics=(
-                ProduceTopic(
-                    name=name, partitions=(ProducePartition(index=partition, records=batch),)
-                ),
-            ),
-        )
         answer = await self._servers.ask_at(
             PartitionPlace(name, partition),
-            request,
+            produce_request(name, partition, batch),
             ProduceResponse,
-            lambda answer: (
-                each.error_code for topic in answer.topics for each in topic.partitions
-            ),
+            lambda answer: (produced(answer).error_code,),
         )
-        (produced,) = (each for topic in answer.topics for each in topic.partitions)
+        one = produced(answer)
         what = f"topic={name!r} partition={partition}"
-        if produced.error_code in _UNKNOWN_OUTCOMES:
+        if one.error_code in _UNKNOWN_OUTCOMES:
             raise OutcomeUnknownError(f"records may be stored {what}")
-        _require(produced.error_code, what)
-        return produced.base_offset
+        _require(one.error_code, what)
+        return one.base_offset
 
     async def fetch(
         self,
@@ -424,10 +409,10 @@ class Topics:
         Also raises CorruptedDataError. Batches that the server cuts at the end of its answer are not expected: ours are
         whole.
         """
-        fetched = await self._fetched(name, partition, offset, wait_ms, bytes_max)
+        found = await self._fetched(name, partition, offset, wait_ms, bytes_max)
         with _read_as_batches(name, partition):
-            records, following = decode_batches(fetched.records or b"", offset)
-        return FetchedRecords(records, following, fetched.high_watermark)
+            records, following = decode_batches(found.records or b"", offset)
+        return FetchedRecords(records, following, found.high_watermark)
 
     async def fetch_batches(
         self,
@@ -439,8 +424,8 @@ class Topics:
         bytes_max: int = _FETCH_BYTES,
     ) -> FetchedBatches:
         """As fetch(), without a look at what is in the batches."""
-        fetched = await self._fetched(name, partition, offset, wait_ms, bytes_max)
-        return FetchedBatches(bytes(fetched.records or b""), fetched.high_watermark)
+        found = await self._fetched(name, partition, offset, wait_ms, bytes_max)
+        return FetchedBatches(bytes(found.records or b""), found.high_watermark)
 
     async def fetch_columns(
         self,
@@ -452,10 +437,10 @@ class Topics:
         bytes_max: int = _FETCH_BYTES,
     ) -> FetchedColumns:
         """As fetch(), without an object per record: for programs that look at millions of them."""
-        fetched = await self._fetched(name, partition, offset, wait_ms, bytes_max)
+        found = await self._fetched(name, partition, offset, wait_ms, bytes_max)
         with _read_as_batches(name, partition):
-            columns, following = columns_of_batches(fetched.records or b"", offset)
-        return FetchedColumns(columns, following, fetched.high_watermark)
+            columns, following = columns_of_batches(found.records or b"", offset)
+        return FetchedColumns(columns, following, found.high_watermark)
 
     # --- groups -----------------------------------------------------------------------------------
 
@@ -528,26 +513,15 @@ class Topics:
     async def _fetched(
         self, name: str, partition: int, offset: int, wait_ms: int, bytes_max: int
     ) -> FetchedPartition:
-        wanted = FetchPartition(
-            partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max
-        )
-        request = FetchRequest(
-            max_wait_ms=wait_ms,
-            min_bytes=1,
-            max_bytes=bytes_max,
-            topics=(FetchTopic(topic=name, partitions=(wanted,)),),
-        )
         answer = await self._servers.ask_at(
             PartitionPlace(name, partition),
-            request,
+            fetch_request(name, partition, offset=offset, bytes_max=bytes_max, wait_ms=wait_ms),
             FetchResponse,
-            lambda answer: (
-                each.error_code for topic in answer.topics for each in topic.partitions
-            ),
+            lambda answer: (fetched(answer).error_code,),
         )
-        (fetched,) = (each for topic in answer.topics for each in topic.partitions)
-        _require(fetched.error_code, f"topic={name!r} partition={partition} offset={offset}")
-        return fetched
+        found = fetched(answer)
+        _require(found.error_code, f"topic={name!r} partition={partition} offset={offset}")
+        return found
 
     async def _metadata(self, name: str | None) -> Sequence[MetadataTopic]:
         topics = None if name is None else (MetadataRequestTopic(name=name),)
@@ -557,29 +531,28 @@ class Topics:
         return answer.topics
 
     async def _offsets_at(self, name: str, count: int, timestamp: int) -> Mapping[int, int]:
-        found: dict[int, int] = {}
         answer = await self._servers.ask(
-            _offsets_request(name, range(count), timestamp), ListOffsetsResponse
+            offsets_request(name, range(count), [timestamp]), ListOffsetsResponse
         )
-        listed = list(_offsets_in(answer))
-        for each in _offsets_in(answer):
-            if each.error_code in ELSEWHERE:
-                listed.remove(each)
-                listed += await self._offset_at(name, each.partition_index, timestamp)
-        for each in listed:
-            _require(each.error_code, f"topic={name!r} partition={each.partition_index}")
-            found[each.partition_index] = each.offset
+        found: dict[int, int] = {}
+        for each in listed(answer):
+            one = each
+            if one.error_code in ELSEWHERE:
+                one = await self._offset_at(name, each.partition_index, timestamp)
+            _require(one.error_code, f"topic={name!r} partition={one.partition_index}")
+            found[one.partition_index] = one.offset
         return found
 
-    async def _offset_at(self, name: str, partition: int, timestamp: int) -> Sequence[ListedOffset]:
+    async def _offset_at(self, name: str, partition: int, timestamp: int) -> ListedOffset:
         """Of one partition, by its leader."""
         answer = await self._servers.ask_at(
             PartitionPlace(name, partition),
-            _offsets_request(name, (partition,), timestamp),
+            offsets_request(name, [partition], [timestamp]),
             ListOffsetsResponse,
-            lambda answer: (each.error_code for each in _offsets_in(answer)),
+            lambda answer: (each.error_code for each in listed(answer)),
         )
-        return _offsets_in(answer)
+        (one,) = listed(answer)
+        return one
 
 
 @asynccontextmanager
@@ -596,17 +569,6 @@ async def connected_topics(
         yield Topics(servers, wall_clock=wall_clock or SystemWallClock())
     finally:
         await servers.close()
-
-
-def _offsets_request(name: str, partitions: Iterable[int], timestamp: int) -> ListOffsetsRequest:
-    wanted = tuple(
-        ListOffsetsPartition(partition_index=each, timestamp=timestamp) for each in partitions
-    )
-    return ListOffsetsRequest(topics=(ListOffsetsTopic(name=name, partitions=wanted),))
-
-
-def _offsets_in(answer: ListOffsetsResponse) -> Sequence[ListedOffset]:
-    return [each for topic in answer.topics for each in topic.partitions]
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Partitions that other processes of the store lead, for what asks for records here: HTTP, gRPC, Spark's sink.
 
-A partition is asked in Kafka's protocol at the address of its leader.
+A partition is asked in Kafka's protocol at the address of its leader. Which process leads is known from where
+containers are, as every node knows it; a client, which knows no containers, asks servers (client/kafka_servers.py).
 
     produce, offsets, trims   over one connection to each leader, in the order of the calls
     fetches, which may wait   over connections that each has for itself meanwhile
@@ -14,41 +15,37 @@ Invariants:
 
 import asyncio
 from asyncio import Future
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
 from segmentstore.client.errors import ConnectionLostError
-from segmentstore.cluster.broker_connection import BrokerConnection, open_broker_connection
+from segmentstore.client.kafka_connection import KafkaConnection, open_kafka_connection
 from segmentstore.codec.kafka_protocol.administration import (
     DeletedRecordsPartition,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
     DeleteRecordsResponse,
-    DeleteRecordsTopic,
 )
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
 from segmentstore.codec.kafka_protocol.fetch import (
     EARLIEST,
     LATEST,
     FetchedPartition,
-    FetchPartition,
-    FetchRequest,
     FetchResponse,
-    FetchTopic,
     ListedOffset,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsTopic,
 )
-from segmentstore.codec.kafka_protocol.produce import (
-    ProducePartition,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceTopic,
+from segmentstore.codec.kafka_protocol.one_partition import (
+    delete_records_request,
+    deleted_records,
+    fetch_request,
+    fetched,
+    listed,
+    offsets_request,
+    produce_request,
+    produced,
 )
+from segmentstore.codec.kafka_protocol.produce import ProduceResponse
 from segmentstore.codec.record_batch import BatchProblem
 from segmentstore.contracts.cluster import ContainerLocations
 from segmentstore.contracts.errors import SegmentStoreError
@@ -68,8 +65,6 @@ from segmentstore.topics.errors import (
 )
 from segmentstore.topics.partition_log import Appended
 
-_ALL_ACKNOWLEDGE: Final = -1
-_REQUEST_TIMEOUT_MS: Final = 30_000
 _UNKNOWN: Final = -1
 _WAIT_BYTES: Final = 1 << 20
 """That a wait at the end may bring at once; one batch may be longer."""
@@ -112,12 +107,12 @@ class _Leader:
         self._address = address
         self._settings = settings
         self._connecting = asyncio.Lock()
-        self._ordered: BrokerConnection | None = None
-        self._idle: list[BrokerConnection] = []
-        self._busy: dict[BrokerConnection, None] = {}
+        self._ordered: KafkaConnection | None = None
+        self._idle: list[KafkaConnection] = []
+        self._busy: dict[KafkaConnection, None] = {}
         self._fetches = asyncio.Semaphore(settings.fetches_at_once_max)
 
-    async def ordered(self) -> BrokerConnection:
+    async def ordered(self) -> KafkaConnection:
         """For requests in their order. Raises ConnectionLostError."""
         async with self._connecting:
             if self._ordered is None or not self._ordered.is_open:
@@ -125,7 +120,7 @@ class _Leader:
             return self._ordered
 
     @asynccontextmanager
-    async def own(self) -> AsyncIterator[BrokerConnection]:
+    async def own(self) -> AsyncIterator[KafkaConnection]:
         """For one request, which may wait. Raises ConnectionLostError."""
         async with self._fetches:
             connection = None
@@ -144,11 +139,11 @@ class _Leader:
                 elif connection.is_open:
                     self._idle.append(connection)
 
-    async def _open(self) -> BrokerConnection:
+    async def _open(self) -> KafkaConnection:
         settings = self._settings
         try:
             async with asyncio.timeout(settings.connect_seconds):
-                return await open_broker_connection(
+                return await open_kafka_connection(
                     *self._address,
                     requests_max=settings.requests_max,
                     bytes_max=settings.bytes_max,
@@ -158,7 +153,7 @@ class _Leader:
                 f"connecting takes too long address={self._address}"
             ) from error
 
-    def connections(self) -> list[BrokerConnection]:
+    def connections(self) -> list[KafkaConnection]:
         ordered = [] if self._ordered is None else [self._ordered]
         return [*ordered, *self._idle, *self._busy]
 
@@ -237,7 +232,7 @@ class RemotePartition:
         topic: str,
         index: int,
         *,
-        ordered: BrokerConnection,
+        ordered: KafkaConnection,
         leader: _Leader,
         settings: RemotePartitionSettings,
     ) -> None:
@@ -271,24 +266,13 @@ class RemotePartition:
     # --- records in ------------------------------------------------------------------------------
 
     def produce(self, batch: bytes | bytearray | memoryview) -> "Future[Appended]":
-        request = ProduceRequest(
-            acks=_ALL_ACKNOWLEDGE,
-            timeout_ms=_REQUEST_TIMEOUT_MS,
-            topics=(
-                ProduceTopic(
-                    name=self._topic,
-                    partitions=(ProducePartition(index=self._index, records=bytes(batch)),),
-                ),
-            ),
-        )
+        request = produce_request(self._topic, self._index, bytes(batch))
         size = len(batch)
 
         def appended(answer: ProduceResponse) -> Appended:
-            (produced,) = (each for topic in answer.topics for each in topic.partitions)
-            self._require(produced.error_code, batch_size=size)
-            return Appended(
-                produced.base_offset, produced.log_append_time_ms, produced.log_start_offset
-            )
+            one = produced(answer)
+            self._require(one.error_code, batch_size=size)
+            return Appended(one.base_offset, one.log_append_time_ms, one.log_start_offset)
 
         try:
             return self._ordered.submit(request, ProduceResponse, appended, self._unknown)
@@ -298,14 +282,10 @@ class RemotePartition:
             return refused
 
     async def delete_records(self, before: int) -> int:
-        wanted = DeleteRecordsPartition(partition_index=self._index, offset=before)
-        request = DeleteRecordsRequest(
-            topics=(DeleteRecordsTopic(name=self._topic, partitions=(wanted,)),),
-            timeout_ms=_REQUEST_TIMEOUT_MS,
-        )
+        request = delete_records_request(self._topic, self._index, before)
 
         def deleted(answer: DeleteRecordsResponse) -> DeletedRecordsPartition:
-            (one,) = (each for topic in answer.topics for each in topic.partitions)
+            one = deleted_records(answer)
             self._require(one.error_code, offset=before)
             return one
 
@@ -325,18 +305,12 @@ class RemotePartition:
         return await self._fetch(offset, max_bytes, wait_ms=0)
 
     async def _fetch(self, offset: int, max_bytes: int, *, wait_ms: int) -> bytes:
-        wanted = FetchPartition(
-            partition=self._index, fetch_offset=offset, partition_max_bytes=max_bytes
-        )
-        request = FetchRequest(
-            max_wait_ms=wait_ms,
-            min_bytes=1,
-            max_bytes=max(max_bytes, 1),
-            topics=(FetchTopic(topic=self._topic, partitions=(wanted,)),),
+        request = fetch_request(
+            self._topic, self._index, offset=offset, bytes_max=max_bytes, wait_ms=wait_ms
         )
 
-        def fetched(answer: FetchResponse) -> FetchedPartition:
-            (one,) = (each for topic in answer.topics for each in topic.partitions)
+        def took(answer: FetchResponse) -> FetchedPartition:
+            one = fetched(answer)
             if one.log_start_offset > self._log_start_offset:
                 self._log_start_offset = one.log_start_offset
             self._require(one.error_code, offset=offset)
@@ -344,7 +318,7 @@ class RemotePartition:
 
         with self._not_sent():
             async with self._leader.own() as connection:
-                found = await connection.submit(request, FetchResponse, fetched, self._gone)
+                found = await connection.submit(request, FetchResponse, took, self._gone)
         if found.high_watermark != _UNKNOWN:
             self._high_watermark = max(self._high_watermark, found.high_watermark)
         return bytes(found.records or b"")
@@ -364,22 +338,17 @@ class RemotePartition:
             (found,) = await self._listed(time_ms)
         return None if found.offset == _UNKNOWN else (found.offset, found.timestamp)
 
-    async def _listed(self, *timestamps: int) -> list[ListedOffset]:
-        wanted = tuple(
-            ListOffsetsPartition(partition_index=self._index, timestamp=each) for each in timestamps
-        )
-        request = ListOffsetsRequest(
-            topics=(ListOffsetsTopic(name=self._topic, partitions=wanted),)
-        )
+    async def _listed(self, *timestamps: int) -> Sequence[ListedOffset]:
+        request = offsets_request(self._topic, [self._index], timestamps)
 
-        def listed(answer: ListOffsetsResponse) -> list[ListedOffset]:
-            found = [each for topic in answer.topics for each in topic.partitions]
+        def took(answer: ListOffsetsResponse) -> Sequence[ListedOffset]:
+            found = listed(answer)
             for each in found:
                 self._require(each.error_code)
             return found
 
         return await await_shielded(
-            self._ordered.submit(request, ListOffsetsResponse, listed, self._gone)
+            self._ordered.submit(request, ListOffsetsResponse, took, self._gone)
         )
 
     # --- refusals --------------------------------------------------------------------------------

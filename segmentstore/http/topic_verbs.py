@@ -2,7 +2,8 @@
 
     GET     /v1/topics                                    {"topics": [names]}
     GET     /v1/topics/{topic}                            {"topic", "topic_id", "partitions": [{"partition",
-                                                           "log_start_offset", "high_watermark"}], "config"}
+                                                           "log_start_offset", "high_watermark"}], "config"};
+                                                          both null, with "unavailable", while they are not known
     PUT     /v1/topics/{topic}                            {"partitions": 6, "config": {"retention.ms": "86400000"}}
     PATCH   /v1/topics/{topic}                            the same: more partitions, other settings (null: its default)
     DELETE  /v1/topics/{topic}                            204
@@ -224,22 +225,27 @@ class TopicVerbs:
         return description
 
     async def _shown(self, description: TopicDescription) -> Mapping[str, object]:
-        partitions = [
-            await self._topics.partition(description.name, index)
-            for index in range(description.partitions)
-        ]
         return {
             "topic": description.name,
             "topic_id": str(description.topic_id),
             "partitions": [
-                {
-                    "partition": index,
-                    "log_start_offset": partition.log_start_offset,
-                    "high_watermark": partition.high_watermark,
-                }
-                for index, partition in enumerate(partitions)
+                await self._shown_partition(description.name, index)
+                for index in range(description.partitions)
             ],
             "config": dict(description.config),
+        }
+
+    async def _shown_partition(self, name: str, index: int) -> Mapping[str, object]:
+        """Its offsets are null, and it is said why, while they cannot be known."""
+        try:
+            partition = await self._topics.partition(name, index)
+        except PartitionUnavailableError as error:
+            offsets = {"log_start_offset": None, "high_watermark": None, "unavailable": str(error)}
+            return {"partition": index, **offsets}
+        return {
+            "partition": index,
+            "log_start_offset": partition.log_start_offset,
+            "high_watermark": partition.high_watermark,
         }
 
     async def _create(self, request: web.BaseRequest, name: str) -> web.StreamResponse:

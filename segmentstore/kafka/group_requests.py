@@ -1,4 +1,9 @@
-"""Requests about consumer groups, as `segmentstore/topics/groups` answers them. Its problems are error codes."""
+"""Requests about consumer groups, as `segmentstore/topics/groups` answers them. Its problems are error codes.
+
+Invariant: an offset is committed to, and told of, the topic that has the name when the request comes: consumers name no
+ids. So the catalogue is looked at behind each such request, as another process may have deleted a topic and made it
+again. Of a consumer that still means the deleted one that cannot be told, here or in Kafka.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -95,17 +100,14 @@ class GroupRequests:
         """Durable when it is answered."""
         refused: dict[TopicPartition, int] = {}
         offsets: dict[TopicPartition, OffsetToCommit] = {}
+        is_known = await self._know_topics()
         for topic in request.topics:
-            try:
-                found = await self._topics.find(topic.name)
-            except TopicsUnavailableError:
-                # Of a topic that is not known here: whether there is one cannot be told.
-                for each in topic.partitions:
-                    place = TopicPartition(topic.name, each.partition_index)
-                    refused[place] = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                continue
+            found = self._topics.describe(topic.name)
             for each in topic.partitions:
                 place = TopicPartition(topic.name, each.partition_index)
+                if not is_known:
+                    refused[place] = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                    continue
                 if found is None or not 0 <= each.partition_index < found.partitions:
                     refused[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     continue
@@ -153,10 +155,13 @@ class GroupRequests:
         )
         problem: int = ErrorCode.NONE
         found: Mapping[TopicPartition, CommittedOffset] = {}
-        try:
-            found = await self._groups.committed(request.group_id, places)
-        except GroupError as error:
-            problem = error.problem
+        if not await self._know_topics():
+            problem = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        else:
+            try:
+                found = await self._groups.committed(request.group_id, places)
+            except GroupError as error:
+                problem = error.problem
         named = list(found) if places is None else places
         topics: dict[str, list[messages.OffsetFetchedPartition]] = {}
         for place in named:
@@ -176,6 +181,14 @@ class GroupRequests:
             ),
             error_code=problem,
         )
+
+    async def _know_topics(self) -> bool:
+        """Whether it is known which topics there are by now; clients ask again."""
+        try:
+            await self._topics.refresh()
+        except TopicsUnavailableError:
+            return False
+        return True
 
     def describe(self, request: messages.DescribeGroupsRequest) -> messages.DescribeGroupsResponse:
         return messages.DescribeGroupsResponse(

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
+from segmentstore.cluster.remote_partitions import RemotePartitions
+from segmentstore.codec.container_hash import container_of
 from segmentstore.codec.murmur2 import partition_of
 from segmentstore.codec.record_batch import Compression, Record, decode_batch, encode_batch
 from segmentstore.http.topic_verbs import BATCH_TYPE, EVENTS_TYPE, LINES_TYPE
@@ -19,10 +21,12 @@ from segmentstore.topics.errors import PartitionUnavailableError
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.partition_log import Appended
 from segmentstore.topics.settings import TopicSettings
+from segmentstore.topics.topic_records import partition_segment_name
 from segmentstore.topics.topics import Topics
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import START_MS, Node, TurnableClock, running_node
 from tests.reference.memory_tables import MemoryTables
+from tests.topics.several_processes import CONTAINERS, Processes
 
 
 class Served:
@@ -255,3 +259,44 @@ async def test_what_is_stored_in_part_is_told_so(
     assert "are stored partitions=[0]" in body["error"]
     assert (await served.read("/t/partitions/0/records"))["high_watermark"] > 0
     assert (await served.read("/t/partitions/1/records"))["high_watermark"] == 0
+
+
+async def _in_two_containers(served: Served, topics: Topics) -> str:
+    """Makes topic "t" until its two partitions are; the segment of the second one."""
+    for _ in range(100):
+        await served.call("PUT", "/t", json={"partitions": 2})
+        found = topics.describe("t")
+        assert found is not None
+        segments = [partition_segment_name("t", found.topic_id, n) for n in range(2)]
+        if len({container_of(each, CONTAINERS) for each in segments}) == 2:
+            return segments[1]
+        await served.call("DELETE", "/t")
+    raise AssertionError("all in one container")
+
+
+async def test_a_topic_is_told_of_while_a_partition_has_no_leader() -> None:
+    store = Processes(1)
+    (process,) = store.processes
+    topics = store.topics(process, remote_partitions=RemotePartitions(locations=process))
+    await topics.start()
+    async with (
+        running_node(store.segments, topics=lambda: topics) as node,
+        ClientSession() as http,
+    ):
+        served = Served(node, topics, http)
+        away_segment = await _in_two_containers(served, topics)
+        store.move(away_segment, None)
+        topics.close_left()
+        process.look()
+        body = await served.read("/t")
+        assert body["partitions"][0] == {
+            "partition": 0,
+            "log_start_offset": 0,
+            "high_watermark": 0,
+        }
+        away = body["partitions"][1]
+        assert (away["partition"], away["high_watermark"]) == (1, None)
+        assert "no process is known to lead" in away["unavailable"]
+        status, _ = await served.call("PATCH", "/t", json={"config": {"retention.ms": "9"}})
+        assert status == 200, "what is changed is changed, whatever cannot be shown"
+    await topics.close()

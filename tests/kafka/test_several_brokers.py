@@ -3,7 +3,7 @@ asked from the process that does not lead them."""
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -51,6 +51,8 @@ from segmentstore.codec.kafka_protocol.groups import (
     OffsetFetchResponse,
 )
 from segmentstore.codec.kafka_protocol.produce import ProduceResponse
+from segmentstore.contracts.errors import ContainerStoppedError
+from segmentstore.contracts.tables import Table
 from segmentstore.kafka.server import KafkaServer
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.topics.brokers import Broker
@@ -66,6 +68,7 @@ from segmentstore.topics.producer_ids import ProducerIds
 from segmentstore.topics.topic_records import CATALOGUE_TABLE, partition_segment_name
 from segmentstore.topics.topics import Topics
 from tests.kafka.node import Client, fetch, fetched, produce, produced
+from tests.reference.memory_tables import MemoryTables
 from tests.topics.batches import batch_of, records_in
 from tests.topics.several_processes import Process, Processes
 
@@ -157,6 +160,13 @@ async def cluster() -> AsyncGenerator[Cluster, None]:
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+class Broken(MemoryTables):
+    """Nothing of it answers."""
+
+    def open_table(self, name: str) -> AbstractAsyncContextManager[Table]:
+        raise ContainerStoppedError(f"it is away name={name!r}")
 
 
 def metadata_request(*names: str) -> MetadataRequest:
@@ -271,25 +281,8 @@ async def test_groups_are_where_the_offsets_are() -> None:
         assert refused.error_code == ErrorCode.NOT_COORDINATOR
         refused = await other.client.ask(heartbeat, HeartbeatResponse)
         assert refused.error_code == ErrorCode.UNKNOWN_MEMBER_ID
-        commit = OffsetCommitRequest(
-            group_id="g",
-            generation_id=-1,
-            member_id="",
-            topics=(
-                OffsetCommitTopic(
-                    name="t",
-                    partitions=(
-                        OffsetCommitPartition(
-                            partition_index=0, committed_offset=5, committed_metadata=None
-                        ),
-                    ),
-                ),
-            ),
-        )
-        elsewhere = await one.client.ask(commit, OffsetCommitResponse)
-        assert elsewhere.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
-        done = await other.client.ask(commit, OffsetCommitResponse)
-        assert done.topics[0].partitions[0].error_code == ErrorCode.NONE
+        assert await committed_code(one, commit_of("t", 5)) == ErrorCode.NOT_COORDINATOR
+        assert await committed_code(other, commit_of("t", 5)) == ErrorCode.NONE
         nothing = await one.client.ask(
             OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse
         )
@@ -298,6 +291,73 @@ async def test_groups_are_where_the_offsets_are() -> None:
             await node.client.ask(ListGroupsRequest(), ListGroupsResponse) for node in made.nodes
         ]
         assert [(each.error_code, len(each.groups)) for each in groups] == [(0, 0), (0, 1)]
+
+
+def commit_of(name: str, offset: int, *, partition: int = 0) -> OffsetCommitRequest:
+    """By a consumer without a membership."""
+    place = OffsetCommitPartition(
+        partition_index=partition, committed_offset=offset, committed_metadata=None
+    )
+    return OffsetCommitRequest(
+        group_id="g",
+        generation_id=-1,
+        member_id="",
+        topics=(OffsetCommitTopic(name=name, partitions=(place,)),),
+    )
+
+
+async def committed_of(node: BrokerNode) -> dict[tuple[str, int], int]:
+    answer = await node.client.ask(
+        OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse
+    )
+    assert answer.error_code == ErrorCode.NONE
+    return {
+        (topic.name, each.partition_index): each.committed_offset
+        for topic in answer.topics
+        for each in topic.partitions
+    }
+
+
+async def committed_code(node: BrokerNode, request: OffsetCommitRequest) -> int:
+    answer = await node.client.ask(request, OffsetCommitResponse)
+    return answer.topics[0].partitions[0].error_code
+
+
+async def test_an_offset_counts_for_the_topic_that_has_the_name_when_it_is_committed() -> None:
+    """Another process deletes the topic and makes it again; the coordinator has not looked since."""
+    async with cluster() as made:
+        one, coordinator = made.nodes
+        assert await committed_code(coordinator, commit_of("t", 500)) == ErrorCode.NONE
+        assert await committed_of(coordinator) == {("t", 0): 500}
+        await one.topics.delete("t")
+        await one.topics.create("t", 3, {})
+        assert await committed_of(coordinator) == {}, "what was read of the old topic"
+        await one.topics.delete("t")
+        await one.topics.create("t", 3, {})
+        assert await committed_code(coordinator, commit_of("t", 3)) == ErrorCode.NONE
+        await coordinator.topics.refresh()
+        assert await committed_of(coordinator) == {("t", 0): 3}, "it was acknowledged"
+
+
+async def test_an_offset_of_a_partition_that_was_just_added_is_taken() -> None:
+    async with cluster() as made:
+        one, coordinator = made.nodes
+        await one.topics.add_partitions("t", 4)
+        request = commit_of("t", 7, partition=3)
+        assert await committed_code(coordinator, request) == ErrorCode.NONE
+        assert await committed_of(coordinator) == {("t", 3): 7}
+
+
+async def test_while_the_catalogue_is_away_no_offset_is_told_or_taken() -> None:
+    async with cluster() as made:
+        coordinator = made.nodes[1]
+        coordinator.topics._catalogue._tables = Broken()
+        code = await committed_code(coordinator, commit_of("t", 3))
+        assert code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        answer = await coordinator.client.ask(
+            OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse
+        )
+        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 async def test_while_the_offsets_are_nowhere_there_is_no_coordinator() -> None:

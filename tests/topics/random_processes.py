@@ -229,9 +229,9 @@ class World:
             with suppress(TopicNotFoundError):
                 await self.topics[0].delete(name)
         for each in self.topics:
-            await each._finish_all(each._unsettled_now())
+            await each._changes.finish_all(each._changes.unsettled())
             await each.refresh()
-        await self.topics[0]._sweep_segments()
+        await self.topics[0]._gone.sweep_segments()
         for each in self.topics:
             await each.close()  # partitions: what is read at the end is what the segments say
         for index, producers in self.producers.items():

@@ -11,7 +11,7 @@ from segmentstore.codec.topic_files import RecordFileName
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.tables import TableEntry
 from segmentstore.host.record_files import Tier2RecordFiles
-from segmentstore.topics import topics as topics_module
+from segmentstore.topics import gone_topics
 from segmentstore.topics.errors import (
     InvalidConfigError,
     NotLeaderError,
@@ -20,6 +20,7 @@ from segmentstore.topics.errors import (
     TopicNotFoundError,
     UnknownPartitionError,
 )
+from segmentstore.topics.gone_topics import GoneTopics
 from segmentstore.topics.groups.committed_offsets import OFFSETS_TABLE, TopicPartition
 from segmentstore.topics.groups.errors import GroupError, GroupProblem
 from segmentstore.topics.groups.group import JoinRequest, Protocol
@@ -281,19 +282,19 @@ async def test_a_leader_that_has_not_heard_of_a_deletion_takes_nothing_more() ->
         topic.record.config,
     )
     topic = await one._catalogue.put("a", record, topic.version)
-    await one._retire_segment(topic, 0)
+    await one._changes._retire_segment(topic, 0)
     with pytest.raises(PartitionUnavailableError):
         await partition.produce(batch_of(b"y"))
     with pytest.raises(UnknownPartitionError):
         await other.own_partition("a", 0)
-    await one._finish(topic)
+    await one._changes._finish(topic)
     assert store.segments.names() == []
 
 
 async def test_files_of_a_later_topic_of_the_same_name_survive_a_deletion_that_stood_still(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topics_module, "_LISTED_KEYS_MAX", 1)
+    monkeypatch.setattr(gone_topics, "_LISTED_KEYS_MAX", 1)
     store = Processes(2)
     objects = MemoryObjectStore()
     one, other = await started(store, record_files=files_in(objects))
@@ -304,19 +305,19 @@ async def test_files_of_a_later_topic_of_the_same_name_survive_a_deletion_that_s
     await partition.make_file()
     await other.refresh()
     stands, still = asyncio.Event(), asyncio.Event()
-    original = Topics._delete_registered
+    original = GoneTopics._delete_registered
 
-    async def stand_still(self: Topics, *arguments: object) -> None:
+    async def stand_still(self: GoneTopics, *arguments: object) -> None:
         await original(self, *arguments)  # type: ignore[arg-type]
-        if self is one:
+        if self is one._gone:
             stands.set()
             await still.wait()
 
-    monkeypatch.setattr(Topics, "_delete_registered", stand_still)
+    monkeypatch.setattr(GoneTopics, "_delete_registered", stand_still)
     deleting = asyncio.ensure_future(one.delete("a"))
     await stands.wait()
     await other.refresh()
-    await other._finish_all(["a"])
+    await other._changes.finish_all(["a"])
     await other.create("a", 1, NO_CONFIG)
     store.move(segment_of(other, "a", 0), 1)
     later = await other.own_partition("a", 0)
@@ -339,9 +340,9 @@ async def test_a_segment_that_was_made_too_late_is_swept() -> None:
     assert topic is not None
     await one.create("b", 1, NO_CONFIG)
     await one.delete("a")
-    await one._create_segment(topic, 1)  # by a process that stood still meanwhile
+    await one._changes._create_segment(topic, 1)  # by a process that stood still meanwhile
     assert len(store.segments.names()) == 2
-    await one._sweep_segments()
+    await one._gone.sweep_segments()
     assert store.segments.names() == [segment_of(one, "b", 0)]
 
 
@@ -355,7 +356,7 @@ async def test_records_of_a_topic_that_the_catalogue_has_lost_are_not_swept() ->
     topic = one._catalogue.get("a")
     assert topic is not None
     await one._catalogue.remove(topic)  # as one that was restored as of an earlier time
-    await one._sweep_segments()
+    await one._gone.sweep_segments()
     assert store.segments.names() == [segment]
 
 
@@ -367,12 +368,12 @@ async def test_what_another_process_broke_off_is_finished_where_the_catalogue_is
     async def die(topic: object, index: int) -> None:
         raise asyncio.CancelledError(f"{topic} {index}")
 
-    other._create_segment = die  # type: ignore[method-assign]
+    other._changes._create_segment = die  # type: ignore[method-assign]
     with pytest.raises(asyncio.CancelledError):
         await other.create("a", 2, NO_CONFIG)
     await one.refresh()
     assert one.describe("a") is None
-    await one._finish_all(one._unsettled_now())
+    await one._changes.finish_all(one._changes.unsettled())
     assert one.describe("a") is not None
     assert await other.find("a") == one.describe("a")
 

@@ -26,6 +26,7 @@ from segmentstore.topics.errors import (
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.partition_log import Appended, PartitionLog
 from segmentstore.topics.settings import TopicSettings
+from segmentstore.topics.topic_changes import TopicChanges
 from segmentstore.topics.topic_records import (
     CATALOGUE_TABLE,
     TopicRecord,
@@ -399,9 +400,11 @@ async def test_segments_that_are_made_before_their_record_would_be_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Planted: the record is written when the segments are there."""
-    original = Topics._create
+    original = TopicChanges._create
 
-    async def late(self: Topics, name: str, partitions: int, config: Mapping[str, str]) -> None:
+    async def late(
+        self: TopicChanges, name: str, partitions: int, config: Mapping[str, str]
+    ) -> None:
         put = self._catalogue.put
 
         async def put_late(name: str, record: TopicRecord, version: int) -> Topic:
@@ -413,7 +416,7 @@ async def test_segments_that_are_made_before_their_record_would_be_found(
         monkeypatch.setattr(self._catalogue, "put", put_late)
         await original(self, name, partitions, config)
 
-    monkeypatch.setattr(Topics, "_create", late)
+    monkeypatch.setattr(TopicChanges, "_create", late)
     with pytest.raises(AssertionError):
         await test_a_change_that_dies_at_any_step_is_finished_by_the_next_process(
             nothing, create, behind=True

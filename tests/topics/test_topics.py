@@ -288,7 +288,7 @@ async def test_retention_deletes_by_age_only_when_the_clock_is_trusted() -> None
             batch_of(b"v", time=store.clock.now)
         )
     store.clock.now += 1001
-    topics._clock_watch.doubt("a test says so")
+    topics._upkeep.clock_watch.doubt("a test says so")
     await topics.expire_all()
     assert (await topics.own_partition("a", 1)).log_start_offset == 0
     assert (await topics.own_partition("b", 0)).log_start_offset == 1
@@ -320,8 +320,8 @@ async def test_a_partition_at_rest_is_opened_when_something_can_be_due_and_not_b
         opened.clear()
         topics.settle_clocks()
         await topics.expire_all()
-        await topics._close_idle()
-        assert topics._partitions == {}
+        await topics._upkeep.close_idle()
+        assert not topics._partitions.all()
         return opened
 
     assert await opened_by_retention() == [1], "the other one is open"
@@ -331,7 +331,7 @@ async def test_a_partition_at_rest_is_opened_when_something_can_be_due_and_not_b
     store.clock.now = start + 150_001
     assert await opened_by_retention() == [0], "the oldest record is due"
     assert (await topics.own_partition("a", 0)).log_start_offset == 1
-    await topics._close_idle()
+    await topics._upkeep.close_idle()
     assert await opened_by_retention() == []
     await topics.alter("a", {"retention.ms": "1"})
     assert await opened_by_retention() == [0, 1], "other settings"
@@ -460,11 +460,11 @@ async def test_a_partition_that_is_not_used_is_closed() -> None:
     await partition.produce(batch_of(b"v"))
     (name,) = store.segments.names()
     unwatch = partition.watch(lambda: None)
-    await topics._close_idle()
+    await topics._upkeep.close_idle()
     was_open = partition.is_open
     assert was_open, "it is watched"
     unwatch()
-    await topics._close_idle()
+    await topics._upkeep.close_idle()
     assert not partition.is_open
     assert store.segments.pin_count(name) == 0
     assert (await topics.own_partition("a", 0)).high_watermark == 1

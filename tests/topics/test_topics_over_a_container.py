@@ -185,7 +185,7 @@ async def test_a_partition_outlives_its_container_in_one_process() -> None:
         await partition.produce(batch_of(b"a", producer=(7, 0, 0)))
     async with running(tiers) as second:
         partition._segments = partition._start._segments = second
-        topics._segments = topics._catalogue._tables = second
+        topics._partitions._segments = topics._catalogue._tables = second
         assert (await topics.own_partition("t", 0)) is partition
         was_open = partition.is_open
         assert was_open, "it has not noticed yet"
