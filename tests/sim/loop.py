@@ -55,7 +55,7 @@ GRAVEYARD: list[object] = []
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(GRAVEYARD))
 
 _STEPS_MAX = 5_000_000
-_STEPS_PER_INSTANT_MAX = 100_000
+_STEPS_PER_INSTANT_MAX = 500_000
 _TRACE_TAIL_LINES = 400
 _LATE_JOB_PROBABILITY = 0.5
 
