@@ -112,10 +112,10 @@ types: setup
 	@$(BIN)/mypy $(PACKAGES) tests
 
 unit: setup
-	@$(BIN)/python -m pytest -q -n auto -m "not simulation and not integration"
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not simulation and not integration"
 
 simulation: setup
-	@$(BIN)/python -m pytest -q -n auto -m simulation
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m simulation
 
 # Two groups at a time: they wait more than they work. The tests of a group share what they start.
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder

@@ -58,6 +58,8 @@ def pytest(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", *arguments]
 
 
+# Each process begins with a half of its own, and starts what that half shares; at the end it takes from the other.
+BY_HALVES = ("-n", "auto", "--dist", "worksteal")
 # What shares a server stays together (tests/shared_servers.py). Two groups at a time: a part of
 # their time they wait, for clients that pause after a kill, for leases, and for processes to start.
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
@@ -82,8 +84,8 @@ STAGES = (
         ],
         behind=True,
     ),
-    Stage("unit", pytest("-n", "auto", "-m", "not simulation and not integration"), tests=True),
-    Stage("simulation", pytest("-n", "auto", "-m", "simulation"), tests=True, behind=True),
+    Stage("unit", pytest(*BY_HALVES, "-m", "not simulation and not integration"), tests=True),
+    Stage("simulation", pytest(*BY_HALVES, "-m", "simulation"), tests=True, behind=True),
     Stage(
         "integration",
         pytest(*SIDE_BY_SIDE, "-m", "integration", *(f"--ignore={each}" for each in CLUSTERS)),

@@ -21,6 +21,9 @@ class Persistence(Enum):
     SUBSET = "subset"
 
 
+_IN_TURN = (*Persistence, Persistence.SUBSET)
+
+
 def power_cut_image(disk: SimulatedDisk, persistence: Persistence, random: Random) -> SimulatedDisk:
     """A disk that holds, all of it certain, what this power cut left. The given disk is not touched. O(pages)."""
     keep = _keeper(disk, persistence, random)
@@ -52,6 +55,18 @@ def power_cut_images(
         yield persistence, power_cut_image(disk, persistence, random)
     for _ in range(subsets):
         yield Persistence.SUBSET, power_cut_image(disk, Persistence.SUBSET, random)
+
+
+def power_cut_images_by_turns(
+    disk: SimulatedDisk, random: Random, *, turn: int
+) -> Iterator[tuple[Persistence, SimulatedDisk]]:
+    """Two of the five of `power_cut_images(subsets=2)`, other ones each turn: five turns have each of them twice.
+
+    For a moment between any two of several hundred changes, of which each is like many others.
+    """
+    for number in (2 * turn, 2 * turn + 1):
+        persistence = _IN_TURN[number % len(_IN_TURN)]
+        yield persistence, power_cut_image(disk, persistence, random)
 
 
 def cut_power_in_place(disk: SimulatedDisk, random: Random) -> None:
@@ -101,4 +116,11 @@ def _survivor(
     return Inode(pages=pages, size=size, durable_pages=dict(pages), durable_size=size)
 
 
-__all__ = ["Node", "Persistence", "cut_power_in_place", "power_cut_image", "power_cut_images"]
+__all__ = [
+    "Node",
+    "Persistence",
+    "cut_power_in_place",
+    "power_cut_image",
+    "power_cut_images",
+    "power_cut_images_by_turns",
+]

@@ -1,4 +1,8 @@
-"""Some seeds of random runs of a controller; a few of each theme; and every seed that ever found something."""
+"""Some seeds of random runs of a controller; a few of each theme; and every seed that ever found something.
+
+Of the first some are passed over: a world that draws a Tier 2 of tiny objects beside slow requests takes as long as ten
+others. `python -m tests.controller.random_runs` plays all there are.
+"""
 
 from pathlib import Path
 
@@ -17,7 +21,7 @@ def _regressions() -> list[int]:
     return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
 
 
-@pytest.mark.parametrize("seed", range(201, 213))
+@pytest.mark.parametrize("seed", [*range(201, 205), 207, 208, *range(210, 215), 216])
 def test_streams_transactions_and_names_are_what_clients_were_told(seed: int) -> None:
     run_seed(seed)
 

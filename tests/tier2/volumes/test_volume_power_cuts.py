@@ -1,8 +1,8 @@
 """Goal: what the engine has answered survives any power cut, nothing half is seen, and the volumes alone say the same.
 
-Method: a workload on a simulated disk; between any two of its changes, several disks that a power cut could leave, each
-with an index that lost some of its unsynced batches; an engine is opened on each, compared with what had been
-answered, and compared again after its index was thrown away.
+Method: a workload on a simulated disk; between any two of its changes, two disks that a power cut could leave, of other
+kinds each time, each with an index that lost some of its unsynced batches; an engine is opened on each, compared with
+what had been answered, and compared again after its index was thrown away.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import pytest
 from segmentstore.contracts.errors import SegmentStoreError
 from tests.sim.disk import Boundary, SimulatedDisk
 from tests.sim.loop import SimLoop
-from tests.sim.power_cuts import power_cut_images
+from tests.sim.power_cuts import Persistence, power_cut_images, power_cut_images_by_turns
 from tests.sim.simulation import run_simulation
 from tests.tier2.volumes.engines import open_small
 from tests.tier2.volumes.memory_index import MemoryIndex
@@ -147,10 +147,14 @@ async def compact_twice(engine: VolumeEngine) -> None:
 
 
 def cuts_of(
-    disk: SimulatedDisk, index: MemoryIndex, answers: Answers, where: str, random: Random
+    images: Iterable[tuple[Persistence, SimulatedDisk]],
+    index: MemoryIndex,
+    answers: Answers,
+    where: str,
+    random: Random,
 ) -> list[Cut]:
     cuts: list[Cut] = []
-    for persistence, image in power_cut_images(disk, random, subsets=2):
+    for persistence, image in images:
         left = index.fork()
         left.lose_unsynced(random)
         cuts.append(Cut(image, left, answers.permitted(), f"{where} {persistence.value}"))
@@ -199,7 +203,8 @@ def test_h72_every_answered_change_survives_a_power_cut_at_any_moment(seed: int)
 
         def look(boundary: Boundary) -> None:
             where = f"after change {boundary.number} {boundary.kind} {boundary.path}"
-            cuts.extend(cuts_of(disk, index, answers, where, random))
+            images = power_cut_images_by_turns(disk, random, turn=boundary.number)
+            cuts.extend(cuts_of(images, index, answers, where, random))
 
         disk.on_boundary = look
         opened = await open_small(
@@ -207,12 +212,13 @@ def test_h72_every_answered_change_survives_a_power_cut_at_any_moment(seed: int)
         )
         await workload(opened, answers, steps=26)
         disk.on_boundary = None
-        cuts.extend(cuts_of(disk, index, answers, "at the end", random))
+        images = power_cut_images(disk, random, subsets=2)
+        cuts.extend(cuts_of(images, index, answers, "at the end", random))
         for number, cut in enumerate(cuts):
             await inspect(cut, rebuild=number % 4 == 0)
 
     run_simulation(seed, main)
-    assert len(cuts) >= 1200, len(cuts)
+    assert len(cuts) >= 1000, len(cuts)
     unfinished = [cut for cut in cuts if any(a != b for a, b in cut.permitted.values())]
     assert len(unfinished) > 500
 
@@ -233,7 +239,8 @@ def test_h68_a_rebuild_that_is_cut_off_begins_again() -> None:
         class Watched(MemoryIndex):
             def apply(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
                 super().apply(changes)
-                cuts.extend(cuts_of(disk, self, answers, "in a rebuild", random))
+                images = power_cut_images(disk, random, subsets=2)
+                cuts.extend(cuts_of(images, self, answers, "in a rebuild", random))
 
         lost = Watched()
         again = await open_small(ROOT, files=mount, open_index=lambda _: lost)
@@ -285,7 +292,8 @@ def test_h48_what_was_answered_survives_although_calls_fail_now_and_then(fault: 
             await compact_twice(opened.engine)
             disk.faults.clear()
             await opened.engine.check()
-            for cut in cuts_of(disk, index, answers, f"round {round_number}", random):
+            images = power_cut_images(disk, random, subsets=2)
+            for cut in cuts_of(images, index, answers, f"round {round_number}", random):
                 await inspect(cut, rebuild=True)
         assert disk.faults.struck > 0 or kind == "truncate"
 
