@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.integration.spark.class_archive import java_options
 
 _ROOT = Path(__file__).parents[3]
-_POLL_SECONDS = 0.01
+_POLL_SECONDS = 0.03
 _SPARK = (
     "--master=local[2]",
     "--conf=spark.sql.shuffle.partitions=2",
