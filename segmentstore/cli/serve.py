@@ -17,7 +17,7 @@ from segmentstore.cli.config import (
     setting_options,
 )
 from segmentstore.host.settings import split_address
-from segmentstore.runtime.process import configure_logging
+from segmentstore.runtime.process import collections_put_off, configure_logging
 
 
 @click.command()
@@ -31,11 +31,13 @@ def standalone(
     """
     resolved = resolve(config_file, assignments, **short_flags)
     if resolved.settings.processes.is_several:
-        from segmentstore.host.processes.supervisor import run_processes
+        with collections_put_off():
+            from segmentstore.host.processes.supervisor import run_processes
 
         run_processes(resolved, _announce)
         return
-    from segmentstore.host.standalone import run_standalone  # loads the whole service
+    with collections_put_off():
+        from segmentstore.host.standalone import run_standalone  # loads the whole service
 
     run_standalone(resolved, _announce)
 
@@ -104,7 +106,8 @@ def node(config_file: Path | None, assignments: tuple[str, ...], **short_flags: 
     beginning with 'ready' when it takes requests; its log goes to stderr.
     """
     resolved = resolve(config_file, assignments, **short_flags)
-    from segmentstore.host.node import run_node  # loads the whole service
+    with collections_put_off():
+        from segmentstore.host.node import run_node  # loads the whole service
 
     run_node(resolved, _announce)
 
@@ -120,7 +123,8 @@ def controller(
     it, and one of them takes its place when it is gone. Prints one line beginning with 'ready' when it takes calls.
     """
     resolved = resolve(config_file, assignments, **short_flags)
-    from segmentstore.host.cluster_controller import run_controller  # loads the whole service
+    with collections_put_off():
+        from segmentstore.host.cluster_controller import run_controller  # loads the whole service
 
     run_controller(resolved, _announce)
 

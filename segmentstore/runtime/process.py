@@ -1,7 +1,7 @@
 """What every serving process of this project does alike.
 
 It chooses its loop (loop_factory), ends on signals (stop_signals), and changes Python's defaults where they cost a loop
-its punctuality (tune_for_serving, freeze_long_lived_objects):
+its punctuality (tune_for_serving, collections_put_off, freeze_long_lived_objects):
 
 - A full garbage collection walks every object; what start-up and recovery made lives long, so it is set aside once, and
   collections of the young run less often, during recovery as well: a process that serves already shares the loop with
@@ -37,6 +37,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import CodeType, FrameType
 from typing import TextIO
@@ -101,6 +102,16 @@ def tune_for_serving() -> None:
     gc.set_threshold(YOUNG_OBJECTS, MIDDLE_COLLECTIONS, FULL_COLLECTIONS)
     sys.setswitchinterval(SWITCH_SECONDS)
     _keep_freed_memory()
+
+
+@contextmanager
+def collections_put_off() -> Iterator[None]:
+    """No garbage collection meanwhile: for imports, whose objects nearly all stay, and would be walked 200 times."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def freeze_long_lived_objects() -> None:

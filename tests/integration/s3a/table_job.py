@@ -1,8 +1,8 @@
 """A Spark job over `s3a://`, in a process of its own: a table is written, read, overwritten, renamed and removed.
 
-    python table_job.py ENDPOINT ACCESS_KEY SECRET_KEY JARS BUCKET ROWS COMMITTER JAVA_OPTIONS
+    python table_job.py ENDPOINT ACCESS_KEY SECRET_KEY JARS BUCKET ROWS JAVA_OPTIONS COMMITTER...
 
-Prints a line of JSON: what it has seen.
+For each committer, one after the other, it prints a line of JSON: what it has seen.
 """
 
 import json
@@ -82,12 +82,14 @@ def use_table(spark: SparkSession, place: str, count: int) -> dict[str, object]:
 
 
 def main(words: list[str]) -> None:
-    endpoint, access_key, secret_key, jars, bucket, rows, committer, java_options = words
+    endpoint, access_key, secret_key, jars, bucket, rows, java_options, *committers = words
     spark = session_for(endpoint, access_key, secret_key, jars, java_options)
-    if committer == "magic":
-        use_magic_committer(spark)
-    seen = use_table(spark, f"s3a://{bucket}/{committer}", int(rows))
-    sys.stdout.write(json.dumps(seen) + "\n")
+    for committer in committers:
+        if committer == "magic":
+            use_magic_committer(spark)
+        seen = use_table(spark, f"s3a://{bucket}/{committer}", int(rows))
+        sys.stdout.write(json.dumps(seen) + "\n")
+        sys.stdout.flush()
     spark.stop()
 
 

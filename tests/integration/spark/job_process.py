@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.integration.spark.class_archive import java_options
 
 _ROOT = Path(__file__).parents[3]
-_POLL_SECONDS = 0.01
+_POLL_SECONDS = 0.03
 _SPARK = (
     "--master=local[2]",
     "--conf=spark.sql.shuffle.partitions=2",
@@ -34,12 +34,22 @@ def run_job(words: Sequence[str], log: Path) -> str:
     return log.read_text()
 
 
-def kill_job(words: Sequence[str], log: Path, *, progress: Callable[[], int], mark: int) -> None:
-    """Run it until its progress has reached the mark, and then kill -9 all of it."""
+def kill_job(
+    words: Sequence[str],
+    log: Path,
+    *,
+    progress: Callable[[], int],
+    mark: int,
+    poll_seconds: float = _POLL_SECONDS,
+) -> None:
+    """Run it until its progress has reached the mark, and then kill -9 all of it.
+
+    `poll_seconds`: longer where looking at the progress is work, most of which is done while Spark starts.
+    """
     with _job(words, log) as job:
         while progress() < mark:
             assert job.poll() is None, f"it ended before mark={mark}: {log.read_text()[-3000:]}"
-            time.sleep(_POLL_SECONDS)
+            time.sleep(poll_seconds)
         assert job.poll() is None, f"it ended at mark={mark}: {log.read_text()[-3000:]}"
         _kill_session(job.pid)
         assert job.wait() == -signal.SIGKILL, "it did not end by the kill"

@@ -2,11 +2,17 @@
 
 Method: each job is a process of its own over a running store. A seed chooses how many of the things that it leaves
 behind (files, notes, staged segments, chunks) are to be seen before all of its processes are killed; then the same
-words are run again, killed again somewhere else, and run to the end. What came out is compared by its hash.
+words are run again, an export is killed again somewhere else, and run to the end. What came out is compared by hash.
+
+Jobs of which only the driver leaves anything, its notes, are killed at a named point, without Spark (killed_run.py),
+and run to the end on Spark.
 """
 
 import asyncio
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -18,6 +24,7 @@ import pytest
 from segmentstore.cli.http_client import HttpClient
 from segmentstore.spark.jobs.job_execution import LocalTaskRunner
 from segmentstore.spark.jobs.verify import VerifyJob, VerifySettings
+from tests.integration.spark import killed_run
 from tests.integration.spark.job_process import kill_job, run_job
 from tests.integration.spark.job_store import JobStore, job_store
 from tests.integration.spark.sink_runs import events_in, make_stream
@@ -26,7 +33,7 @@ from tests.integration.spark.test_batch_reads import hash_of
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SEED = 20
-FILES, ROWS = 24, 50
+FILES, ROWS = 16, 50
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +63,7 @@ def test_a_killed_export_holds_every_event_once(live: JobStore, tmp_path: Path) 
     expected = live.fill("killed/exported")
     out, log = tmp_path / "out", tmp_path / "log"
     words = ["export", str(out), "--stream=killed/exported", f"--tier2={live.place.place}"]
-    words += [f"--controller={live.uri}", "--batch-bytes=30000"]
+    words += [f"--controller={live.uri}", "--batch-bytes=60000"]
 
     def seen() -> int:
         """Manifests and files, in their places or on the way there."""
@@ -92,8 +99,9 @@ def test_a_killed_import_adds_every_row_once(live: JobStore, tmp_path: Path) -> 
         staged.update(asyncio.run(transaction_segments(live)))
         return len(staged) + len(list(state.glob("done-*")))
 
-    for mark in marks(2, least=1, most=12):
-        kill_job(words, log, progress=seen, mark=seen() + mark)
+    # Once: how a run that goes on is killed in its turn is in test_jobs.py.
+    for mark in marks(1, least=1, most=12):
+        kill_job(words, log, progress=seen, mark=seen() + mark, poll_seconds=0.1)
     assert staged, "nobody was seen to stage anything"
     run_job(words, log)
     found = events_in(live.uri, "killed/imported")
@@ -137,19 +145,24 @@ def test_h9_a_killed_compaction_changes_no_byte(live: JobStore, tmp_path: Path) 
     assert hash_of(found.elements()) == hash_of(expected.elements())
 
 
+def run_until_killed(job: str, live: JobStore, state: Path, prefix: str, report: Path) -> None:
+    """See killed_run.py."""
+    words = [job, live.place.place, str(state), prefix, str(report)]
+    done = subprocess.run(
+        [sys.executable, killed_run.__file__, *words], stderr=subprocess.PIPE, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+    assert list(state.glob("done-*")), "it was killed before it noted anything"
+    assert not report.exists()
+
+
 def test_a_killed_verification_goes_on_behind_what_it_noted(live: JobStore, tmp_path: Path) -> None:
     live.fill("killed/verified")
     live.flush()
     state, log = tmp_path / "state", tmp_path / "log"
-    words = ["verify", f"--tier2={live.place.place}", f"--state={state}", "--task-bytes=20000"]
-
-    def seen() -> int:
-        """Notes of waves."""
-        return len(list(state.glob("done-*")))
-
-    for mark in marks(1, least=1, most=2):
-        kill_job(words, log, progress=seen, mark=mark)
-    said = run_job(words, log)
+    run_until_killed("verify", live, state, "", tmp_path / "none")
+    words = ["verify", f"--tier2={live.place.place}", f"--state={state}"]
+    said = run_job([*words, f"--task-bytes={killed_run.TASK_BYTES}"], log)
     assert "chunks an earlier run" in said
     assert "damage" not in said
 
@@ -157,19 +170,13 @@ def test_a_killed_verification_goes_on_behind_what_it_noted(live: JobStore, tmp_
 def test_a_killed_look_at_the_sizes_goes_on_behind_what_it_noted(
     live: JobStore, tmp_path: Path
 ) -> None:
+    prefix = "killed/counted/"
     expected = live.fill("killed/counted")
     live.flush()
     state, report, log = tmp_path / "state", tmp_path / "stats.html", tmp_path / "log"
+    run_until_killed("stats", live, state, prefix, report)
     words = ["stats", f"--tier2={live.place.place}", f"--state={state}", f"--report={report}"]
-    words += ["--prefix=killed/counted/", "--task-chunks=1"]
-
-    def seen() -> int:
-        """Notes of waves."""
-        return len(list(state.glob("done-*")))
-
-    for mark in marks(1, least=1, most=2):
-        kill_job(words, log, progress=seen, mark=mark)
-    assert not report.exists()
+    words += [f"--prefix={prefix}", f"--task-chunks={killed_run.TASK_CHUNKS}"]
     said = run_job(words, log)
     assert "known from an earlier run" in said
     assert f"{expected.total():,}" in report.read_text()
