@@ -92,8 +92,8 @@ class ServerProcess:
         assert self._process is None, "the server is started already"
         command = [sys.executable, "-m", "segmentstore.cli", "standalone"]
         command += ["--data", str(self._data_directory)]
-        for face in ("--http", "--wire", "--controller"):
-            command += [face, "127.0.0.1:0"]
+        for option in ("--http", "--wire", "--controller"):
+            command += [option, "127.0.0.1:0"]
         command += self._options
         with self.log_path.open("ab") as log:
             process = subprocess.Popen(
