@@ -77,7 +77,7 @@ class ContainerBackups:
         self._storage = storage
         self._flush = flush
 
-    async def pin(self, name: str) -> SnapshotInfo:
+    async def make(self, name: str) -> SnapshotInfo:
         """Flush first, so that everything acknowledged before the call is in it."""
         await self._flush()
         return await self._storage.create_snapshot(name)

@@ -50,12 +50,12 @@ def pin(name: str, server: str, data_directory: Path | None, tier2_place: str, o
     """
     directory = _directory_unless_online(server, data_directory)
     if directory is None:
-        pinned = with_client(server, lambda client: client.pin_backup(name))
+        pinned = with_client(server, lambda client: client.make_backup(name))
         print_rows([_shown(row) for row in pinned], output)
     else:
-        from segmentstore.recovery.offline_store import pin_backup  # loads the whole service
+        from segmentstore.recovery.offline_store import make_backup  # loads the whole service
 
-        kept = asyncio.run(pin_backup(name, directory, tier2_place=tier2_place))
+        kept = asyncio.run(make_backup(name, directory, tier2_place=tier2_place))
         rows: list[Row] = [
             {
                 "backup": pinned.name,
@@ -135,7 +135,7 @@ def restore(
     """Copy the store as it was at NAME into a new data directory; the store that it is copied from goes on.
 
     The copy is a store of its own, in volumes. Streams are made to agree with their segments, as after `recover`. If it
-    was cut off, run it again. A backup is found also if roots of its store are damaged or gone.
+    was cut off, run it again. A backup is found also if manifests of its store are damaged or gone.
     """
     from segmentstore.recovery.restore import restore_backup  # loads the whole service
 

@@ -184,7 +184,7 @@ class HttpClient:
             for segment in segments:
                 yield segment
 
-    async def pin_backup(self, name: str) -> list[dict[str, str | int | bool]]:
+    async def make_backup(self, name: str) -> list[dict[str, str | int | bool]]:
         """What was pinned, a row for each container."""
         answer = await self._json("POST", f"/v1/backups/{_quoted(name)}")
         return cast("list[dict[str, str | int | bool]]", answer["pinned"])

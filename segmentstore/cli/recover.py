@@ -71,7 +71,7 @@ def recover(
     stays where it is. In the end streams are made to agree with their segments: what is missing is created empty and
     reported, nothing is deleted; transactions that are open are aborted. Running it again does what is left to do.
 
-    If Tier 2 has lost something itself (objects that layouts name, roots), that is told, the exit code is 7, and
+    If Tier 2 has lost something itself (objects that layouts name, manifests), that is told, the exit code is 7, and
     nothing is done without --with-damage. With it the rest is recovered: reading what is lost is an error, and a
     container without a sound manifest is refused by the store, with everything that is left of it untouched, until its
     manifest is brought back or it is told to --begin-anew.

@@ -133,8 +133,8 @@ class ServerProcess:
         """Start and wait for the ready line. Raises ServerProcessError."""
         assert self._process is None, "the server is started already"
         words = ["standalone", "--data", str(self._data_directory)]
-        for face in ("--http", "--wire", "--controller"):
-            words += [face, "127.0.0.1:0"]
+        for option in ("--http", "--wire", "--controller"):
+            words += [option, "127.0.0.1:0"]
         words += self._options
         with self.log_path.open("ab") as log:
             process = self.start_command(words, log, self._environment)

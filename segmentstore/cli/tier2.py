@@ -66,7 +66,7 @@ def cat(place: str, name: str, offset: int | None, length: int | None) -> None:
 def verify(place: str, deep: bool, quiet: bool, output: str) -> int:
     """Prove runs, layouts, catalog and references, and that every object is there; 7 if anything is damaged.
 
-    So are the roots that backups keep, which may need objects that the newest ones no longer name.
+    So are the manifests that backups keep, which may need objects that the newest ones no longer name.
 
     So are the files of topics' records: each that is registered is there, they follow one another without a gap, and
     the batches follow them. Objects that look like such files and that nothing refers to are counted, and no damage.

@@ -58,7 +58,7 @@ class ContainerListener(Protocol):
 class BackupOwner(Protocol):
     """The backups of one running container: snapshots that are kept in Tier 2. Calls may run beside everything else."""
 
-    async def pin(self, name: str) -> SnapshotInfo:
+    async def make(self, name: str) -> SnapshotInfo:
         """Everything acknowledged before the call is in it. A name that is taken gives what is there already.
 
         Raises InvalidRequestError, ContainerNotFoundError without a Tier 2, StorageError.

@@ -45,7 +45,7 @@ async def serve_node(resolved: ResolvedSettings, announce: Callable[[str], None]
             async with asyncio.TaskGroup() as group:
                 viewing = group.create_task(node.view.run(), name="cluster view")
                 taking_part = group.create_task(node.membership.run(), name="node")
-                facing = group.create_task(node.servers.run(), name="faces")
+                serving = group.create_task(node.servers.run(), name="servers")
                 announcing = group.create_task(_announce_when_ready(node, announce))
                 caching = group.create_task(node.containers.preallocate_cache(), name="cache")
                 await stopping.wait()
@@ -53,7 +53,7 @@ async def serve_node(resolved: ResolvedSettings, announce: Callable[[str], None]
                 announcing.cancel()
                 caching.cancel()
                 await node.membership.drain(drain_seconds)
-                facing.cancel()
+                serving.cancel()
                 await node.servers.close()
                 taking_part.cancel()
                 viewing.cancel()

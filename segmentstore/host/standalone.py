@@ -41,14 +41,14 @@ async def serve(resolved: ResolvedSettings, announce: Callable[[str], None]) -> 
         try:
             async with asyncio.TaskGroup() as group:
                 managing = group.create_task(service.manager.run(), name="container manager")
-                facing = group.create_task(service.servers.run(), name="faces")
+                serving = group.create_task(service.servers.run(), name="servers")
                 announcing = group.create_task(_announce_when_ready(service, announce))
                 caching = group.create_task(service.containers.preallocate_cache(), name="cache")
                 await stopping.wait()
                 logger.info("stopping")
                 announcing.cancel()
                 caching.cancel()
-                facing.cancel()
+                serving.cancel()
                 await service.servers.close()
                 managing.cancel()
         finally:

@@ -91,14 +91,14 @@ class BackupVerbs:
         """Of these containers (None: all)."""
         rows: list[dict[str, object]] = []
         for container_id, owner in self._owners(containers):
-            pinned = await owner.pin(name)
+            made = await owner.make(name)
             rows.append(
                 {
-                    "backup": pinned.name,
+                    "backup": made.name,
                     "container": container_id,
-                    "epoch": pinned.epoch,
-                    "root_version": pinned.version,
-                    "made_ms": pinned.created_ms,
+                    "epoch": made.epoch,
+                    "root_version": made.version,
+                    "made_ms": made.created_ms,
                 }
             )
         return {"pinned": rows}

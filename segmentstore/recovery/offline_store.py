@@ -1,6 +1,6 @@
 """A store without servers in this process, for the time of one command: its containers recover, and nothing listens.
 
-`pin_backup` and `drop_backups` are the verbs of backups for a store that does not run.
+`make_backup` and `drop_backups` are the verbs of backups for a store that does not run.
 
 `repair_streams` is for a recovery from Tier 2 alone: it makes streams agree with their segments. The
 controller's own repair does the work, but for open transactions. These are aborted here: bytes that a client knows to
@@ -62,12 +62,12 @@ async def open_offline(data_directory: Path, *, tier2_place: str = "") -> AsyncI
             await asyncio.gather(managing, return_exceptions=True)
 
 
-async def pin_backup(
+async def make_backup(
     name: str, data_directory: Path, *, tier2_place: str = ""
 ) -> Mapping[ContainerId, SnapshotInfo]:
     """Flush everything and keep it as `name`: what each container keeps. Raises what open_offline() raises."""
     async with open_offline(data_directory, tier2_place=tier2_place) as service:
-        return {each.container_id: await each.backups.pin(name) for each in _containers(service)}
+        return {each.container_id: await each.backups.make(name) for each in _containers(service)}
 
 
 async def drop_backups(

@@ -67,7 +67,7 @@ class DataDirectoryRebuild:
     def __init__(
         self,
         data_directory: Path,
-        roots: Sequence[Manifest],
+        manifests: Sequence[Manifest],
         *,
         logs: RebuiltLogs,
         highest_epochs: Mapping[int, int] | None = None,
@@ -76,14 +76,14 @@ class DataDirectoryRebuild:
 
         Raises InvalidRequestError if the manifests are not those of one store.
         """
-        check_one_store(roots)
+        check_one_store(manifests)
         self._path = data_directory.absolute()
-        self._roots = roots
+        self._manifests = manifests
         self._logs = logs
         self._highest_epochs = highest_epochs or {}
         self._identity = DirectoryIdentity(
-            store_id=roots[0].store_id,
-            container_count=roots[0].container_count,
+            store_id=manifests[0].store_id,
+            container_count=manifests[0].container_count,
             created_ms=SystemWallClock().now_ms(),
         )
 
@@ -106,7 +106,7 @@ class DataDirectoryRebuild:
                     f"store_id={found.store_id.hex()} tier2={self._identity.store_id.hex()} path={self._path}"
                 )
         await self._logs.check(self._identity)
-        for manifest in self._roots:
+        for manifest in self._manifests:
             log = await self._logs.find(manifest.container_id)
             if log is not None and not self._belongs(log, manifest):
                 await self._logs.require_replaceable(log)
@@ -126,7 +126,7 @@ class DataDirectoryRebuild:
             await self._logs.check(self._identity)
             await directory.adopt(self._identity, log_place=self._logs.log_place)
             mark_lost_logs(self._path, await self._without_log())
-            recovered = [await self._recover_log(manifest) for manifest in self._roots]
+            recovered = [await self._recover_log(manifest) for manifest in self._manifests]
             await self._logs.finish(self._identity)
             return recovered
         finally:
@@ -138,7 +138,7 @@ class DataDirectoryRebuild:
         `begun_anew`: highest epochs of the containers without a manifest that begin anew, by id.
         """
         logs: list[RecoveredLog] = []
-        for manifest in self._roots:
+        for manifest in self._manifests:
             container_id = manifest.container_id
             log = await self._logs.find(container_id)
             if log is not None and self._belongs(log, manifest):
@@ -151,11 +151,11 @@ class DataDirectoryRebuild:
 
     async def _without_log(self) -> list[int]:
         """Those that get a new one now, and those without a manifest that will begin with one."""
-        roots = {int(manifest.container_id): manifest for manifest in self._roots}
+        by_container = {int(manifest.container_id): manifest for manifest in self._manifests}
         without: list[int] = []
         for container_id in range(self._identity.container_count):
             log = await self._logs.find(container_id)
-            manifest = roots.get(container_id)
+            manifest = by_container.get(container_id)
             if log is None or (manifest is not None and not self._belongs(log, manifest)):
                 without.append(container_id)
         return without
@@ -180,10 +180,10 @@ class DataDirectoryRebuild:
         return max(manifest.epoch, self._highest_epochs.get(manifest.container_id, 0))
 
 
-def check_one_store(roots: Sequence[Manifest]) -> None:
+def check_one_store(manifests: Sequence[Manifest]) -> None:
     """Raises InvalidRequestError."""
-    first = roots[0]
-    for manifest in roots:
+    first = manifests[0]
+    for manifest in manifests:
         if (manifest.store_id, manifest.container_count) != (first.store_id, first.container_count):
             raise InvalidRequestError(
                 f"the manifests in Tier 2 belong to different stores container={manifest.container_id} "
@@ -199,7 +199,7 @@ async def create_empty_manifests(
     Raises InvalidRequestError if one of them has a sound manifest, StorageError.
     """
     random = system_random()
-    roots: list[Manifest] = []
+    manifests: list[Manifest] = []
     async with open_objects(place, read_only=False) as store:
         for container_id in container_ids:
             components = Components(
@@ -208,7 +208,7 @@ async def create_empty_manifests(
                 settings=StorageSettings(),
                 executor=None,
             )
-            roots.append(
+            manifests.append(
                 await begin_anew(
                     components,
                     of_store=of_store,
@@ -216,4 +216,4 @@ async def create_empty_manifests(
                     log_id=random_id(random),
                 )
             )
-    return roots
+    return manifests

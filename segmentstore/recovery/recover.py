@@ -233,7 +233,7 @@ async def _rebuild_logs(
     """Give the data directory its Tier 2, identity and logs, or say what would be done."""
     # A copy of a container whose SSTs do not read cannot be made: there it is as one without a manifest.
     brought = [each.reader for each in surveys if not (options.copy and each.unreadable)]
-    roots = [each.manifest for each in brought]
+    manifests = [each.manifest for each in brought]
     epochs = {int(each.reader.container_id): each.lost.highest_epoch for each in surveys}
     if only_look:
         anew = {
@@ -241,14 +241,14 @@ async def _rebuild_logs(
             for each in losses.containers
             if each.container_id in options.begin_anew and not options.copy
         }
-        rebuild = DataDirectoryRebuild(options.data, roots, logs=rebuilt, highest_epochs=epochs)
+        rebuild = DataDirectoryRebuild(options.data, manifests, logs=rebuilt, highest_epochs=epochs)
         return await rebuild.preview(anew)
     if options.place and not options.copy and not options.place.startswith("s3://"):
         link_tier2(options.place, options.data)
     if options.begin_anew and not options.copy:
         place = options.start_place or str(options.data)
-        roots += await create_empty_manifests(place, options.begin_anew, of_store=roots[0])
-    rebuild = DataDirectoryRebuild(options.data, roots, logs=rebuilt, highest_epochs=epochs)
+        manifests += await create_empty_manifests(place, options.begin_anew, of_store=manifests[0])
+    rebuild = DataDirectoryRebuild(options.data, manifests, logs=rebuilt, highest_epochs=epochs)
     return await rebuild.run()
 
 
@@ -281,7 +281,7 @@ def _consequences(options: RecoveryOptions, losses: Losses, without: Sequence[in
     if not options.copy and options.begin_anew:
         told.append(
             f"containers that begin anew: {list(options.begin_anew)}; what is left of them in Tier 2 is deleted by the"
-            " running store after its grace: copy it before the start if somebody may still want it"
+            " running store after its grace: copy it before the start if it may still be wanted"
         )
     if without:
         told.append(

@@ -106,10 +106,10 @@ def contents_unread(source: str) -> str:
     )
 
 
-async def logs_beside(directory: Path, roots: Sequence[Manifest]) -> list[str]:
+async def logs_beside(directory: Path, manifests: Sequence[Manifest]) -> list[str]:
     """Of a Tier 2 that is linked away from logs which go on with it; none if there are none."""
     logs = FileLogsRebuilt(directory)
-    found = await DataDirectoryRebuild(directory, roots, logs=logs).preview()
+    found = await DataDirectoryRebuild(directory, manifests, logs=logs).preview()
     own = [each for each in found if each.action == "kept"]
     if not own:
         return []

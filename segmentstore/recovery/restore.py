@@ -76,9 +76,11 @@ def _unfinished_of(name: str, data: Path) -> UnfinishedRestore | None:
     return unfinished
 
 
-def require_whole_copy(data: Path, restore: UnfinishedRestore, roots: Sequence[Manifest]) -> None:
+def require_whole_copy(
+    data: Path, restore: UnfinishedRestore, manifests: Sequence[Manifest]
+) -> None:
     """Raises CorruptedDataError if the Tier 2 in the directory is not the copy that the mark tells of."""
-    found = {root.container_id: root.version for root in roots}
+    found = {each.container_id: each.version for each in manifests}
     partial_ids = [
         container_id
         for container_id, version in sorted(restore.root_versions.items())
@@ -167,10 +169,10 @@ async def _copy_backup(
 async def _start_again(result: RecoveryResult, data: Path, restore: UnfinishedRestore) -> None:
     """From a whole copy to a store: every step may have been done already."""
     async with open_tier2(str(data)) as copy:
-        roots = [each.manifest for each in copy.containers]
-        require_whole_copy(data, restore, roots)
+        manifests = [each.manifest for each in copy.containers]
+        require_whole_copy(data, restore, manifests)
         contents = [await contents_of(each) for each in copy.containers]
-    await DataDirectoryRebuild(data, roots, logs=FileLogsRebuilt(data)).run()
+    await DataDirectoryRebuild(data, manifests, logs=FileLogsRebuilt(data)).run()
     if not any(each.has_streams for each in contents):
         unmark_lost_logs(data)
     elif not await repair(result, data, ""):

@@ -106,11 +106,13 @@ async def open_tier2(
             if not go_on:
                 raise
             # Backups may keep manifests that are sound.
-            yield Tier2([], await _without_roots(reader, store, str(damage)))
+            yield Tier2([], await _without_manifests(reader, store, str(damage)))
             return
         if not ids:
             lost = (
-                await _without_roots(reader, store, "no container has a manifest") if go_on else []
+                await _without_manifests(reader, store, "no container has a manifest")
+                if go_on
+                else []
             )
             if lost:
                 yield Tier2([], lost)
@@ -140,7 +142,9 @@ async def _opened(reader: StoreReader, ids: Sequence[ContainerId], *, go_on: boo
     return Tier2(containers, sorted(lost, key=lambda each: each.container_id))
 
 
-async def _without_roots(reader: StoreReader, store: ObjectStore, why: str) -> list[LostManifest]:
+async def _without_manifests(
+    reader: StoreReader, store: ObjectStore, why: str
+) -> list[LostManifest]:
     """Every container that has an object, by id."""
     found: set[ContainerId] = set()
     async with aclosing(store.list(CONTAINERS_PREFIX)) as listing:

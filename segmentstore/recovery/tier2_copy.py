@@ -152,7 +152,7 @@ class Tier2Copy:
 
 
 async def copy_tier2(
-    roots: Sequence[tuple[Manifest, Components]],
+    manifests: Sequence[tuple[Manifest, Components]],
     data_directory: Path,
     *,
     with_damage: bool,
@@ -179,7 +179,7 @@ async def copy_tier2(
         with bar("copying") as update:
             reports = [
                 await _copied(manifest, components, volumes, update)
-                for manifest, components in roots
+                for manifest, components in manifests
             ]
         missing = [key for report in reports for key in report.missing]
         if missing and not with_damage:
@@ -187,9 +187,9 @@ async def copy_tier2(
             raise _went_meanwhile(missing[0])
         damage: list[str] = []
         copy = StoreReader(object_store=volumes, settings=StorageSettings(), executor=None)
-        readers = [await copy.open(manifest.container_id) for manifest, _ in roots]
+        readers = [await copy.open(manifest.container_id) for manifest, _ in manifests]
         with bar("copying records of topics") as update:
-            for reader, (_, components) in zip(readers, roots, strict=True):
+            for reader, (_, components) in zip(readers, manifests, strict=True):
                 damage += await copy_record_files(
                     reader, components.objects.store, volumes, progress=update
                 )

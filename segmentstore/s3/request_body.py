@@ -533,7 +533,7 @@ class ChunkedBody:
             )
             self._require(expected, signature)
         elif trailers and self._authenticated.payload == SIGNED:
-            raise _incomplete_body("it has trailing headers that nobody announced")
+            raise _incomplete_body("it has trailing headers that its head did not announce")
         return trailers
 
     @staticmethod

@@ -36,7 +36,7 @@ from segmentstore.recovery.cluster_logs import (
     set_log_aside,
     sweep_ledgers,
 )
-from segmentstore.recovery.offline_store import pin_backup
+from segmentstore.recovery.offline_store import make_backup
 from segmentstore.recovery.rebuilt_logs import BookKeeperLogsRebuilt
 from segmentstore.recovery.recover import RecoveryOptions, recover_store
 from segmentstore.recovery.restore import restore_backup
@@ -516,7 +516,7 @@ async def test_a_backup_of_a_store_in_bookkeeper_is_made_offline_and_restored_wi
 ) -> None:
     async with in_bookkeeper(data) as service:
         await begin(service)
-    await pin_backup("monday", data, tier2_place="")
+    await make_backup("monday", data, tier2_place="")
     async with serving(data) as service:
         await append(service, b"two")
     before = dict(cluster.metadata.values)

@@ -6,7 +6,7 @@ Invariants:
   the one in the record, and the record does not name it: the owner of that epoch changes the record no more, and others
   write down ledgers of their own alone. So it makes no difference whether the present owner is at work.
 - A ledger with entries is never deleted, only named: no owner writes to one that is not in the record, so the record is
-  not the one that belongs to it; somebody may have put back an old copy of ZooKeeper's data.
+  not the one that belongs to it; an operator may have put back an old copy of ZooKeeper's data.
 """
 
 from dataclasses import dataclass

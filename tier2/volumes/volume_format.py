@@ -119,14 +119,6 @@ _FLAGS_KNOWN = (1 << 6) - 1
 INLINE_ONLY = _INDEX_RECORD_VERSION << 24 | _FLAG_INLINE << 16
 """The first number of RECORD_FRONT of an inline object that has no version id, no retention and no hold."""
 
-_USUAL_ETAG_BYTES = 32
-"""Sixteen bytes of a hash, in hexadecimal."""
-_USUAL_TYPE_BYTES_MAX = 100
-_USUAL_INDEX_RECORD_BYTES = (
-    _INDEX_RECORD_FIXED_LAYOUT.size + 4 * _U16.size + 2 * _U32.size + _USUAL_ETAG_BYTES
-)
-"""What `_decode_usual_index_record` reads, without the type: four lengths, the count of pieces, a piece, the etag."""
-
 
 @dataclass(frozen=True, slots=True)
 class VolumeHeader:
@@ -380,47 +372,6 @@ def record_header_without_flip(content: BufferView, secret: int) -> RecordHeader
 
 def encode_index_record(record: IndexRecord) -> bytes:
     """Raises InvalidRequestError for text that is too long."""
-    if (
-        len(record.pieces) != 1
-        or record.metadata
-        or record.versioned
-        or record.version_id
-        or record.retention_mode
-        or record.legal_hold
-        or record.delete_marker
-    ):
-        return _encode_any_index_record(record)
-    etag, content_type = _encode_text(record.etag), _encode_text(record.content_type)
-    return _usual_layout_to_write(len(etag), len(content_type)).pack(
-        _INDEX_RECORD_VERSION,
-        _FLAG_INLINE if record.inline else 0,
-        0,
-        record.size,
-        record.sequence,
-        record.oldest,
-        record.created_ms,
-        record.retain_until_ms,
-        record.piece_bytes,
-        record.content_hash,
-        0,
-        len(etag),
-        etag,
-        len(content_type),
-        content_type,
-        0,
-        1,
-        record.pieces[0],
-    )
-
-
-@lru_cache(maxsize=256)
-def _usual_layout_to_write(etag: int, content_type: int) -> struct.Struct:
-    """All of a record of one piece, without a version id and metadata."""
-    return struct.Struct(f"{_INDEX_RECORD_FIXED_FORMAT}HH{etag}sH{content_type}sHII")
-
-
-def _encode_any_index_record(record: IndexRecord) -> bytes:
-    """Of any shape."""
     flags = (
         _FLAG_DELETE_MARKER * record.delete_marker
         | _FLAG_GOVERNANCE * (record.retention_mode is RetentionMode.GOVERNANCE)
@@ -481,37 +432,15 @@ def decode_index_record(content: BufferView) -> IndexRecord:
     """Raises CorruptedDataError."""
     whole = bytes(content)
     try:
-        return _decode_usual_index_record(whole) or _decode_any_index_record(whole)
+        return _decode_index_record(whole)
     except struct.error as error:
         raise CorruptedDataError(f"index record is cut off bytes={len(whole)}") from error
     except UnicodeDecodeError as error:
         raise CorruptedDataError("text of an index record is not UTF-8") from error
 
 
-def _decode_usual_index_record(content: bytes) -> IndexRecord | None:
-    """By one look, if it is what most records are: of one piece, with an etag of the usual length, and a short type."""
-    type_length = len(content) - _USUAL_INDEX_RECORD_BYTES
-    if not 0 <= type_length <= _USUAL_TYPE_BYTES_MAX:
-        return None
-    parts = _usual_layout_to_read(type_length).unpack(content)
-    id_length, etag_length, etag, its_type_length, content_type, count, pieces = parts[10:17]
-    if (id_length, etag_length, its_type_length, count, pieces) != (
-        0,
-        _USUAL_ETAG_BYTES,
-        type_length,
-        0,
-        1,
-    ):
-        return None
-    return _index_record_of(parts[:10], "", etag.decode(), content_type.decode(), {}, parts[17:])
-
-
-@lru_cache(maxsize=_USUAL_TYPE_BYTES_MAX + 1)
-def _usual_layout_to_read(content_type: int) -> struct.Struct:
-    return struct.Struct(f"{_INDEX_RECORD_FIXED_FORMAT}HH{_USUAL_ETAG_BYTES}sH{content_type}sHII")
-
-
-def _decode_any_index_record(content: bytes) -> IndexRecord:
+def _decode_index_record(content: bytes) -> IndexRecord:
+    """Raises struct.error, UnicodeDecodeError, CorruptedDataError."""
     metadata: dict[str, str] = {}
     fixed = _INDEX_RECORD_FIXED_LAYOUT.unpack_from(content)
     version_id, position = _decode_text_at(content, _INDEX_RECORD_FIXED_LAYOUT.size)

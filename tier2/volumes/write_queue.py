@@ -67,12 +67,8 @@ _Result = TypeVar("_Result")
 
 _BATCHES_PER_CALL_MAX = 16
 """Others use the executor, too."""
-_HASHING_CALLS_MAX = 2
-"""Of the executor, for a hashing pass that begins while the disk has nothing to do. Beside a batch it is one: the write
-takes as long, and each call needs the interpreter between two contents."""
-_HASHING_HALVED_BYTES_MIN = 1 << 20
-"""Less is written in about the time of one sync: two of them would take longer than one batch."""
 _HASHING_BYTES_MAX = 4 << 20
+"""Of one hashing pass, but for the last content of it."""
 
 
 class WriteQueue:
@@ -103,7 +99,6 @@ class WriteQueue:
             wall_clock=wall_clock,
             settings=settings,
             prepare=commit.prepare,
-            is_idle=lambda: bool(self._commit_lock),
             hashed=self._commit_ready,
             fail=failure.fail,
         )
@@ -389,15 +384,13 @@ class HashingQueue:
     Invariants:
 
     - Changes leave in the order in which they joined: what needs no hashing does not overtake what does.
-    - Disk and hash work side by side: contents are hashed while a batch is under way. Callers that put again when their
-      batch has ended would else come all at once for ever, and nothing be hashed while the disk works. So of what comes
-      at once while the disk has nothing to do one half is hashed first, and becomes a batch of its own.
+    - Disk and hash work side by side: contents are hashed while a batch is under way.
     - No content waits for others: a hashing pass takes what has come by the iteration of the loop in which it begins.
     - A hashing pass is bounded, so a change that joins behind it waits little longer than for a batch of that size.
     - A caller that goes away takes nothing from the others of its hashing pass.
     - Only the thread that holds the commit lock takes from what is ready. Only one thread adds to it: during a hashing
-      pass the thread that ends the last of its calls, which need not wait for the loop to look; else the loop. Each
-      does so by single steps of a deque, which need no lock.
+      pass the thread that hashes, which need not wait for the loop to look; else the loop. Each does so by single steps
+      of a deque, which need no lock.
     """
 
     def __init__(
@@ -407,28 +400,22 @@ class HashingQueue:
         wall_clock: WallClock,
         settings: VolumeSettings,
         prepare: Callable[[Sequence[Put], int], PreparedBatch],
-        is_idle: Callable[[], bool],
         hashed: Callable[[AbstractEventLoop], None],
         fail: Callable[[Exception], None],
     ) -> None:
         """`prepare` and `hashed` are called in the executor; `fail` when a callback of this queue fails.
 
         prepare: of puts, at a time, beside a batch under way: what may be done before theirs. May raise StorageError.
-        is_idle: no thread makes a batch now. hashed: a hashing pass has ended, and its changes are ready.
+        hashed: a hashing pass has ended, and its changes are ready.
         """
         self._executor = executor
         self._wall_clock = wall_clock
         self._settings = settings
         self._prepare = prepare
-        self._is_idle = is_idle
         self._hashed = hashed
         self._fail = fail
         self._queue: deque[QueuedMutation] = deque()
-        self._undigested_bytes = 0
-        """In the queue."""
         self._hashing: list[QueuedMutation] = []
-        self._not_last: deque[None] = deque()
-        """One for each of its calls but one: a thread that ends a call and finds none has ended the last one."""
         self._hashing_is_due = False
         self._ready: deque[QueuedMutation] = deque()
         self._changed = asyncio.Event()
@@ -440,7 +427,6 @@ class HashingQueue:
             self._pass_hashed()
             self._changed.set()
             return
-        self._undigested_bytes += waiting.size
         if not self._hashing and not self._hashing_is_due:
             self._hashing_is_due = True
             asyncio.get_running_loop().call_soon(guarded(self._begin_hashing, self._fail))
@@ -503,71 +489,55 @@ class HashingQueue:
         self._pass_hashed()
         if self._hashing or not self._queue:
             return
-        is_idle = self._is_idle() and not self._ready
-        wanted = min(self._undigested_bytes, _HASHING_BYTES_MAX)
-        if is_idle and wanted >= _HASHING_HALVED_BYTES_MIN:
-            wanted //= 2
         contents: list[QueuedMutation] = []
         size = 0
-        while self._queue and size < wanted:
+        while self._queue and size < _HASHING_BYTES_MAX:
             waiting = self._queue.popleft()
             self._hashing.append(waiting)
             if type(waiting.mutation) is UnhashedPut:
                 contents.append(waiting)
                 size += waiting.size
-        self._undigested_bytes -= size
-        shares = _hashing_shares(contents, _HASHING_CALLS_MAX if is_idle else 1)
-        self._not_last = deque([None] * (len(shares) - 1))
-        for share in shares:
-            self._hash(share)
-
-    def _hash(self, share: list[QueuedMutation]) -> None:
         loop = asyncio.get_running_loop()
         try:
-            call = loop.run_in_executor(self._executor, self._hash_in_thread, share, loop)
+            call = loop.run_in_executor(self._executor, self._hash_in_thread, contents, loop)
         except RuntimeError as error:  # the executor is shut down
-            self._give_up(share, error)
+            self._give_up(contents, error)
         else:
-            call.add_done_callback(guarded(partial(self._see_end, share), self._fail))
+            call.add_done_callback(guarded(partial(self._see_end, contents), self._fail))
 
-    def _hash_in_thread(self, share: list[QueuedMutation], loop: AbstractEventLoop) -> None:
-        wanted = [one.mutation for one in share if isinstance(one.mutation, UnhashedPut)]
+    def _hash_in_thread(self, contents: list[QueuedMutation], loop: AbstractEventLoop) -> None:
+        wanted = [one.mutation for one in contents if isinstance(one.mutation, UnhashedPut)]
         now_ms = self._wall_clock.now_ms()
         outcomes = _hash_puts(wanted, now_ms, self._settings)
         puts = [one for one in outcomes if isinstance(one, Put)]
         # What fails here fails again in the batch, and is reported there.
         with suppress(OSError, SegmentStoreError):
             ahead = self._prepare(puts, now_ms)
-            for waiting in share:
+            for waiting in contents:
                 waiting.ahead = ahead
-        if self._note_outcomes(share, outcomes):
-            # The next hashing pass begins while this thread makes the batch.
-            loop.call_soon_threadsafe(guarded(self._end_hashing, self._fail))
-            self._hashed(loop)
+        self._note_outcomes(contents, outcomes)
+        # The next hashing pass begins while this thread makes the batch.
+        loop.call_soon_threadsafe(guarded(self._end_hashing, self._fail))
+        self._hashed(loop)
 
     def _note_outcomes(
-        self, share: list[QueuedMutation], outcomes: Sequence[Put | BaseException]
-    ) -> bool:
-        """Once for each call, in any thread; whether that was the last one, and all are ready."""
-        _note_hashed(share, outcomes)
-        try:
-            self._not_last.pop()
-        except IndexError:
-            self._ready.extend(self._hashing)
-            return True
-        return False
+        self, contents: list[QueuedMutation], outcomes: Sequence[Put | BaseException]
+    ) -> None:
+        """Once for each hashing pass, in any thread: all of it is ready."""
+        _note_hashed(contents, outcomes)
+        self._ready.extend(self._hashing)
 
-    def _see_end(self, share: list[QueuedMutation], call: "Future[None]") -> None:
+    def _see_end(self, contents: list[QueuedMutation], call: "Future[None]") -> None:
         error = asyncio.CancelledError() if call.cancelled() else call.exception()
         if error is None:
             return
-        if type(share[0].mutation) is not UnhashedPut or share[0].error is not None:
+        if type(contents[0].mutation) is not UnhashedPut or contents[0].error is not None:
             raise error  # It hashed them, and failed behind that: the engine ends.
-        self._give_up(share, error)
+        self._give_up(contents, error)
 
-    def _give_up(self, share: list[QueuedMutation], error: BaseException) -> None:
-        if self._note_outcomes(share, [error] * len(share)):
-            self._end_hashing()
+    def _give_up(self, contents: list[QueuedMutation], error: BaseException) -> None:
+        self._note_outcomes(contents, [error] * len(contents))
+        self._end_hashing()
 
     def _end_hashing(self) -> None:
         self._hashing = []
@@ -581,20 +551,6 @@ def _note_hashed(share: Sequence[QueuedMutation], outcomes: Sequence[Put | BaseE
             waiting.mutation = outcome
         else:
             waiting.error = outcome
-
-
-def _hashing_shares(contents: list[QueuedMutation], count: int) -> list[list[QueuedMutation]]:
-    """The same in the same order, in at most `count` lists of about as many bytes."""
-    wanted = sum(one.size for one in contents) / count
-    shares: list[list[QueuedMutation]] = []
-    room = 0.0
-    for one in contents:
-        if not shares or (one.size > room and len(shares) < count):
-            shares.append([])
-            room = wanted
-        shares[-1].append(one)
-        room -= one.size
-    return shares
 
 
 def _hash_puts(

@@ -113,7 +113,7 @@ class NodeProcess:
             self._link.send({"up": {"controller": address, "topics_grpc": topics_grpc}})
             async with asyncio.TaskGroup() as group:
                 managing = group.create_task(service.manager.run(), name="container manager")
-                facing = group.create_task(service.servers.run(), name="faces")
+                serving = group.create_task(service.servers.run(), name="servers")
                 controlling = group.create_task(_run(controller), name="controller process")
                 announcing = group.create_task(self._tell_settled(service), name="announce")
                 caching = group.create_task(service.containers.preallocate_cache(), name="cache")
@@ -121,7 +121,7 @@ class NodeProcess:
                 logger.info("stopping")
                 announcing.cancel()
                 caching.cancel()
-                facing.cancel()
+                serving.cancel()
                 controlling.cancel()
                 if controller is not None:
                     await controller.close()

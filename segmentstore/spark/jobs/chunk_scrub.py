@@ -54,6 +54,11 @@ class ScrubImage:
             f"@{self.segment_id}:{entry.start_offset}"
         )
 
+    @property
+    def size(self) -> int:
+        """Stored bytes."""
+        return self.entry.size
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkFraming:

@@ -38,6 +38,11 @@ class ScrubFile:
         """The same for the same bytes, in every plan."""
         return f"file {self.key}"
 
+    @property
+    def size(self) -> int:
+        """Stored bytes."""
+        return self.file.size
+
 
 @dataclass(frozen=True, slots=True)
 class ScrubbedFile:

@@ -14,11 +14,12 @@
 
 import time
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from segmentstore.contracts.errors import (
     CorruptedDataError,
@@ -28,7 +29,6 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.spark.jobs.chunk_scrub import (
     ChunkFraming,
-    ScrubbedImage,
     ScrubImage,
     joint_damages,
     scrub_images,
@@ -106,6 +106,26 @@ class VerifySummary:
         self.of(container).damages += 1
         if len(self.damages) < FINDINGS_MAX:
             self.damages.append(sentence)
+
+
+_Item = TypeVar("_Item", ScrubImage, ScrubFile)
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Proved:
+    """An image or a file, and what was found."""
+
+    item: ScrubImage | ScrubFile
+    damages: tuple[str, ...]
+    framing: ChunkFraming | None = None
+
+    def entry(self) -> Entry:
+        return {
+            "name": self.item.name,
+            "damages": list(self.damages),
+            "framing": None if self.framing is None else asdict(self.framing),
+        }
 
 
 @dataclass(slots=True)
@@ -212,51 +232,45 @@ class VerifyJob:
         """Those that were somewhere else by then."""
         moved: list[ScrubImage] = []
         work = partial(scrub_images, self._place, self._settings.framing)
-        groups = tasks_of(images, self._settings.task_bytes)
-        total = sum(image.entry.size for image in images)
-        done = 0
-        self._progress(0, total)
-        for wave in waves(groups, self._tasks.wave_tasks):
-            results = [one for found in self._tasks.run(work, wave) for one in found]
-            for one in results:
-                done += one.image.entry.size
-                if one.moved:
-                    moved.append(one.image)
-                else:
-                    self._keep(one)
-            if self._ledger is not None:
-                self._ledger.add({"images": [_as_entry(one) for one in results if not one.moved]})
-            self._progress(done, total)
-        self._summary.scrubbed_bytes += done
+        ordered = sorted(
+            images,
+            key=lambda image: (image.container_id, image.entry.identity, image.entry.position),
+        )
+        for results in self._waves_of(work, ordered):
+            moved += [one.image for one in results if one.moved]
+            self._keep(
+                [_Proved(one.image, one.damages, one.framing) for one in results if not one.moved]
+            )
         return moved
 
-    def _keep(self, one: ScrubbedImage) -> None:
-        name = one.image.name
-        self._found[name] = one.damages
-        if one.framing is not None:
-            self._framings[name] = one.framing
+    def _scrub_files(self, files: Sequence[ScrubFile]) -> list[ScrubbedFile]:
+        """Those that are missing."""
+        missing: list[ScrubbedFile] = []
+        for results in self._waves_of(partial(scrub_files, self._place), files):
+            missing += [one for one in results if one.is_missing]
+            self._keep([_Proved(one.file, one.damages) for one in results if not one.is_missing])
+        return missing
 
-    def _summarize(self, plan: _Plan, resumed: frozenset[str]) -> None:
-        by_segment: dict[tuple[int, int], list[ScrubImage]] = {}
-        for image in plan.images:
-            if image.name not in self._found:
-                continue  # published since this run began
-            row = self._summary.of(image.container_id)
-            row.chunks += 1
-            row.stored_bytes += image.entry.size
-            self._summary.resumed_chunks += image.name in resumed
-            for sentence in self._found[image.name]:
-                self._summary.add_damage(image.container_id, sentence)
-            by_segment.setdefault((image.container_id, image.segment_id), []).append(image)
-        for key, images in by_segment.items():
-            framings = [
-                self._framings[image.name] for image in images if image.name in self._framings
-            ]
-            self._summary.of(key[0]).events += sum(framing.events for framing in framings)
-            for sentence in joint_damages(framings, sealed_length=plan.sealed_lengths.get(key)):
-                self._summary.add_damage(key[0], f"{sentence} segment={images[0].segment_name!r}")
+    def _waves_of(
+        self, work: Callable[[Sequence[_Item]], list[_Result]], items: Sequence[_Item]
+    ) -> Iterator[list[_Result]]:
+        """What the tasks of a wave found. The next wave begins when the caller has kept it."""
+        total = sum(item.size for item in items)
+        done = 0
+        self._progress(0, total)
+        for wave in waves(tasks_of(items, self._settings.task_bytes), self._tasks.wave_tasks):
+            yield [one for found in self._tasks.run(work, wave) for one in found]
+            done += sum(item.size for task in wave for item in task)
+            self._progress(done, total)
+        self._summary.scrubbed_bytes += done
 
-    # --- files of topics' records --------------------------------------------------------------
+    def _keep(self, found: Sequence[_Proved]) -> None:
+        for one in found:
+            self._found[one.item.name] = one.damages
+            if one.framing is not None:
+                self._framings[one.item.name] = one.framing
+        if self._ledger is not None and found:
+            self._ledger.add({"images": [one.entry() for one in found]})
 
     def _prove_files(self, plan: _Plan, resumed: frozenset[str]) -> None:
         """Of those that are missing the registration is looked at anew: retention or compaction may have come by."""
@@ -267,45 +281,38 @@ class VerifyJob:
                 break
             plan = self._look(first=False)
             named = {each.key for each in plan.files}
-            self._keep_files([each for each in missing if each.file.key in named])
+            self._keep([_Proved(one.file, one.damages) for one in missing if one.file.key in named])
         for container, sentence in plan.file_damages:
             self._summary.add_damage(container, sentence)
         for each in plan.files:
-            if each.name not in self._found:
-                continue  # registered since this run began
-            row = self._summary.of(each.container_id)
-            row.files += 1
-            row.stored_bytes += each.file.size
-            self._summary.resumed_chunks += each.name in resumed
-            for sentence in self._found[each.name]:
-                self._summary.add_damage(each.container_id, sentence)
+            if self._count(each, resumed):
+                self._summary.of(each.container_id).files += 1
 
-    def _scrub_files(self, files: Sequence[ScrubFile]) -> list[ScrubbedFile]:
-        """Those that are missing."""
-        missing: list[ScrubbedFile] = []
-        work = partial(scrub_files, self._place)
-        groups = file_tasks(files, self._settings.task_bytes)
-        total = sum(each.file.size for each in files)
-        done = 0
-        self._progress(0, total)
-        for wave in waves(groups, self._tasks.wave_tasks):
-            results = [one for found in self._tasks.run(work, wave) for one in found]
-            missing += [one for one in results if one.is_missing]
-            self._keep_files([one for one in results if not one.is_missing])
-            done += sum(one.file.file.size for one in results)
-            self._progress(done, total)
-        self._summary.scrubbed_bytes += done
-        return missing
+    # --- what is told ------------------------------------------------------------------------
 
-    def _keep_files(self, found: Sequence[ScrubbedFile]) -> None:
-        for one in found:
-            self._found[one.file.name] = one.damages
-        if self._ledger is not None and found:
-            images = [
-                {"name": one.file.name, "damages": list(one.damages), "framing": None}
-                for one in found
+    def _summarize(self, plan: _Plan, resumed: frozenset[str]) -> None:
+        by_segment: dict[tuple[int, int], list[ScrubImage]] = {}
+        for image in plan.images:
+            if self._count(image, resumed):
+                self._summary.of(image.container_id).chunks += 1
+                by_segment.setdefault((image.container_id, image.segment_id), []).append(image)
+        for key, images in by_segment.items():
+            framings = [
+                self._framings[image.name] for image in images if image.name in self._framings
             ]
-            self._ledger.add({"images": images})
+            self._summary.of(key[0]).events += sum(framing.events for framing in framings)
+            for sentence in joint_damages(framings, sealed_length=plan.sealed_lengths.get(key)):
+                self._summary.add_damage(key[0], f"{sentence} segment={images[0].segment_name!r}")
+
+    def _count(self, item: ScrubImage | ScrubFile, resumed: frozenset[str]) -> bool:
+        """Into the row of its container; False, and nothing is counted, if it came since this run began."""
+        if item.name not in self._found:
+            return False
+        self._summary.of(item.container_id).stored_bytes += item.size
+        self._summary.resumed_chunks += item.name in resumed
+        for sentence in self._found[item.name]:
+            self._summary.add_damage(item.container_id, sentence)
+        return True
 
     # --- what an earlier run did --------------------------------------------------------------
 
@@ -367,46 +374,21 @@ def in_place_of(moved: Sequence[ScrubImage], images: Sequence[ScrubImage]) -> li
     return found
 
 
-def tasks_of(images: Sequence[ScrubImage], task_bytes: int) -> list[Sequence[ScrubImage]]:
-    """The images in the order in which they lie in their objects, about so many stored bytes in each task."""
-    ordered = sorted(
-        images,
-        key=lambda image: (image.container_id, image.entry.identity, image.entry.position),
-    )
-    tasks: list[Sequence[ScrubImage]] = []
+def tasks_of(items: Sequence[_Item], task_bytes: int) -> list[Sequence[_Item]]:
+    """The same in the same order, about so many stored bytes in each task."""
+    tasks: list[Sequence[_Item]] = []
     first, size = 0, 0
-    for number, image in enumerate(ordered):
-        if size and size + image.entry.size > task_bytes:
-            tasks.append(ordered[first:number])
+    for number, item in enumerate(items):
+        if size and size + item.size > task_bytes:
+            tasks.append(items[first:number])
             first, size = number, 0
-        size += image.entry.size
-    if first < len(ordered):
-        tasks.append(ordered[first:])
+        size += item.size
+    if first < len(items):
+        tasks.append(items[first:])
     return tasks
-
-
-def file_tasks(files: Sequence[ScrubFile], task_bytes: int) -> list[Sequence[ScrubFile]]:
-    """Neighbours together, about so many bytes in each task."""
-    tasks: list[list[ScrubFile]] = []
-    size = 0
-    for each in files:
-        if not tasks or size + each.file.size > task_bytes:
-            tasks.append([])
-            size = 0
-        tasks[-1].append(each)
-        size += each.file.size
-    return list[Sequence[ScrubFile]](tasks)
 
 
 def _since_last_end(entries: Sequence[Entry]) -> Sequence[Entry]:
     """Of the run that was cut off; none if the last one came to its end."""
     ends = [number for number, entry in enumerate(entries) if "ended" in entry]
     return entries[ends[-1] + 1 :] if ends else entries
-
-
-def _as_entry(one: ScrubbedImage) -> Entry:
-    return {
-        "name": one.image.name,
-        "damages": list(one.damages),
-        "framing": None if one.framing is None else asdict(one.framing),
-    }

@@ -39,8 +39,6 @@ from tier2.volumes.volume_format import (
     BatchRecord,
     RecordKind,
     VolumeHeader,
-    _decode_any_index_record,
-    _encode_any_index_record,
     decode_index_record,
     decode_record_header,
     decode_volume_header,
@@ -159,25 +157,6 @@ def index_records(draw: st.DrawFn) -> IndexRecord:
 def test_any_index_record_reads_back(record: IndexRecord) -> None:
     record.check()
     assert decode_index_record(encode_index_record(record)) == record
-
-
-@settings(max_examples=200, deadline=None)
-@given(index_records(), st.booleans())
-def test_a_usual_record_is_written_at_once_as_it_is_field_by_field(
-    record: IndexRecord, usual: bool
-) -> None:
-    if usual:
-        record = replace(
-            record,
-            pieces=(7,),
-            metadata={},
-            version_id="",
-            versioned=False,
-            retention_mode=None,
-            legal_hold=False,
-            delete_marker=False,
-        )
-    assert encode_index_record(record) == _encode_any_index_record(record)  # any shape
 
 
 @settings(max_examples=100, deadline=None)
@@ -302,9 +281,7 @@ def _outcome(decode: Callable[[bytes], IndexRecord], content: bytes) -> IndexRec
 
 @pytest.mark.parametrize("type_length", [0, 1, 24, 100, 101])
 @pytest.mark.parametrize("etag_length", [0, 31, 32, 33])
-def test_a_usual_record_is_read_at_once_as_it_is_field_by_field(
-    type_length: int, etag_length: int
-) -> None:
+def test_a_damaged_index_record_is_another_one_or_none(type_length: int, etag_length: int) -> None:
     record = replace(
         RECORD,
         size=200,
@@ -320,7 +297,6 @@ def test_a_usual_record_is_read_at_once_as_it_is_field_by_field(
         for flip in (1, 2, 128, 255):
             damaged = bytearray(encoded)
             damaged[position] ^= flip
-            found = _outcome(decode_index_record, bytes(damaged))
-            assert found == _outcome(_decode_any_index_record, bytes(damaged)), (position, flip)
+            assert _outcome(decode_index_record, bytes(damaged)) != record, (position, flip)
     for cut in (encoded[:-1], encoded + b"\0"):
         assert _outcome(decode_index_record, cut) is None

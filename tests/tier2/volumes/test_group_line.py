@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +26,6 @@ from tier2.volumes.write_queue import HashingQueue
 
 SETTINGS = VolumeSettings()
 LARGE = 200_000
-PATIENCE_SECONDS = 30
 
 
 @pytest.fixture
@@ -40,10 +38,6 @@ class Line(HashingQueue):
     """With one who makes its groups, in place of all who may have the turn."""
 
     def __init__(self, executor: ThreadPoolExecutor) -> None:
-        self.is_under_way = False
-        self.calls_at_once = 1000
-        """So many calls end; those behind them only once a group was taken."""
-        self.taken = threading.Event()
         self.hashed_at_once: list[int] = []
         """Contents of each call."""
         super().__init__(
@@ -51,27 +45,19 @@ class Line(HashingQueue):
             wall_clock=SetClock(),
             settings=SETTINGS,
             prepare=self._prepare_in_time,
-            is_idle=lambda: not self.is_under_way,
             hashed=lambda _: None,
             fail=raise_again,
         )
 
     def _prepare_in_time(self, puts: Sequence[Put], _: int) -> PreparedBatch:
         self.hashed_at_once.append(len(puts))
-        self.calls_at_once -= 1
-        if self.calls_at_once < 0:
-            assert self.taken.wait(PATIENCE_SECONDS)
         return PreparedBatch(PrefetchedRows(0, {}))
 
     async def next(self) -> list[QueuedMutation]:
         """The next group; the one before it has ended."""
-        self.is_under_way = False
         while not self.has_ready:
             await self.changed()
-        self.is_under_way = True
-        group = self.take_batch()
-        self.taken.set()
-        return group
+        return self.take_batch()
 
 
 def line_of(executor: ThreadPoolExecutor) -> Line:
@@ -108,13 +94,13 @@ async def hashed(some: list[QueuedMutation]) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_small_contents_of_one_turn_are_hashed_by_two_calls_and_are_one_group(
+async def test_small_contents_of_one_turn_are_hashed_by_one_call_and_are_one_group(
     threads: CountingThreads,
 ) -> None:
     queue = line_of(threads)
     some = join_all(queue, [undigested(number) for number in range(16)])
     assert await queue.next() == some
-    assert threads.jobs == 2
+    assert threads.jobs == 1
     for number, one in enumerate(some):
         found = digest(content_of(number, 10_000), SETTINGS.piece_bytes)
         draft = put_of(one).draft
@@ -122,21 +108,17 @@ async def test_small_contents_of_one_turn_are_hashed_by_two_calls_and_are_one_gr
     assert not queue.has_ready
 
 
-async def test_of_much_that_comes_at_once_one_half_is_hashed_while_the_other_is_written(
+async def test_what_comes_beside_a_group_under_way_is_hashed_meanwhile(
     threads: CountingThreads,
 ) -> None:
     queue = line_of(threads)
-    queue.calls_at_once = 2
-    some = join_all(queue, [undigested(number, LARGE) for number in range(16)])
-    assert await queue.next() == some[:8]
+    some = join_all(queue, [undigested(number, LARGE) for number in range(8)])
+    assert await queue.next() == some
     # The first group is under way: nobody asks for the next one yet.
-    await hashed(some)
-    # Those of the first group put again, before the second one begins.
-    again = join_all(queue, [undigested(number, LARGE) for number in range(16, 24)])
-    assert await queue.next() == some[8:]
+    again = join_all(queue, [undigested(number, LARGE) for number in range(8, 16)])
     await hashed(again)
     assert await queue.next() == again
-    assert threads.jobs == 2 + 1 + 1
+    assert threads.jobs == 1 + 1
 
 
 async def test_a_round_is_bounded(threads: CountingThreads) -> None:
@@ -272,7 +254,7 @@ async def test_sixteen_callers_of_100_kb_find_what_they_have_put(tmp_path: Path)
 
     async def caller(first: int) -> None:
         for number in range(first, 128, 16):
-            # Every third content is one of the caller before: deduplication across halves and groups.
+            # Every third content is one of the caller before: deduplication across groups.
             seed = number - 1 if number % 3 == 1 else number
             await engine.put(b"%d" % number, content_of(seed, 100_000))
             assert (await engine.get(b"%d" % number)).content == b"".join(content_of(seed, 100_000))
