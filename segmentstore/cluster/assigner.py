@@ -218,14 +218,20 @@ class Assigner:
         return is_new and (not nodes or since_change < self._settings.first_assignment_seconds)
 
     def _held_back(self, now: float) -> set[ContainerId]:
-        """Failed containers whose pause is not over. A failure that is new here begins its pause now."""
+        """Failed containers whose pause is not over. A failure that is new here begins its pause now.
+
+        It is over once for all: a container that is given to none later, because its node is gone, does not wait.
+        """
         assert self._map is not None, "it was read at the start of the round"
         before, self._pauses = self._pauses, {}
         for container_id, each in self._map.containers.items():
-            if each.node is None and each.failure is not None and not each.failure.stays_down:
-                key = container_id, each.failure.count
-                due = before.get(key)
-                self._pauses[key] = now + self._pause(each.failure.count) if due is None else due
+            if each.failure is None or each.failure.stays_down:
+                continue
+            key = container_id, each.failure.count
+            if each.node is not None:
+                self._pauses[key] = now
+            else:
+                self._pauses[key] = before.get(key, now + self._pause(each.failure.count))
         return {container_id for (container_id, _), due in self._pauses.items() if due > now}
 
     def _pause(self, failures: int) -> float:

@@ -47,6 +47,8 @@ from tier1.log_states import LogState, LogStates
 _LOG = logging.getLogger(__name__)
 _LEDGERS_AHEAD = 4
 """Ledgers that a reading has open or opens at the same time."""
+_SMALL_ENTRIES_MAX = 1024
+"""In one request, when all that is left of a ledger is no more than a request aims to fetch."""
 _FIRST_ENTRIES = 8
 """Of a ledger, in the first request of a reading: the sizes of entries are not known yet."""
 
@@ -223,20 +225,25 @@ class BookKeeperDurableDataLog:
     async def _ranges_of(
         self, ledger: LedgerInLog, reader: LedgerReader, start: LogAddress
     ) -> AsyncGenerator[list[LogEntry], None]:
+        settings = self._settings
         first = max(0, start - address_of(ledger.sequence, 0))
+        bytes_left = reader.length  # at most: some may be before the first
         next_count = _FIRST_ENTRIES
         while first <= ledger.last_entry:
+            if bytes_left <= settings.read_bytes_max:
+                next_count = _SMALL_ENTRIES_MAX
             payloads = await self._read_entries(
                 reader, first, min(first + next_count - 1, ledger.last_entry)
             )
+            bytes_left -= sum(map(len, payloads))
             yield [
                 LogEntry(address_of(ledger.sequence, number), payload)
                 for number, payload in enumerate(payloads, first)
             ]
             first += len(payloads)
             largest = max(1, *map(len, payloads))
-            next_count = self._settings.read_bytes_max // largest
-            next_count = max(1, min(next_count, self._settings.read_entries_max))
+            next_count = settings.read_bytes_max // largest
+            next_count = max(1, min(next_count, settings.read_entries_max))
 
     async def _open_to_read(self, ledger: LedgerInLog) -> LedgerReader:
         reader = await self._record.retries().attempt(

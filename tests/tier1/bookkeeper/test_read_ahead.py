@@ -47,7 +47,9 @@ class Requests:
 async def log() -> BookKeeperDurableDataLog:
     """Opened again, over two ledgers with six ranges of entries each."""
     world = BookKeeperLogWorld(
-        settings=replace(SMALL, read_entries_max=RANGE_ENTRIES), network=Network(Random(1))
+        # Entries have one byte, so a request aims at as many of them.
+        settings=replace(SMALL, read_bytes_max=RANGE_ENTRIES),
+        network=Network(Random(1)),
     )
     for _ in range(2):
         owner = world.log()
@@ -161,4 +163,26 @@ async def test_a_reading_that_ends_while_it_opens_ledgers_closes_those_that_were
     assert requests.begun == 1
     assert requests.closed == 3
     assert asyncio.all_tasks() == tasks
+    await log.close()
+
+
+async def test_what_is_left_of_a_ledger_is_fetched_at_once_if_it_is_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = BookKeeperLogWorld(
+        settings=replace(SMALL, ledger_bytes_max=1 << 20), network=Network(Random(1))
+    )
+    owner = world.log()
+    await owner.initialize()
+    large, small = bytes(30_000), b"small"
+    # Of 270,000 bytes the first eight entries leave 30,000 and the small ones: fewer than a request aims at.
+    contents = [large] * 9 + [small] * 600
+    for content in contents:
+        await owner.append([content])
+    await owner.close()
+    log = world.log()
+    await log.initialize()
+    requests = Requests(monkeypatch)
+    assert await payloads(log) == contents
+    assert requests.begun == 2
     await log.close()
