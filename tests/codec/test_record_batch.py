@@ -214,7 +214,7 @@ def test_a_batch_that_is_cut_or_longer_is_found(compression: Compression) -> Non
         check_batch(batch + batch)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(body=st.binary(max_size=80), codec=st.integers(0, 4), count=st.integers(1, 5))
 def test_bytes_that_are_no_records_never_raise_another_error(
     body: bytes, codec: int, count: int
@@ -225,7 +225,7 @@ def test_bytes_that_are_no_records_never_raise_another_error(
         assert len(decode_batch(batch)) == count
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(data=st.binary(max_size=120))
 def test_bytes_that_are_no_batch_never_raise_another_error(data: bytes) -> None:
     with pytest.raises(BatchError):

@@ -177,7 +177,7 @@ def refusal_of(batch: bytes) -> str | None:
 
 
 @pytest.mark.parametrize("loops", LOOPS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(noise=st.binary(max_size=80), count=st.integers(1, 4))
 def test_noise_is_judged_as_by_the_decoder(loops: ColumnLoops, noise: bytes, count: int) -> None:
     whole = batch_of(noise, count)

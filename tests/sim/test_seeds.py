@@ -15,7 +15,8 @@ from tests.sim.run import run_seed
 
 pytestmark = [pytest.mark.simulation, pytest.mark.slow]
 
-_BATCH = 25
+_BATCH = 50
+_SHUFFLED = 25
 _FIRST = int(os.environ.get("SIM_SEED", "1"))
 _END = _FIRST + int(os.environ.get("SIM_SEEDS", "500"))
 _REGRESSIONS = Path(__file__).with_name("regressions.txt")
@@ -32,7 +33,7 @@ def test_no_seed_finds_a_broken_promise(first: int) -> None:
 
 
 def test_no_seed_finds_a_broken_promise_in_a_shuffled_loop() -> None:
-    _play(_FIRST, _BATCH, "--shuffled")
+    _play(_FIRST, _SHUFFLED, "--shuffled")
 
 
 def _play(first: int, count: int, *options: str) -> None:

@@ -86,7 +86,7 @@ def read(frames: bytes) -> ReceivedAppend:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(packed())
 def test_an_append_of_any_shape_is_its_events(append: Packed) -> None:
     unit = read(append.frames)
@@ -98,7 +98,7 @@ def test_an_append_of_any_shape_is_its_events(append: Packed) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(packed(), st.data())
 def test_a_damaged_append_is_read_or_refused(append: Packed, data: st.DataObject) -> None:
     frames = bytearray(append.frames)
@@ -219,7 +219,7 @@ def test_frames_are_found_however_the_bytes_arrive(
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(packed(), st.binary(max_size=30), st.integers(0, 400), st.integers(1, 255))
 def test_the_short_reader_says_what_the_general_one_says_or_nothing(
     append: Packed, behind: bytes, damaged_at: int, damage: int

@@ -31,7 +31,7 @@ def payload(command: Command) -> bytes:
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(any_command)
 def test_every_command_reads_back_what_it_wrote(command: Command) -> None:
     encoded = command.encode()
@@ -40,7 +40,7 @@ def test_every_command_reads_back_what_it_wrote(command: Command) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(any_command, st.binary(min_size=1, max_size=12))
 def test_fields_that_newer_peers_append_are_ignored(command: Command, more: bytes) -> None:
     if isinstance(command, Padding | PartialEvent | Event):
@@ -53,7 +53,7 @@ def test_fields_that_newer_peers_append_are_ignored(command: Command, more: byte
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(any_command, st.data())
 def test_a_frame_that_ends_early_is_refused_or_lacks_only_optional_fields(
     command: Command, data: st.DataObject
@@ -71,7 +71,7 @@ def test_a_frame_that_ends_early_is_refused_or_lacks_only_optional_fields(
 
 @pytest.mark.slow
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.sampled_from(sorted(COMMANDS)), st.binary(max_size=200))
 def test_random_bytes_raise_nothing_but_protocol_errors(kind: int, content: bytes) -> None:
     try:
@@ -82,7 +82,7 @@ def test_random_bytes_raise_nothing_but_protocol_errors(kind: int, content: byte
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(any_command, st.data())
 def test_a_flipped_byte_raises_nothing_but_protocol_errors(
     command: Command, data: st.DataObject

@@ -193,7 +193,7 @@ REST = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_h26_an_older_value_of_an_attribute_never_comes_back(seed: int) -> None:
     AttributeLives(seed).live_all()
 

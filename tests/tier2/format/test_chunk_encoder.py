@@ -195,7 +195,7 @@ runs_of_bytes = st.lists(
 ).filter(lambda runs: any(runs))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     runs=runs_of_bytes,
     start_offset=st.integers(0, 2**62),

@@ -130,7 +130,7 @@ def test_every_record_comes_back_by_offset_and_by_time(
     assert opened.first_at_time(2**63) is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(noise=st.binary(max_size=60))
 def test_noise_is_refused_or_is_the_one_encoding_of_what_it_reads_as(noise: bytes) -> None:
     try:

@@ -179,7 +179,7 @@ def everything_of(image: RecordFileImage) -> tuple[bytes, list[object]]:
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     start=st.integers(0, 2**62),
     parts=batches_of_rows,
@@ -359,7 +359,7 @@ def test_every_damaged_byte_of_records_is_judged_the_same() -> None:
 
 
 @needs_native
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(noise=st.binary(max_size=80), count=st.integers(1, 4), base=st.integers(0, 2**63 - 9))
 def test_noise_under_a_right_checksum_is_judged_the_same(
     noise: bytes, count: int, base: int
@@ -370,7 +370,7 @@ def test_noise_under_a_right_checksum_is_judged_the_same(
 
 
 @needs_native
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(noise=st.binary(max_size=80), has_append_time=st.booleans(), most=st.integers(0, 300))
 def test_noise_as_a_block_is_judged_the_same(
     noise: bytes, has_append_time: bool, most: int

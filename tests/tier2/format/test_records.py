@@ -40,7 +40,7 @@ records_of_a_block = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(start=st.integers(0, 2**63), parts=records_of_a_block)
 def test_every_record_comes_back(
     start: int,
@@ -55,7 +55,7 @@ def test_every_record_comes_back(
     assert list(decode_records(memoryview(block))) == records
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(noise=st.binary(max_size=60))
 def test_noise_is_refused_or_is_the_one_encoding_of_what_it_reads_as(noise: bytes) -> None:
     try:

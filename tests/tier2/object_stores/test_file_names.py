@@ -25,7 +25,7 @@ def test_capitals_are_written_as_a_number() -> None:
     assert part_of_component("abc~5") == "AbC"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(part=PARTS)
 def test_h11_every_name_reads_back_is_lower_case_and_short_enough(part: str) -> None:
     component = component_of_part(part)
@@ -34,7 +34,7 @@ def test_h11_every_name_reads_back_is_lower_case_and_short_enough(part: str) -> 
     assert len(component.encode()) <= 255
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     left=st.text("aAbB.-", min_size=1, max_size=6), right=st.text("aAbB.-", min_size=1, max_size=6)
 )

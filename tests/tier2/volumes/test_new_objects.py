@@ -75,7 +75,7 @@ def sealed_by(seal: Seal, objects: Sequence[NewObject]) -> object:
 
 
 @needs_native
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(any_object(), min_size=1, max_size=20))
 def test_the_native_seal_is_its_twin(objects: list[NewObject]) -> None:
     assert NATIVE is not None
