@@ -199,7 +199,7 @@ class TopicSupervisor:
             start=self._start_groups,
             work=groups.run,
             close=groups.close,
-            on_ready=lambda _: None,
+            on_ready=self._groups_ready,
         )
         self._awaited = [self._topic_runs, self._group_runs] if is_alone else [self._topic_runs]
         containers.watch(self._container_changed)
@@ -235,6 +235,10 @@ class TopicSupervisor:
         self._server.set_ready(ready)
         if ready:
             self._group_runs.again()
+
+    def _groups_ready(self, ready: bool) -> None:
+        if not ready:
+            self._groups.lose()
 
     async def close(self) -> None:
         """Members are forgotten, partitions are closed. At the end of the process: behind the server. Idempotent."""

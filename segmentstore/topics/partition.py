@@ -192,6 +192,7 @@ class Partition:
 
         Raises PartitionUnavailableError, UnknownPartitionError (its topic was deleted).
         """
+        self._log.note_use()
         async with self._log.changing:
             self._log.require_present()
             if self.is_open:

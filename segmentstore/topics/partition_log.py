@@ -231,6 +231,10 @@ class PartitionLog:
         """None while it is closed."""
         return self._segment
 
+    def note_use(self) -> None:
+        """It is about to be used: not idle from now on, for as long as idleness takes."""
+        self._used_at = now()
+
     def is_idle(self, since: float) -> bool:
         """Whether it was not used since then (loop time), and nothing waits for it."""
         return self._used_at < since and not self._appends and not self._watchers
@@ -258,7 +262,6 @@ class PartitionLog:
 
         Raises SegmentStoreError (SegmentNotFoundError: it is retired).
         """
-        self._used_at = now()
         await await_shielded(segment.barrier())
         info = segment.info()
         if RETIRED in info.core_attributes:
@@ -599,7 +602,7 @@ class PartitionLog:
                 f"the partition is closed: {self._why_closed} topic={self.topic!r}"
                 f" partition={self.index}"
             )
-        self._used_at = now()
+        self.note_use()
         return self._segment
 
     def require_live(self) -> Segment:

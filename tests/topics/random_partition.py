@@ -16,13 +16,12 @@ Invariants that are checked:
 """
 
 import asyncio
-from asyncio import Future, Task
+from asyncio import Future
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
-from segmentstore.codec.record_batch import Compression
 from segmentstore.codec.topic_files import (
     COLD_END,
     FIRST_FILE,
@@ -43,79 +42,28 @@ from tests.http.memory_segments import MemorySegments
 from tests.sim.loop import SimLoop
 from tests.sim.object_store import SimulatedObjectStore, StoreFaults
 from tests.topics.batches import (
-    NOW,
     SEGMENT,
     SMALL,
-    batch_of,
     files_in,
     open_partition,
     read_all,
     records_in,
 )
+from tests.topics.random_producers import (
+    IN_FLIGHT_MAX,
+    Background,
+    Producer,
+    Values,
+    check_told,
+    note_read,
+)
 
 OWNERS = 2
 PRODUCERS = 3
-IN_FLIGHT_MAX = 5
 SETTINGS = replace(SMALL, file_bytes=3_000, file_sweep_seconds=0.0)
 FAULTS = StoreFaults(
     error_before=0.05, error_after=0.08, late=0.08, late_seconds_max=30.0, own_retry=0.3
 )
-
-
-class Producer:
-    """Idempotent, as Kafka's clients are: in order, and again from the first one that failed."""
-
-    def __init__(self, number: int, random: Random) -> None:
-        self.number = number
-        self.random = random
-        self.next_sequence = 0
-        self.waiting: list[tuple[bytes, list[bytes]]] = []
-        """Not acknowledged: batches and their values."""
-        self.offsets: dict[bytes, int] = {}
-        """Of acknowledged values."""
-        self.sent: list[bytes] = []
-
-    def make(self) -> None:
-        count = self.random.randint(1, 3)
-        values = [
-            b"%d:%d:" % (self.number, self.next_sequence + i) + b"x" * self.random.randrange(200)
-            for i in range(count)
-        ]
-        batch = batch_of(
-            *values,
-            time=NOW + self.random.randrange(1000),
-            producer=(self.number, 0, self.next_sequence),
-            compression=self.random.choice([Compression.NONE, Compression.ZSTD]),
-        )
-        self.next_sequence += count
-        self.waiting.append((batch, values))
-        self.sent += values
-
-    def take(
-        self,
-        firsts: "list[Future[Appended]]",
-        agains: "list[Future[Appended]]",
-        seen: Counter[str],
-    ) -> None:
-        """What was not acknowledged, the first time or again, stays to be sent."""
-        outcomes = [
-            again if first.exception() else first
-            for first, again in zip(firsts, agains, strict=True)
-        ]
-        kept: list[tuple[bytes, list[bytes]]] = []
-        for (batch, values), outcome in zip(self.waiting, outcomes, strict=True):
-            error = outcome.exception()
-            if error is None:
-                appended = outcome.result()
-                seen["duplicate"] += appended.duplicate
-                seen["appended"] += not appended.duplicate
-                for i, value in enumerate(values):
-                    self.offsets[value] = appended.base_offset + i
-            else:
-                assert isinstance(error, PartitionUnavailableError), repr(error)
-                seen[f"stored={error.stored}"] += 1
-                kept.append((batch, values))
-        self.waiting = kept
 
 
 class World:
@@ -125,11 +73,10 @@ class World:
         self.random = Random(seed)
         self.segments = MemorySegments()
         self.objects = SimulatedObjectStore(loop, Random(seed + 1), FAULTS)
-        self.working: set[Task[None]] = set()
-        """What owners do in the background."""
+        self.background = Background()
         self.owners: list[Partition] = []
         self.producers = [Producer(n, Random(self.random.random())) for n in range(PRODUCERS)]
-        self.readable: dict[int, bytes | None] = {}
+        self.readable: Values = {}
         self.log_start = 0
         self.seen: Counter[str] = Counter()
 
@@ -155,7 +102,7 @@ class World:
         for owner in owners:
             self.start_work(owner, sweeps=self.random.random() < 0.4)
         if self.random.random() < 0.5:
-            await asyncio.wait(self.working)
+            await self.background.wait()
         else:
             await asyncio.sleep(self.random.random() * 0.03)
 
@@ -169,9 +116,7 @@ class World:
             except PartitionUnavailableError:
                 self.seen["files refused"] += 1
 
-        task = asyncio.ensure_future(work())
-        self.working.add(task)
-        task.add_done_callback(self.working.discard)
+        self.background.begin(work())
 
     async def send(self) -> None:
         """Some producers send what they have, each to one owner; meanwhile the log stalls, fails or works."""
@@ -218,9 +163,7 @@ class World:
     async def restart(self) -> None:
         """What is committed at this moment stays; producers hear of nothing that was under way."""
         self.segments.hold()  # the old process commits nothing any more
-        for task in list(self.working):
-            task.cancel()
-            self.seen["killed"] += 1
+        self.seen["killed"] += self.background.cancel()
         for owner in self.owners:
             await owner.close()
         self.segments = self.segments.restarted()
@@ -240,9 +183,7 @@ class World:
         except PartitionUnavailableError:
             self.seen["read refused"] += 1
             return
-        for record in records:
-            known = self.readable.setdefault(record.offset, record.value)
-            assert known == record.value, f"offset={record.offset}"
+        note_read(self.readable, records)
         self.seen["looked"] += 1
 
     async def trim(self) -> None:
@@ -260,8 +201,7 @@ class World:
     async def settle(self) -> None:
         """Every producer gets everything acknowledged."""
         self.objects.settle()
-        if self.working:
-            await asyncio.wait(self.working)
+        await self.background.wait()
         for owner in self.owners:
             await owner.close()
         (owner,) = self.owners = [await self.opened()]
@@ -281,15 +221,7 @@ class World:
         for offset, value in self.readable.items():
             if offset >= self.log_start:
                 assert values[offset] == value, f"offset={offset}"
-        everything = sorted(
-            (offset, value) for p in self.producers for value, offset in p.offsets.items()
-        )
-        assert [offset for offset, _ in everything] == list(range(owner.high_watermark))
-        for offset, value in everything:
-            assert offset < self.log_start or values[offset] == value, f"offset={offset}"
-        for producer in self.producers:
-            offsets = [producer.offsets[value] for value in producer.sent]
-            assert offsets == sorted(offsets), "a producer's records changed places"
+        check_told(self.producers, values, log_start=self.log_start, end=owner.high_watermark)
         await self.check_files()
 
     async def check_files(self) -> None:

@@ -10,9 +10,8 @@ segment nor a file is left.
 """
 
 import asyncio
-from asyncio import Future, Task
+from asyncio import Future
 from collections import Counter
-from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -33,7 +32,14 @@ from segmentstore.topics.topic_records import partition_segment_name
 from segmentstore.topics.topics import Topics
 from tests.sim.loop import SimLoop
 from tests.topics.batches import SMALL, batch_of, files_in, read_all, records_in
-from tests.topics.random_partition import IN_FLIGHT_MAX, Producer
+from tests.topics.random_producers import (
+    IN_FLIGHT_MAX,
+    Background,
+    Producer,
+    Values,
+    check_told,
+    note_read,
+)
 from tests.topics.several_processes import CONTAINERS, Processes
 from tier2.object_stores.memory import MemoryObjectStore
 
@@ -54,8 +60,8 @@ class World:
             index: [Producer(2 * index + n, Random(self.random.random())) for n in range(2)]
             for index in range(PARTITIONS)
         }
-        self.read: dict[tuple[int, int], bytes | None] = {}
-        self.working: set[Task[None]] = set()
+        self.read: dict[int, Values] = {index: {} for index in range(PARTITIONS)}
+        self.background = Background()
         self.seen: Counter[str] = Counter()
 
     async def start(self) -> None:
@@ -154,9 +160,7 @@ class World:
         except PartitionUnavailableError:
             self.seen["read refused"] += 1
             return
-        for record in records:
-            known = self.read.setdefault((index, record.offset), record.value)
-            assert known == record.value, f"partition={index} offset={record.offset}"
+        note_read(self.read[index], records)
         self.seen["looked"] += 1
 
     async def make_file(self) -> None:
@@ -172,7 +176,7 @@ class World:
             except TopicError:
                 self.seen["files refused"] += 1
 
-        self.begin(work())
+        self.background.begin(work())
 
     async def change_topics(self) -> None:
         """A topic beside it, by any process: made, written to, with a file, deleted."""
@@ -195,12 +199,7 @@ class World:
                     await other.delete(name)
                     self.seen["deleted"] += 1
 
-        self.begin(work())
-
-    def begin(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self.working.add(task)
-        task.add_done_callback(self.working.discard)
+        self.background.begin(work())
 
     async def restart(self) -> None:
         """Another process begins in the place of one, which has lost all containers and goes on with what it was at."""
@@ -211,14 +210,13 @@ class World:
         self.store.processes[number].look()
         await self.topics[number].start()
         old.close_left()
-        self.begin(old.close())
+        self.background.begin(old.close())
         self.seen["restarted"] += 1
 
     # --- the end -----------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        if self.working:
-            await asyncio.wait(self.working)
+        await self.background.wait()
         for number in range(CONTAINERS):
             self.store.owners[list(self.store.owners)[number]] = number % PROCESSES
         for process, topics in zip(self.store.processes, self.topics, strict=True):
@@ -266,15 +264,9 @@ class World:
             records = await read_all(partition)
             assert [each.offset for each in records] == list(range(partition.high_watermark))
             values = {each.offset: each.value for each in records}
-            everything = sorted(
-                (offset, value) for p in producers for value, offset in p.offsets.items()
-            )
-            assert everything == [(each.offset, each.value) for each in records]
-            for producer in producers:
-                offsets = [producer.offsets[value] for value in producer.sent]
-                assert offsets == sorted(offsets), "a producer's records changed places"
-            for (read_index, offset), value in self.read.items():
-                assert read_index != index or values[offset] == value, f"offset={offset}"
+            check_told(producers, values, log_start=0, end=partition.high_watermark)
+            for offset, value in self.read[index].items():
+                assert values[offset] == value, f"partition={index} offset={offset}"
             files = partition._registered
             if len(files):
                 segment = partition._log.require_open()

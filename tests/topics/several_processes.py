@@ -19,7 +19,7 @@ from segmentstore.contracts.containers import HostId
 from segmentstore.contracts.errors import ContainerNotFoundError, ContainerStoppedError
 from segmentstore.contracts.identifiers import BufferView, ContainerId
 from segmentstore.contracts.segments import AttributeUpdate, SegmentProperties
-from segmentstore.contracts.tables import Table
+from segmentstore.contracts.tables import Table, TableApi
 from segmentstore.runtime.cancellation import retrieve_exception
 from segmentstore.topics.brokers import Broker
 from segmentstore.topics.groups.groups import Groups
@@ -200,13 +200,20 @@ class Processes:
             remote_partitions=remote_partitions,
         )
 
-    def groups(self, process: Process, topics: Topics, offsets_table: str) -> Groups:
+    def groups(
+        self,
+        process: Process,
+        topics: Topics,
+        offsets_table: str,
+        *,
+        tables: TableApi | None = None,
+    ) -> Groups:
         def topic_id_of(name: str) -> UUID | None:
             found = topics.describe(name)
             return None if found is None else found.topic_id
 
         return Groups(
-            tables=TablesOfOneProcess(self.tables, process.require),
+            tables=tables or TablesOfOneProcess(self.tables, process.require),
             wall_clock=self.clock,
             random=Random(self.random.random()),
             topic_id_of=topic_id_of,

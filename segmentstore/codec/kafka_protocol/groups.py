@@ -121,7 +121,6 @@ class JoinGroupRequest(Structure):
     rebalance_timeout_ms: Annotated[Int32, Versions(1)] = -1
     """-1: the same as that of the session."""
     member_id: str
-    group_instance_id: Annotated[str | None, Versions(5)] = None
     protocol_type: str
     protocols: tuple[JoinGroupProtocol, ...]
 
@@ -131,7 +130,6 @@ class JoinedMember(Structure):
     """A member, as its leader sees it."""
 
     member_id: str
-    group_instance_id: Annotated[str | None, Versions(5)] = None
     metadata: bytes
 
 
@@ -163,7 +161,6 @@ class SyncGroupRequest(Structure):
     group_id: str
     generation_id: Int32
     member_id: str
-    group_instance_id: Annotated[str | None, Versions(3)] = None
     assignments: tuple[SyncGroupAssignment, ...]
 
 

@@ -26,7 +26,7 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
-from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.errors import ContainerStoppedError, SegmentStoreError
 from segmentstore.contracts.tables import TableApi
 from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 from segmentstore.runtime.clock import WallClock
@@ -115,13 +115,18 @@ class Groups:
         self._dropped_generation = 0
         """The highest one of all groups that were dropped."""
         self._is_loaded = False
+        self._losses = 0
+        """How often the offsets have left this process: what was read before the last one may miss offsets."""
         self._waiting: dict[int, Future[Joined | Synced]] = {}
         self._calls = 0
         self._timers = _Timers()
 
     async def start(self) -> None:
         """Look up which groups have offsets. Raises what the interface of tables raises, and CorruptedDataError."""
+        losses = self._losses
         await self._offsets.load()
+        if losses != self._losses:
+            raise ContainerStoppedError("the offsets of groups have left while they were looked up")
         for group_id in self._offsets.group_ids():
             self._group(group_id)
         self._is_loaded = True
@@ -132,9 +137,15 @@ class Groups:
             tasks.create_task(self._end_sessions(), name="group sessions")
             tasks.create_task(self._remove_old_offsets(), name="group offsets")
 
+    def lose(self) -> None:
+        """With no await in between, when the container of the offsets has ended here: nothing is answered any more,
+        also if it comes back, until close() and start()."""
+        self._is_loaded = False
+        self._losses += 1
+
     async def close(self) -> None:
         """Every request that waits is told to look for its group again, and members are forgotten."""
-        self._is_loaded = False
+        self.lose()
         problem = GroupProblem.NOT_COORDINATOR
         if self._is_coordinator():
             problem = GroupProblem.COORDINATOR_NOT_AVAILABLE
@@ -249,12 +260,15 @@ class Groups:
     ) -> Mapping[TopicPartition, CommittedOffset]:
         """What is committed of these places, or of all. A place without an offset is left out."""
         self._require_loaded()
+        losses = self._losses
         try:
             found = await self._offsets.read(group_id, places)
         except SegmentStoreError as error:
             raise _not_available(group_id, error) from error
         # Behind the read: what another coordinator has committed meanwhile is not in it.
         self._require_loaded()
+        if losses != self._losses:
+            raise GroupError(GroupProblem.COORDINATOR_LOAD_IN_PROGRESS)
         return {
             place: offset
             for place, offset in found.items()

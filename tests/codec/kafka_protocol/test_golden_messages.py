@@ -255,8 +255,8 @@ GOLDEN: list[tuple[str, Structure, int, str]] = [
             member_id="m",
             members=(JoinedMember(member_id="m", metadata=b"\1\2"),),
         ),
-        5,
-        "00000000 0000 00000001 0005 72616e6765 0001 6d 0001 6d 00000001 0001 6d ffff00000002 0102",
+        4,
+        "00000000 0000 00000001 0005 72616e6765 0001 6d 0001 6d 00000001 0001 6d 00000002 0102",
     ),
     (
         "a topic as librdkafka asks for it",

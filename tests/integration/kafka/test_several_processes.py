@@ -105,6 +105,17 @@ async def test_each_process_is_killed_under_load_and_nothing_is_lost(tmp_path: P
             assert running.terminate() == 0
 
 
+async def until_topics_answer(session: aiohttp.ClientSession, address: str) -> None:
+    """The store is ready when it answers by one of its processes; each looks up topics when it begins."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            async with session.get(f"http://{address}/v1/topics") as answer:
+                if answer.status == 200:
+                    return
+                assert answer.status == 503, await answer.text()
+            await asyncio.sleep(0.05)
+
+
 async def test_our_client_and_http_reach_every_partition_at_any_process(tmp_path: Path) -> None:
     running = server(tmp_path, 2)
     with running:
@@ -114,6 +125,8 @@ async def test_our_client_and_http_reach_every_partition_at_any_process(tmp_path
         ):
             await topics.create("logs", partitions=PARTITIONS)
             status = await status_of(running)
+            for number in range(2):
+                await until_topics_answer(session, status[f"node_{number}_http"])
             for partition in range(PARTITIONS):
                 assert await topics.produce("logs", partition, [NewRecord(value=b"first")]) == 0
                 for number in range(2):

@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import Future, Task
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -81,7 +81,7 @@ def simulated(work: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     run_simulation(1, lambda loop: work(World()))
 
 
-async def problem_of(work: Coroutine[Any, Any, object]) -> GroupProblem:
+async def problem_of(work: Awaitable[object]) -> GroupProblem:
     with pytest.raises(GroupError) as refused:
         await work
     return refused.value.problem
@@ -426,5 +426,54 @@ def test_a_table_that_does_not_answer_is_told_as_not_available(
             joined = await groups.join("h", a_request())
             assert joined.generation == 1, "members need no table"
             groups.leave("h", member_id=joined.member_id)
+
+    simulated(work)
+
+
+class HeldTables(MemoryTables):
+    """Tables that open when they are told to."""
+
+    def __init__(self, tables: MemoryTables) -> None:
+        super().__init__()
+        self._tables = tables._tables
+        self.opens = asyncio.Event()
+        self.opens.set()
+        self.asked = asyncio.Event()
+
+    @asynccontextmanager
+    async def _open(self, name: str) -> AsyncIterator[MemoryTable]:
+        self.asked.set()
+        await self.opens.wait()
+        async with super()._open(name) as table:
+            assert isinstance(table, MemoryTable)
+            yield table
+
+
+def test_what_another_coordinator_committed_meanwhile_is_not_left_out() -> None:
+    """A question is under way while the offsets are at another process, and come back."""
+
+    async def work(world: World) -> None:
+        held = HeldTables(world.tables)
+        first, second = world.groups(), world.groups()
+        first._offsets._tables = held
+        await first.start()
+        await first.commit("g", member_id="", generation=-1, offsets=ONE)
+        held.opens.clear()
+        held.asked.clear()
+        asked = asyncio.ensure_future(first.committed("g"))
+        await held.asked.wait()
+        first.lose()
+        assert await problem_of(first.committed("g")) is GroupProblem.COORDINATOR_LOAD_IN_PROGRESS
+        await second.start()
+        other = {TopicPartition("other", 0): OffsetToCommit(offset=9)}
+        await second.commit("g", member_id="", generation=-1, offsets=other)
+        await second.close()
+        await first.close()
+        first._offsets._tables = world.tables
+        await first.start()
+        held.opens.set()
+        problem = await problem_of(asked)
+        assert problem is GroupProblem.COORDINATOR_LOAD_IN_PROGRESS, "it knew one of two offsets"
+        assert len(await first.committed("g")) == 2
 
     simulated(work)
