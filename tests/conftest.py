@@ -21,7 +21,10 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import Scheduling
 
+from tests.preloaded_command import preloaded_command
 from tests.shared_servers import LoadBySharedServer
+
+__all__ = ["preloaded_command"]
 
 KINDS = ("simulation", "integration")
 _UNIT = "not simulation and not integration"

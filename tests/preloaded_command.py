@@ -32,7 +32,6 @@ from typing import IO
 import pytest
 
 from segmentstore.cli.server_process import ServerProcess
-from segmentstore.host.processes.launcher import fork_on_request
 from segmentstore.host.processes.orders import EXIT_CODE_BYTES, FORK_REQUEST, PROCESS_ID_BYTES
 from segmentstore.runtime.process import freeze_long_lived_objects, loop_factory
 
@@ -143,6 +142,7 @@ class ForkedCommand:
 
 @pytest.fixture(scope="session")
 def preloaded_command() -> Iterator[PreloadedCommand]:
+    """One for all tests of a process, and only if they start a server: tests/conftest.py has it."""
     command = PreloadedCommand()
     yield command
     command.close()
@@ -150,7 +150,7 @@ def preloaded_command() -> Iterator[PreloadedCommand]:
 
 @pytest.fixture(scope="module", autouse=True)
 def servers_are_forks(preloaded_command: PreloadedCommand) -> Iterator[None]:
-    """Every ServerProcess that a module of the folder starts, if its conftest.py imports this and the one above."""
+    """Every ServerProcess that a module of a folder starts whose conftest.py imports this."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ServerProcess, "start_command", staticmethod(preloaded_command.start))
         yield
@@ -160,6 +160,9 @@ def main(descriptor: int) -> None:
     """Fork on request. In a fork it ends the process when the command has ended."""
     # What interrupts a test run interrupts its servers, but not what is waited for by them.
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Only here: who starts servers need not have loaded what they are.
+    from segmentstore.host.processes.launcher import fork_on_request
+
     load_program()
     freeze_long_lived_objects()
     channel = fork_on_request(socket.socket(fileno=descriptor))

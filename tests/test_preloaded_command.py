@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,21 +13,11 @@ from segmentstore.cli.server_process import (
     StartCommand,
     start_command,
 )
-from tests.preloaded_command import PreloadedCommand
+from tests.preloaded_command import PreloadedCommand, servers_are_forks
+
+__all__ = ["servers_are_forks"]
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def preloaded() -> Iterator[PreloadedCommand]:
-    command = PreloadedCommand()
-    yield command
-    command.close()
-
-
-@pytest.fixture(autouse=True)
-def _servers_are_forks(preloaded: PreloadedCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ServerProcess, "start_command", staticmethod(preloaded.start))
 
 
 def outcome(
@@ -55,7 +45,7 @@ def test_it_says_and_ends_as_in_a_process_that_was_started(
     words: Sequence[str],
     exit_code: int,
     said: str,
-    preloaded: PreloadedCommand,
+    preloaded_command: PreloadedCommand,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -66,7 +56,7 @@ def test_it_says_and_ends_as_in_a_process_that_was_started(
         "SEGMENTSTORE_WRITER_FLUSH_INTERVAL_SECONDS": "7s",
     }
     started = outcome(start_command, words, tmp_path / "started", environment)
-    forked = outcome(preloaded.start, words, tmp_path / "forked", environment)
+    forked = outcome(preloaded_command.start, words, tmp_path / "forked", environment)
     assert forked == started
     assert forked[0] == exit_code
     assert said in forked[1] + forked[2]

@@ -6,9 +6,9 @@ import pytest
 
 from segmentstore.cli.server_process import ServerProcess
 from tests.cli.command_line import CommandLine
-from tests.preloaded_command import preloaded_command, servers_are_forks
+from tests.preloaded_command import servers_are_forks
 
-__all__ = ["preloaded_command", "servers_are_forks"]
+__all__ = ["servers_are_forks"]
 
 
 @pytest.fixture(autouse=True)

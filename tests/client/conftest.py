@@ -6,9 +6,9 @@ import pytest
 from segmentstore.client import ClientSettings, Store, connect
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
-from tests.preloaded_command import preloaded_command, servers_are_forks
+from tests.preloaded_command import servers_are_forks
 
-__all__ = ["preloaded_command", "servers_are_forks"]
+__all__ = ["servers_are_forks"]
 
 SETTINGS = ClientSettings(retry_seconds_max=0.02, transaction_poll_seconds=0.001)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.preloaded_command import preloaded_command, servers_are_forks
+from tests.preloaded_command import servers_are_forks
 from tests.shared_servers import GROUP_OF_FIXTURE, group_of
 
-__all__ = ["preloaded_command", "servers_are_forks"]
+__all__ = ["servers_are_forks"]
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[1]

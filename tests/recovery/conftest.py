@@ -2,9 +2,9 @@ import os
 
 import pytest
 
-from tests.preloaded_command import preloaded_command, servers_are_forks
+from tests.preloaded_command import servers_are_forks
 
-__all__ = ["preloaded_command", "servers_are_forks"]
+__all__ = ["servers_are_forks"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """`python -m segmentstore.host.processes.launcher DESCRIPTOR`: loads the program once; processes are forks of it.
 
-The descriptor is its end of a pair of sockets to the parent, whose requests are in `orders.py`.
+The descriptor is its end of a pair of sockets to the parent, whose requests are in `orders.py`. Tests fork whole stores
+and commands by fork_on_request() (tests/preloaded_command.py).
 
 Invariants:
 
