@@ -34,6 +34,9 @@ _IOV_MAX = 1024
 _WRITE_AND_SYNC: int = getattr(os, "RWF_DSYNC", 0)
 """Flag of a write that returns when its bytes are synced; 0 where the system has none."""
 
+NO_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+"""A full disk, and a full quota: may pass when something is deleted."""
+
 _UNSUPPORTED_ERRNOS = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 """What file systems and kernels answer to a kind of write that they do not have; nothing is written then."""
 

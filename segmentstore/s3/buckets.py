@@ -39,7 +39,6 @@ from segmentstore.s3.xml_documents import (
     document,
     iso_date,
     leaf,
-    parse,
     xml_response,
 )
 from tier2.volumes.engine import VolumeEngine
@@ -257,7 +256,7 @@ class BucketHandlers:
         )
 
     async def create(self, call: Call) -> web.StreamResponse:
-        await self._document(call, "CreateBucketConfiguration", optional=True)
+        await self._bodies.read_document(call, "CreateBucketConfiguration", optional=True)
         lock = call.flag("x-amz-bucket-object-lock-enabled")
         await self._buckets.create(call.bucket, lock=lock)
         return web.Response(headers={"Location": f"/{call.bucket}"})
@@ -287,7 +286,7 @@ class BucketHandlers:
         return xml_response(document("VersioningConfiguration", *facts))
 
     async def put_versioning(self, call: Call) -> web.StreamResponse:
-        order = await self._document(call, "VersioningConfiguration")
+        order = await self._bodies.read_document(call, "VersioningConfiguration")
         record = self._buckets.get(call.bucket)
         status = order.text_of("Status")
         if status not in {ENABLED, SUSPENDED} or order.text_of("MfaDelete", "Disabled") == ENABLED:
@@ -315,7 +314,7 @@ class BucketHandlers:
         return xml_response(document("ObjectLockConfiguration", *facts))
 
     async def put_lock(self, call: Call) -> web.StreamResponse:
-        order = await self._document(call, "ObjectLockConfiguration")
+        order = await self._bodies.read_document(call, "ObjectLockConfiguration")
         record = self._buckets.get(call.bucket)
         if order.text_of("ObjectLockEnabled", ENABLED) != ENABLED:
             raise S3Error("MalformedXML", "Object lock cannot be anything but Enabled.")
@@ -340,12 +339,6 @@ class BucketHandlers:
             call.bucket, lock=True, default_mode=mode, default_days=days, default_years=years
         )
         return web.Response()
-
-    async def _document(self, call: Call, root: str, *, optional: bool = False) -> Element:
-        async with self._bodies.read(call, self._settings.document_bytes_max) as body:
-            if optional and not body.length:
-                return Element(root)
-            return parse(body.joined(), root)
 
 
 def parse_mode(text: str) -> RetentionMode:

@@ -294,7 +294,6 @@ def _routes_over(components: _Components) -> Routes:
             buckets=buckets,
             bodies=bodies,
             wall_clock=wall_clock,
-            settings=settings,
         ),
         multipart=MultipartHandlers(
             uploads=uploads,

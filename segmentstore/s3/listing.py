@@ -25,7 +25,7 @@ from segmentstore.s3.request import (
     requested_key_encoding,
     requested_page_size,
 )
-from segmentstore.s3.request_target import BEYOND, NULL_VERSION, objects_prefix
+from segmentstore.s3.request_target import BEYOND, objects_prefix, stored_version_id
 from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.xml_documents import branch, document, iso_date, leaf, xml_response
 from tier2.volumes.engine import VolumeEngine
@@ -196,7 +196,7 @@ class ListingHandlers:
         start_at = start_at if marker else b""
         keys_max = _SCAN_KEYS_MIN
         root = objects_prefix(call.bucket)
-        behind = "" if version_marker == NULL_VERSION else version_marker
+        behind = stored_version_id(version_marker)
         while limit:
             rolled = len(page.prefixes)
             found = await self._engine.list_all_versions(

@@ -61,7 +61,6 @@ from segmentstore.s3.xml_documents import (
     document,
     iso_date,
     leaf,
-    parse,
     xml_response,
 )
 from tier2.volumes.multipart import MultipartUploads, Part, Upload
@@ -199,10 +198,9 @@ class MultipartHandlers:
         return web.Response(status=204)
 
     async def complete(self, call: Call) -> web.StreamResponse:
-        async with self._bodies.read(
-            call, self._settings.document_bytes_max, checksums_are_of_body=False
-        ) as body:
-            order = parse(body.joined(), "CompleteMultipartUpload")
+        order = await self._bodies.read_document(
+            call, "CompleteMultipartUpload", checksums_are_of_body=False
+        )
         async with self._buckets.writing(call.bucket):
             record = await self._completed(call, order)
             bucket = self._buckets.get(call.bucket)

@@ -37,7 +37,7 @@ from segmentstore.s3.request import (
     write_condition,
 )
 from segmentstore.s3.request_body import MemoryBudget
-from segmentstore.s3.request_target import checked_key, decode_text, object_key
+from segmentstore.s3.request_target import checked_key, decode_text, object_key, stored_version_id
 from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.xml_documents import document, iso_date, leaf, xml_response
 from tier2.volumes.engine import VolumeEngine
@@ -131,7 +131,7 @@ class ObjectCopyHandlers:
         checked_key(key)
         self._buckets.get(bucket)
         version_id = unquote(query) or None
-        engine_version = "" if version_id == "null" else version_id
+        engine_version = None if version_id is None else stored_version_id(version_id)
         try:
             record = await self._engine.head(object_key(bucket, key), version_id=engine_version)
         except ObjectNotFoundError:

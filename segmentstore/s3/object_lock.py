@@ -11,13 +11,11 @@ from segmentstore.s3.object_reading import ObjectReadHandlers, requested_version
 from segmentstore.s3.request import Call
 from segmentstore.s3.request_body import BodyReader
 from segmentstore.s3.request_target import object_key
-from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.xml_documents import (
     Element,
     document,
     iso_date,
     leaf,
-    parse,
     parse_iso_date,
     xml_response,
 )
@@ -86,14 +84,12 @@ class ObjectLockHandlers:
         buckets: Buckets,
         bodies: BodyReader,
         wall_clock: WallClock,
-        settings: EndpointSettings,
     ) -> None:
         self._engine = engine
         self._reading = reading
         self._buckets = buckets
         self._bodies = bodies
         self._wall_clock = wall_clock
-        self._settings = settings
 
     async def get_retention(self, call: Call) -> web.StreamResponse:
         require_lock(self._buckets.get(call.bucket))
@@ -109,7 +105,7 @@ class ObjectLockHandlers:
         )
 
     async def put_retention(self, call: Call) -> web.StreamResponse:
-        order = await self._document(call, "Retention")
+        order = await self._bodies.read_document(call, "Retention")
         retention = parse_retention(order, self._wall_clock.now_ms())
         async with self._buckets.writing(call.bucket) as bucket:
             require_lock(bucket)
@@ -130,7 +126,7 @@ class ObjectLockHandlers:
         )
 
     async def put_legal_hold(self, call: Call) -> web.StreamResponse:
-        order = await self._document(call, "LegalHold")
+        order = await self._bodies.read_document(call, "LegalHold")
         hold = parse_hold(order.text_of("Status"))
         async with self._buckets.writing(call.bucket) as bucket:
             require_lock(bucket)
@@ -141,10 +137,6 @@ class ObjectLockHandlers:
                 legal_hold=hold,
             )
         return web.Response()
-
-    async def _document(self, call: Call, root: str) -> Element:
-        async with self._bodies.read(call, self._settings.document_bytes_max) as body:
-            return parse(body.joined(), root)
 
 
 def parse_hold(text: str) -> bool:

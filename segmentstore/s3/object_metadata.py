@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from segmentstore.s3.checksums import HEADER_PREFIX
 from segmentstore.s3.errors import S3Error
 from segmentstore.s3.request import Call
-from segmentstore.s3.request_target import NULL_VERSION
+from segmentstore.s3.request_target import shown_version_id
 from segmentstore.s3.xml_documents import http_date, iso_date
 from tier2.volumes.objects import IndexRecord
 
@@ -98,7 +98,7 @@ def checksums_of(record: IndexRecord) -> dict[str, str]:
 
 def version_text(record: IndexRecord) -> str:
     """The version id as clients see it."""
-    return record.version_id or NULL_VERSION
+    return shown_version_id(record.version_id)
 
 
 def object_headers(record: IndexRecord, call: Call, *, versioned: bool) -> dict[str, str]:

@@ -22,7 +22,7 @@ from segmentstore.s3.errors import S3Error, not_implemented
 from segmentstore.s3.object_metadata import object_headers, version_text
 from segmentstore.s3.request import Call, check_read, etags, parse_range, resolve_range
 from segmentstore.s3.request_body import MemoryBudget
-from segmentstore.s3.request_target import object_key
+from segmentstore.s3.request_target import object_key, stored_version_id
 from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.xml_documents import http_date
 from tier2.volumes.engine import OpenedObject, VolumeEngine
@@ -40,7 +40,7 @@ def requested_version(query: Mapping[str, str]) -> str | None:
         return None
     if not text:
         raise S3Error("InvalidArgument", "Version id cannot be the empty string")
-    return "" if text == "null" else text
+    return stored_version_id(text)
 
 
 class ObjectReadHandlers:

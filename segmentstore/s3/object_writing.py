@@ -30,9 +30,15 @@ from segmentstore.s3.object_metadata import (
 from segmentstore.s3.object_reading import requested_version
 from segmentstore.s3.request import Call, etags, write_condition
 from segmentstore.s3.request_body import Body, BodyReader, CheckedBody
-from segmentstore.s3.request_target import KEY_BYTES_MAX, check_key, object_key
+from segmentstore.s3.request_target import (
+    S3_KEY_BYTES_MAX,
+    check_key,
+    object_key,
+    shown_version_id,
+    stored_version_id,
+)
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.xml_documents import Element, branch, document, leaf, parse, xml_response
+from segmentstore.s3.xml_documents import Element, branch, document, leaf, xml_response
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.multipart import IncomingPart, MultipartUploads, Part, Upload
 from tier2.volumes.objects import ALWAYS, Condition, Description, IndexRecord
@@ -261,8 +267,7 @@ class ObjectWriteHandlers:
         return web.Response(status=204, headers=headers)
 
     async def delete_many(self, call: Call) -> web.StreamResponse:
-        async with self._bodies.read(call, self._settings.document_bytes_max) as body:
-            order = parse(body.joined(), "Delete")
+        order = await self._bodies.read_document(call, "Delete")
         deletions = [_requested_deletion(element) for element in order.all("Object")]
         if not 0 < len(deletions) <= self._settings.deletions_max:
             raise S3Error(
@@ -280,7 +285,7 @@ class ObjectWriteHandlers:
     async def _delete_one(self, call: Call, bucket: BucketRecord, deletion: _Deletion) -> str:
         named = [leaf("Key", deletion.key)]
         if deletion.version_id is not None:
-            named.append(leaf("VersionId", deletion.version_id or "null"))
+            named.append(leaf("VersionId", shown_version_id(deletion.version_id)))
         try:
             check_key(deletion.key)
             if deletion.unkept:
@@ -316,12 +321,12 @@ def _deletion_condition(etag: str | None) -> Condition:
 def _requested_deletion(element: Element) -> _Deletion:
     key_element = element.find("Key")
     key = "" if key_element is None else key_element.text
-    if not 0 < len(key.encode()) <= KEY_BYTES_MAX:
-        raise S3Error("MalformedXML", f"A key has 1 to {KEY_BYTES_MAX} bytes.")
+    if not 0 < len(key.encode()) <= S3_KEY_BYTES_MAX:
+        raise S3Error("MalformedXML", f"A key has 1 to {S3_KEY_BYTES_MAX} bytes.")
     version = element.text_of("VersionId") or None
     return _Deletion(
         key=key,
-        version_id="" if version == "null" else version,
+        version_id=None if version is None else stored_version_id(version),
         condition=_deletion_condition(element.text_of("ETag").strip('"') or None),
         unkept=next((name for name in _UNKEPT_GUARDS if element.text_of(name)), ""),
     )

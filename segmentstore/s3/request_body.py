@@ -58,6 +58,7 @@ from segmentstore.s3.checksums import ALGORITHMS, CHECKSUM_HEADERS, HEADER_PREFI
 from segmentstore.s3.errors import S3Error
 from segmentstore.s3.request import Call, require_known_checksum
 from segmentstore.s3.settings import EndpointSettings
+from segmentstore.s3.xml_documents import Element, parse
 from tier2.volumes.objects import ContentDigest, RunningDigest
 
 SIGNED = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
@@ -173,6 +174,14 @@ class BodyReader:
     def is_held(self, call: Call) -> bool:
         """Whether `read` is for it, and not `stream`. Raises S3Error."""
         return _declared_length(call) <= self._settings.held_body_bytes_max
+
+    async def read_document(
+        self, call: Call, root: str, *, optional: bool = False, checksums_are_of_body: bool = True
+    ) -> Element:
+        """A body that is XML; `optional`: no body is an empty document. Raises S3Error."""
+        length_max = self._settings.document_bytes_max
+        async with self.read(call, length_max, checksums_are_of_body=checksums_are_of_body) as body:
+            return Element(root) if optional and not body.length else parse(body.joined(), root)
 
     @asynccontextmanager
     async def read(

@@ -17,15 +17,24 @@ from urllib.parse import unquote_plus, unquote_to_bytes
 
 from segmentstore.s3.errors import S3Error
 
-NULL_VERSION = "null"
-"""What clients call the version without an id."""
-KEY_BYTES_MAX = 1024
+_NULL_VERSION = "null"
+S3_KEY_BYTES_MAX = 1024
 _PARAMETERS_MAX = 100
 
 BUCKETS = b"s3/b/"
 _OBJECTS_PREFIX = b"s3/o/"
 BEYOND = b"\xff"
 """Behind every UTF-8 text that continues a prefix."""
+
+
+def stored_version_id(shown: str) -> str:
+    """What the engine calls a version: the one that clients call "null" has the empty id."""
+    return "" if shown == _NULL_VERSION else shown
+
+
+def shown_version_id(stored: str) -> str:
+    """What clients call a version of the engine."""
+    return stored or _NULL_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +79,8 @@ def decode_key(encoded: str) -> str:
 
 def checked_key(key: str) -> str:
     """A decoded key, if it can be one. Raises S3Error."""
-    if len(key.encode()) > KEY_BYTES_MAX:
-        raise S3Error("KeyTooLongError", f"A key has at most {KEY_BYTES_MAX} bytes.")
+    if len(key.encode()) > S3_KEY_BYTES_MAX:
+        raise S3Error("KeyTooLongError", f"A key has at most {S3_KEY_BYTES_MAX} bytes.")
     check_key(key)
     return key
 

@@ -2,6 +2,7 @@
 
 - `LoopRunner` runs coroutines from Spark's calls, which are synchronous, and owns the threads that their blocking work
   goes to. With an `InlineExecutor` it has no threads: for processes that have nothing else to do meanwhile.
+- `run_plan` and `run_task` are the two halves of a batch read; `OpenSource` is what a streaming query keeps open.
 - `freeze_imports` keeps the garbage collector off what was imported. Spark looks for garbage behind every task and
   every question of its planner, at each object of every module: some 20 ms each time that find nothing.
 
@@ -19,8 +20,9 @@ import gc
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar, TypeVarTuple
+from typing import Generic, ParamSpec, Self, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -78,6 +80,45 @@ class LoopRunner:
 
 async def _next(items: AsyncGenerator[T, None]) -> T:
     return await anext(items)
+
+
+def run_task(batches: Callable[[Executor], AsyncGenerator[T, None]]) -> Iterator[T]:
+    """What a reading task gives, from a loop and an executor of its own."""
+    # A task reads one piece after the other: threads would only hand them to and fro.
+    with LoopRunner(executor=InlineExecutor()) as runner:
+        yield from runner.iterate(batches(runner.executor))
+    # Last, when all that the task needs is imported.
+    freeze_imports()
+
+
+def run_plan(plan: Callable[[Executor], Coroutine[object, object, T]]) -> T:
+    """The plan of a batch read, made in the driver's Python process as run_task() reads in a task's."""
+    with LoopRunner(executor=InlineExecutor()) as runner:
+        made = runner.run(plan(runner.executor))
+    freeze_imports()
+    return made
+
+
+class OpenSource(Generic[T]):
+    """What a streaming reader holds open between Spark's calls, and the loop in which it was opened."""
+
+    def __init__(
+        self, enter: Callable[[AsyncExitStack, Executor], Coroutine[object, object, T]]
+    ) -> None:
+        """`enter` opens the source; what it enters into the stack is open until close()."""
+        self._opened = AsyncExitStack()
+        self.runner = LoopRunner()
+        try:
+            self.source = self.runner.run(enter(self._opened, self.runner.executor))
+        except BaseException:
+            self.runner.close()
+            raise
+
+    def close(self) -> None:
+        try:
+            self.runner.run(self._opened.aclose())
+        finally:
+            self.runner.close()
 
 
 class InlineExecutor(Executor):

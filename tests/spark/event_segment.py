@@ -24,8 +24,9 @@ from segmentstore.contracts.storage import (
     SegmentRecord,
 )
 from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.spark.options import SourceOptions
 from segmentstore.spark.scan.partitions import SegmentRange
-from segmentstore.spark.scan.range_reader import RangeReader, ReadSettings
+from segmentstore.spark.scan.range_reader import RangeReader
 from segmentstore.spark.schema import EVENT_COLUMNS
 from segmentstore.spark.tier2_access import Tier2Reader
 from tier2.object_stores.memory import MemoryObjectStore
@@ -213,13 +214,8 @@ def reading(
     fail_on_data_loss: bool = True,
     executor: Executor | None = None,
 ) -> RangeReader:
-    settings = ReadSettings(
-        place=None,
-        controller="",
-        columns=tuple(columns),
-        fail_on_data_loss=fail_on_data_loss,
-    )
-    return RangeReader(part, settings=settings, view=view, served=None, executor=executor)
+    options = SourceOptions(columns=tuple(columns), fail_on_data_loss=fail_on_data_loss)
+    return RangeReader(part, options=options, view=view, served=None, executor=executor)
 
 
 async def rows_of(found: RangeReader) -> list[dict[str, object]]:

@@ -25,7 +25,7 @@ from segmentstore.spark.options import SourceOptions, parse_options
 from segmentstore.spark.scan.arrow_batches import EventBatchBuilder
 from segmentstore.spark.scan.block_reader import Block, BlockInfo
 from segmentstore.spark.scan.partitions import BlockLocation, BlockRange, SegmentRange
-from segmentstore.spark.scan.range_reader import RangeReader, ReadSettings
+from segmentstore.spark.scan.range_reader import RangeReader
 from segmentstore.spark.scan.scan_planner import bounds_of, plan_scan
 from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegmentMetadata
 from segmentstore.spark.streams.service_catalog import ServiceStreamCatalog
@@ -272,16 +272,9 @@ class Reads:
         )
 
     async def _by_python(self, view: Tier2Reader | None, part: SegmentRange) -> list[Row]:
-        options = self.options
-        settings = ReadSettings(
-            place=None,
-            controller="",
-            columns=options.columns,
-            fail_on_data_loss=options.fail_on_data_loss,
-        )
         reader = RangeReader(
             part,
-            settings=settings,
+            options=self.options,
             view=view,
             served=cast(ByteSegment | None, self._served()),
             executor=None,

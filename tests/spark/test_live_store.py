@@ -12,7 +12,7 @@ from segmentstore.client import ScalingPolicy, Store, StreamConfig
 from segmentstore.spark.options import parse_options
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.scan.batch_reader import BatchReader
-from segmentstore.spark.scan.partitions import SegmentRange, TailRange
+from segmentstore.spark.scan.partitions import SegmentRange
 from segmentstore.spark.streams.segment_graph import StreamMetadata
 from segmentstore.spark.streams.stream_source import open_stream_source
 from tests.spark.live_store import LiveStore, live_store
@@ -103,7 +103,7 @@ def test_a_tail_that_was_flushed_since_it_was_planned_comes_from_tier2(tmp_path:
         live.do(lambda store: write(store, 50))
         words = {"tier2": live.tier2, "stream": STREAM, "controller": live.controller}
         reader = BatchReader(parse_options(words))
-        tails = [part for part in reader.partitions() if isinstance(part, TailRange)]
+        tails = [part for part in reader.partitions() if type(part) is SegmentRange]
         assert len(values(tails, reader)) == 50
         live.flush_stream(STREAM, ids)
         live.server.kill()
@@ -115,9 +115,7 @@ def test_everything_may_come_from_the_service(tmp_path: Path) -> None:
     with live_store(tmp_path, tier2="volumes") as live:
         live.do(split_and_merged)
         reader = BatchReader(parse_options({"stream": STREAM, "controller": live.controller}))
-        found = values(
-            [part for part in reader.partitions() if isinstance(part, TailRange)], reader
-        )
+        found = values([part for part in reader.partitions() if type(part) is SegmentRange], reader)
         expected = [b"%d" % number for number in range(100)] * 3
         assert sorted(found) == sorted(expected)
 

@@ -35,9 +35,7 @@ def found(blocks: int) -> Found:
         length=10,
         first_event_offset=0,
         event_number=0,
-        events_known=True,
         lowest_time_ms=0,
-        highest_time_ms=0,
     )
     return Found(blocks=[block] * blocks, published_end=100, start=0, end=100)
 

@@ -11,10 +11,11 @@ import pytest
 
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import EVENT_COUNT
+from segmentstore.spark.options import SourceOptions
 from segmentstore.spark.scan import block_reader, range_reader
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
-from segmentstore.spark.scan.range_reader import ReadSettings, read_range
+from segmentstore.spark.scan.range_reader import read_range
 from tests.spark.event_segment import NAME, START_MS, event_segment, reading, rows_of
 from tests.spark.stream_history import MovingStore, begin_history
 
@@ -266,8 +267,7 @@ async def test_numbers_are_counted_back_where_an_append_was_truncated_before_it_
 
 def test_the_first_read_of_a_process_spares_the_garbage_collector_what_is_imported() -> None:
     nothing = SegmentRange("plant", "readings", 0, "plant/readings/0.#epoch.0", -1, 0, 0)
-    settings = ReadSettings(place=None, controller="", columns=("offset",))
-    assert list(read_range(nothing, settings)) == []
+    assert list(read_range(nothing, SourceOptions(columns=("offset",)))) == []
     assert gc.get_freeze_count() > 10_000
 
 

@@ -170,7 +170,7 @@ async def test_what_tier2_does_not_hold_yet_is_a_tail() -> None:
     parts = await split_ranges(view, maker, stretches, target_bytes=1 << 20)
     assert [(type(part).__name__, part.start, part.end) for part in parts] == [
         ("BlockRange", 0, published.end_offset),
-        ("TailRange", published.end_offset, published.end_offset + 50),
+        ("SegmentRange", published.end_offset, published.end_offset + 50),
     ]
 
 

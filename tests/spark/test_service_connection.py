@@ -11,7 +11,6 @@ from segmentstore.client import ClientSettings, connect
 from segmentstore.client.errors import ClientError
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.options import parse_options
-from segmentstore.spark.scan.range_reader import read_settings
 from segmentstore.spark.service_connection import connect_service
 from segmentstore.spark.sink.sink_options import parse_sink_options
 from segmentstore.spark.streaming.progress_publisher import ProgressPublisher
@@ -51,7 +50,7 @@ async def test_reads_writes_and_progress_go_through_tls(
         await publisher.close()
         assert controller.groups == {"s/query"}
         # As executors get them, where the file is not.
-        for where in (read_settings(options), parse_sink_options(words)):
+        for where in (options, parse_sink_options(words)):
             async with connect_service(pickle.loads(pickle.dumps(where))) as store:
                 assert list(await store.scope("s").streams()) == ["t"]
 

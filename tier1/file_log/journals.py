@@ -18,7 +18,6 @@ Invariants of the pool:
 """
 
 import asyncio
-import errno
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from segmentstore.runtime.cancellation import run_blocking
-from segmentstore.runtime.files import File, FileSystem
+from segmentstore.runtime.files import NO_SPACE_ERRNOS, File, FileSystem
 from segmentstore.runtime.waiting import wait_for_event
 from tier1.file_log.directory import JournalName, LogDirectory
 from tier1.file_log.frames import PAGE_BYTES
@@ -39,7 +38,6 @@ MARK_PAGES = 2
 _FILL_ZEROS = bytes(256 << 10)
 """One write of the filler. A log of another container that is synced meanwhile waits for one of them, not for all."""
 
-_NO_SPACE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _LOG = logging.getLogger(__name__)
 
 
@@ -350,7 +348,7 @@ class JournalPool:
                 journal = await run_blocking(self._executor, filler.step)
         except OSError as error:
             await run_blocking(self._executor, filler.abandon)
-            if error.errno in _NO_SPACE_ERRNOS:
+            if error.errno in NO_SPACE_ERRNOS:
                 raise NoJournalSpaceError from error
             raise
         except asyncio.CancelledError:

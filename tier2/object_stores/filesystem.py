@@ -42,7 +42,6 @@ like that). A part of 200 characters makes a component of at most 251 bytes; fil
 """
 
 import asyncio
-import errno
 import hashlib
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -65,10 +64,9 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
 from segmentstore.runtime.backoff import Backoff
-from segmentstore.runtime.files import File, FileSystem, read_whole
+from segmentstore.runtime.files import NO_SPACE_ERRNOS, File, FileSystem, read_whole
 from tier2.object_stores.object_key import check_key, check_prefix, check_range, is_part
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_SUCH_OBJECT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _CREATING_VERBS = ("put", "put_if_absent")
 _TOKEN_DRAWS_MAX = 8
@@ -267,7 +265,7 @@ def _os_errors_translated(verb: str, key: str | None = None) -> Iterator[None]:
 
 
 def _store_error(error: OSError, verb: str, key: str | None) -> SegmentStoreError:
-    if error.errno in _NO_SPACE:
+    if error.errno in NO_SPACE_ERRNOS:
         return StorageFullError(f"no space is left verb={verb} key={key}")
     if verb in _CREATING_VERBS:
         if isinstance(error, NotADirectoryError):

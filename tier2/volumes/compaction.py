@@ -32,7 +32,7 @@ from typing import ParamSpec, TypeVar
 from segmentstore.contracts.errors import CorruptedDataError, SegmentStoreError
 from segmentstore.runtime.cancellation import run_blocking
 from segmentstore.runtime.clock import WallClock
-from segmentstore.runtime.files import File
+from segmentstore.runtime.files import NO_SPACE_ERRNOS, File
 from tier2.background_pace import BackgroundPace
 from tier2.volumes.compaction_copy import CopyBatch, PlainCopier, RecordCopier, has_live_record
 from tier2.volumes.group_commit import DiskReserve, GroupCommit
@@ -41,7 +41,6 @@ from tier2.volumes.index_database import IndexDatabase
 from tier2.volumes.mutations import SyncIndex, VolumeRemoved, VolumeShortened
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.volume_files import (
-    NO_SPACE,
     DamagedHeaderError,
     DamagedStretch,
     OpenVolume,
@@ -177,7 +176,7 @@ class Compactor:
                         try:
                             await self._compact_one(candidate, summary)
                         except OSError as error:
-                            if error.errno not in NO_SPACE:
+                            if error.errno not in NO_SPACE_ERRNOS:
                                 raise
                             # There was less room than it seemed to need.
                             await self._close_target()

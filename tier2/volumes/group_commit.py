@@ -25,7 +25,7 @@ from segmentstore.contracts.errors import (
     StorageUnavailableError,
 )
 from segmentstore.contracts.identifiers import BufferView
-from segmentstore.runtime.files import FileSystem
+from segmentstore.runtime.files import NO_SPACE_ERRNOS, FileSystem
 from tier2.volumes.index import (
     NEW_VOLUME_ROW,
     NEXT_SEQUENCE,
@@ -39,7 +39,6 @@ from tier2.volumes.index_database import BufferedIndex
 from tier2.volumes.mutations import Mutation, Put, SyncIndex
 from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.volume_files import (
-    NO_SPACE,
     PAST_CACHE_BYTES_MIN,
     OpenVolume,
     VolumeFiles,
@@ -204,7 +203,7 @@ class GroupCommit:
         try:
             return self._attempt(mutations, now_ms, ahead, full=full)
         except OSError as error:
-            if error.errno not in NO_SPACE or full:
+            if error.errno not in NO_SPACE_ERRNOS or full:
                 raise
         self._reserve.give_up()
         self._cut_failed_batch()
@@ -290,7 +289,7 @@ class GroupCommit:
             try:
                 self._index.sync()
             except OSError as error:
-                if error.errno not in NO_SPACE or not self._reserve.held:
+                if error.errno not in NO_SPACE_ERRNOS or not self._reserve.held:
                     raise
                 self._reserve.give_up()
                 self._index.sync()

@@ -19,7 +19,6 @@ Invariants:
 Blocking; made for an executor, by several of its threads at once.
 """
 
-import errno
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -37,7 +36,7 @@ from segmentstore.contracts.errors import (
     StorageFullError,
 )
 from segmentstore.contracts.identifiers import BufferView
-from segmentstore.runtime.files import File, FileSystem
+from segmentstore.runtime.files import NO_SPACE_ERRNOS, File, FileSystem
 from tier2.volumes.objects import IndexRecord
 from tier2.volumes.volume_format import (
     ALIGNMENT,
@@ -57,7 +56,6 @@ from tier2.volumes.volume_format import (
 
 _LOGGER = logging.getLogger(__name__)
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """What the system says when a disk, or what we may have of it, is full."""
 SLICE_BYTES = 4 << 20
 CACHED_BYTES_MAX = 256 << 20
@@ -93,7 +91,7 @@ class DamagedHeaderError(CorruptedDataError):
 
 def storage_error_of(error: BaseException, what: str) -> SegmentStoreError:
     """What callers of the engine are told of an error of the disk: `what` has failed, or there was no room for it."""
-    full = isinstance(error, OSError) and error.errno in NO_SPACE
+    full = isinstance(error, OSError) and error.errno in NO_SPACE_ERRNOS
     failure = (StorageFullError if full else StorageError)(f"{what}: {error}")
     failure.__cause__ = error
     return failure

@@ -11,7 +11,6 @@ from typing import Self
 
 from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
 from segmentstore.codec.controller_records.scope_records import ScopeItemState
-from segmentstore.contracts.errors import CorruptedDataError
 
 _TABLE_VERSION = 1
 _NUMBERED_TABLE_VERSION = 2
@@ -58,18 +57,13 @@ class KeyValueTableRecord:
         fields = FieldReader(
             content, what="key-value table record", version_max=_NUMBERED_TABLE_VERSION
         )
-        try:
-            record = KeyValueTableRecord(
-                state=ScopeItemState(fields.unsigned()),
-                partition_count=fields.unsigned(),
-                primary_key_bytes=fields.unsigned(),
-                secondary_key_bytes=fields.unsigned(),
-                rollover_bytes=fields.signed(),
-                first_number=(
-                    fields.unsigned() if fields.version >= _NUMBERED_TABLE_VERSION else 0
-                ),
-            )
-        except ValueError as error:
-            raise CorruptedDataError(f"key-value table record does not parse: {error}") from error
+        record = KeyValueTableRecord(
+            state=fields.choice(ScopeItemState),
+            partition_count=fields.unsigned(),
+            primary_key_bytes=fields.unsigned(),
+            secondary_key_bytes=fields.unsigned(),
+            rollover_bytes=fields.signed(),
+            first_number=(fields.unsigned() if fields.version >= _NUMBERED_TABLE_VERSION else 0),
+        )
         fields.end()
         return record

@@ -16,7 +16,6 @@ from typing import Self
 
 from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
 from segmentstore.codec.controller_records.scope_records import ScopeItemState
-from segmentstore.contracts.errors import CorruptedDataError
 
 _GROUP_VERSION = 1
 _CONSUMED_CUT_VERSION = 1
@@ -93,21 +92,18 @@ class ReaderGroupRecord:
         def read() -> GroupCut:
             return GroupCut(fields.text(), fields.text(), fields.offsets())
 
-        try:
-            record = ReaderGroupRecord(
-                state=ScopeItemState(fields.unsigned()),
-                group_id=fields.text(),
-                generation=fields.unsigned(),
-                retention_type=StreamDataRetention(fields.unsigned()),
-                refresh_ms=fields.signed(),
-                checkpoint_interval_ms=fields.signed(),
-                outstanding_checkpoints_max=fields.signed(),
-                rollover_bytes=fields.signed(),
-                starting_cuts=fields.list_of(read),
-                ending_cuts=fields.list_of(read),
-            )
-        except ValueError as error:
-            raise CorruptedDataError(f"reader group record does not parse: {error}") from error
+        record = ReaderGroupRecord(
+            state=fields.choice(ScopeItemState),
+            group_id=fields.text(),
+            generation=fields.unsigned(),
+            retention_type=fields.choice(StreamDataRetention),
+            refresh_ms=fields.signed(),
+            checkpoint_interval_ms=fields.signed(),
+            outstanding_checkpoints_max=fields.signed(),
+            rollover_bytes=fields.signed(),
+            starting_cuts=fields.list_of(read),
+            ending_cuts=fields.list_of(read),
+        )
         fields.end()
         return record
 

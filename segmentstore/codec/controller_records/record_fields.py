@@ -6,6 +6,7 @@
 | unsigned | LEB128: 7 bits a byte, lowest first, high bit set on all but the last; at most 10 bytes |
 | signed | zigzag (0, -1, 1, -2, ... become 0, 1, 2, 3, ...), then as unsigned |
 | fraction | IEEE 754 double, big endian |
+| choice | unsigned: a member of an enumeration |
 | flag | 1 byte, 0 or 1 |
 | content | unsigned length, then so many bytes |
 | text | content, UTF-8 |
@@ -20,11 +21,13 @@ Invariants:
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from typing import Protocol, TypeVar
 
 from segmentstore.contracts.errors import CorruptedDataError
 
 Item = TypeVar("Item")
+_Choice = TypeVar("_Choice", bound=IntEnum)
 
 _UNSIGNED_BYTES_MAX = 10
 _FRACTION = struct.Struct(">d")
@@ -105,6 +108,16 @@ class FieldReader:
                     break
                 return value
         raise CorruptedDataError(f"{self._what} has a number of more than 64 bits")
+
+    def choice(self, kind: type[_Choice]) -> _Choice:
+        """A member of an enumeration, written as unsigned."""
+        number = self.unsigned()
+        try:
+            return kind(number)
+        except ValueError as error:
+            raise CorruptedDataError(
+                f"{self._what} has an unknown value of {kind.__name__} value={number}"
+            ) from error
 
     def signed(self) -> int:
         value = self.unsigned()

@@ -39,7 +39,6 @@ from itertools import pairwise
 from typing import Final
 
 from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
-from segmentstore.contracts.errors import CorruptedDataError
 
 _SCOPE_VERSION: Final = 1
 _INDEX_ROOT_VERSION: Final = 1
@@ -86,12 +85,9 @@ class ScopeRecord:
     def decode(cls, content: bytes) -> "ScopeRecord":
         """Raises CorruptedDataError."""
         reader = FieldReader(content, what="scope record", version_max=_SCOPE_VERSION)
-        number = reader.unsigned()
-        try:
-            state = ScopeState(number)
-        except ValueError as error:
-            raise CorruptedDataError(f"scope record has an unknown state state={number}") from error
-        record = cls(state, reader.unsigned(), reader.unsigned(), reader.signed())
+        record = cls(
+            reader.choice(ScopeState), reader.unsigned(), reader.unsigned(), reader.signed()
+        )
         reader.end()
         return record
 

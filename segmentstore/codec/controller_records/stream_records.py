@@ -81,7 +81,6 @@ from typing import Final
 
 from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
 from segmentstore.codec.stream_names import creation_epoch_of, number_of
-from segmentstore.contracts.errors import CorruptedDataError
 
 _STATE_VERSION: Final = 1
 _CONFIGURATION_VERSION: Final = 1
@@ -132,13 +131,8 @@ class StreamStateRecord:
     def decode(cls, content: bytes) -> "StreamStateRecord":
         """Raises CorruptedDataError."""
         reader = FieldReader(content, what="stream state", version_max=_STATE_VERSION)
-        number = reader.unsigned()
-        try:
-            state = StreamState(number)
-        except ValueError as error:
-            raise CorruptedDataError(f"stream state is unknown state={number}") from error
         record = cls(
-            state=state,
+            state=reader.choice(StreamState),
             current_epoch=reader.unsigned(),
             last_epoch=reader.unsigned(),
             next_segment_number=reader.unsigned(),
@@ -220,20 +214,17 @@ class StreamConfigurationRecord:
         reader = FieldReader(
             content, what="stream configuration", version_max=_CONFIGURATION_VERSION
         )
-        try:
-            scaling = ScalingPolicy(
-                type=ScalingType(reader.unsigned()),
-                target_rate=reader.unsigned(),
-                scale_factor=reader.unsigned(),
-                segment_count_min=reader.unsigned(),
-            )
-            retention = RetentionPolicy(
-                type=RetentionType(reader.unsigned()),
-                limit=reader.signed(),
-                maximum=reader.signed(),
-            )
-        except ValueError as error:
-            raise CorruptedDataError("stream configuration has an unknown policy") from error
+        scaling = ScalingPolicy(
+            type=reader.choice(ScalingType),
+            target_rate=reader.unsigned(),
+            scale_factor=reader.unsigned(),
+            segment_count_min=reader.unsigned(),
+        )
+        retention = RetentionPolicy(
+            type=reader.choice(RetentionType),
+            limit=reader.signed(),
+            maximum=reader.signed(),
+        )
         record = cls(
             scaling=scaling,
             retention=retention,

@@ -31,7 +31,6 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from segmentstore.codec.controller_records.record_fields import FieldReader, FieldWriter
-from segmentstore.contracts.errors import CorruptedDataError
 
 NO_TIMESTAMP = -(1 << 63)
 """The writer noted no time with its commit."""
@@ -91,11 +90,8 @@ class TransactionRecord:
         fields = FieldReader(
             content, what="transaction record", version_max=_STAGED_TRANSACTION_VERSION
         )
-        state = fields.unsigned()
-        if state not in TransactionState.__members__.values():
-            raise CorruptedDataError(f"transaction record has an unknown state state={state}")
         common = TransactionRecord(
-            state=TransactionState(state),
+            state=fields.choice(TransactionState),
             lease_ms=fields.unsigned(),
             created_ms=fields.signed(),
             completed_ms=fields.signed(),

@@ -22,7 +22,6 @@ Invariants:
 """
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -33,8 +32,8 @@ from typing import Final, TypeAlias
 from segmentstore.contracts.errors import SegmentTruncatedError
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
 from segmentstore.spark.options import Content
-from segmentstore.spark.scan.block_reader import BlockPruning, time_before
-from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.scan.block_reader import BlockPruning, event_start_before, time_before
+from segmentstore.spark.scan.data_loss import DataLossError, pass_over
 from segmentstore.spark.scan.partitions import BlockLocation, BlockRange, SegmentRange
 from segmentstore.spark.scan.range_reader import number_at_head
 from segmentstore.spark.tier2_access import (
@@ -44,7 +43,6 @@ from segmentstore.spark.tier2_access import (
 )
 from tier2.outside_access import ContainerReader
 
-_LOG = logging.getLogger(__name__)
 BLOCKS_MAX: Final = 1 << 16
 """Some 20 MB: those of 64 GB in blocks of 1 MB."""
 _SERVED_BYTES: Final = 4 << 20
@@ -230,9 +228,7 @@ class RangeResolver:
                     length=min(_SERVED_BYTES, part.end - offset),
                     first_event_offset=offset if is_first else None,
                     event_number=0 if is_first and offset == 0 else _UNKNOWN_NUMBER,
-                    events_known=is_first,
                     lowest_time_ms=time_ms,
-                    highest_time_ms=0,
                 )
             )
         return blocks
@@ -241,9 +237,7 @@ class RangeResolver:
         loss = DataLossError(
             part.segment_name, start=part.start, end=part.end, head=head, tail=tail
         )
-        if self._fail_on_data_loss:
-            raise loss
-        _LOG.warning("going on without what is lost: %s", loss)
+        pass_over(loss, fail=self._fail_on_data_loss)
 
 
 async def _blocks_of_range(
@@ -256,7 +250,7 @@ async def _blocks_of_range(
     """
     if start >= record.length:
         start = record.length - 1
-    begin = await _beginning_of_events(container, record, start)
+    begin, _ = await event_start_before(container, record, start)
     # The service has what follows: then no block is the last one.
     bounds = part if isinstance(part, BlockRange) and part.end <= record.length else None
     pruning = BlockPruning(
@@ -310,24 +304,6 @@ async def _blocks_of_bytes(
         return [_location_of(stored) async for stored in stored_blocks]
 
 
-async def _beginning_of_events(
-    container: ContainerReader, record: SegmentRecord, start: int
-) -> int:
-    """An offset in the last block in which an event is known to begin at or before `start`."""
-    offset = start
-    while True:
-        async with aclosing(
-            container.list_blocks(record.segment_id, offset, record.length)
-        ) as blocks:
-            block = await anext(blocks)
-        first = block.first_event_offset
-        if first is not None and first <= start:
-            return max(block.offset, record.start_offset)
-        if block.offset <= record.start_offset:
-            return record.start_offset
-        offset = block.offset - 1
-
-
 def _location_of(block: StoredBlock) -> BlockLocation:
     return BlockLocation(
         object_key=block.object_key,
@@ -340,7 +316,5 @@ def _location_of(block: StoredBlock) -> BlockLocation:
         event_number=block.event_number
         if block.first_event_offset is not None
         else _UNKNOWN_NUMBER,
-        events_known=block.events_known,
         lowest_time_ms=block.lowest_time_ms,
-        highest_time_ms=block.highest_time_ms,
     )

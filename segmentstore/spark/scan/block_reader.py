@@ -22,7 +22,7 @@ from typing import Final
 
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from segmentstore.contracts.identifiers import BufferView, SegmentId
-from segmentstore.contracts.storage import StoredBlock
+from segmentstore.contracts.storage import SegmentRecord, StoredBlock
 from segmentstore.spark.tier2_access import Tier2Reader
 from tier2.outside_access import (
     BLOCK_CHECKSUM_BYTES,
@@ -219,6 +219,26 @@ class BlockReader:
                 if attempt:
                     raise
         raise AssertionError("two attempts neither succeed nor fail")
+
+
+async def event_start_before(
+    container: ContainerReader, record: SegmentRecord, offset: int
+) -> tuple[int, bool]:
+    """Where to begin, so that an event begins at or before `offset`, below the end of the segment; and whether the
+    blocks from there on say themselves where events begin.
+    """
+    probe = offset
+    while True:
+        async with aclosing(
+            container.list_blocks(record.segment_id, probe, record.length)
+        ) as blocks:
+            block = await anext(blocks)
+        first = block.first_event_offset
+        if first is not None and first <= offset:
+            return max(block.offset, record.start_offset), True
+        if block.offset <= record.start_offset:
+            return record.start_offset, block.events_known
+        probe = block.offset - 1
 
 
 async def time_before(

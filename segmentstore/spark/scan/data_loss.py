@@ -3,7 +3,7 @@
 Invariants:
 
 - With `fail_on_data_loss` nothing is passed over in silence: the first loss is an error that names range and head.
-- Without it `DataLossPolicy` logs every lost range once and counts it.
+- Without it every lost range is logged: of a whole query once by `DataLossPolicy`, which counts it; by tasks as met.
 """
 
 import logging
@@ -38,6 +38,13 @@ class DataLossError(SegmentStoreError):
     def __reduce__(self) -> tuple[object, ...]:
         """Errors cross from Spark's workers to its driver by pickle."""
         return (_rebuild_error, (self.segment, self.start, self.end, self.head, self.tail))
+
+
+def pass_over(loss: DataLossError, *, fail: bool) -> None:
+    """What one task of a query does about it. Raises the loss if that is asked for."""
+    if fail:
+        raise loss
+    _LOG.warning("going on without what is lost: %s", loss)
 
 
 def _rebuild_error(segment: str, start: int, end: int, head: int, tail: int) -> DataLossError:

@@ -35,16 +35,13 @@ class BlockLocation:
     """In the segment; None if no event begins in the block."""
     event_number: int
     """Of that event."""
-    events_known: bool
-    """False: the writer did not say where events begin in this block."""
     lowest_time_ms: int
-    highest_time_ms: int
-    """Bounds of append times, Unix milliseconds; 0 if unknown."""
+    """Of its appends, Unix milliseconds; 0 if unknown."""
 
 
 @dataclass(frozen=True)
 class SegmentRange(InputPartition):
-    """A range of one segment."""
+    """A range of one segment. One that is nothing else is with the service alone as yet."""
 
     scope: str | None
     stream: str | None
@@ -81,8 +78,3 @@ class BlockRange(SegmentRange):
     """Blocks wholly before or behind these bounds (inclusive) need not be read: block_reader.py leaves them out."""
     blocks: tuple[BlockLocation, ...] = ()
     """Empty unless they were asked for."""
-
-
-@dataclass(frozen=True)
-class TailRange(SegmentRange):
-    """A range that only the service has as yet; `start` is where Tier 2 ended when the range was planned."""

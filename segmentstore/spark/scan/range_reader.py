@@ -17,30 +17,28 @@ Invariants:
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
 from segmentstore.contracts.identifiers import EVENT_COUNT
-from segmentstore.contracts.storage import SegmentRecord, StoredBlock
+from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.spark.options import Content, SourceOptions
-from segmentstore.spark.python_worker import InlineExecutor, LoopRunner, freeze_imports
+from segmentstore.spark.python_worker import run_task
 from segmentstore.spark.scan.arrow_batches import ByteBatchBuilder, EventBatchBuilder
-from segmentstore.spark.scan.block_reader import Block, BlockInfo, BlockReader
-from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.scan.block_reader import Block, BlockInfo, BlockReader, event_start_before
+from segmentstore.spark.scan.data_loss import DataLossError, pass_over
 from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
 from segmentstore.spark.service_connection import connect_service
 from segmentstore.spark.streams.stream_source import place_of
 from segmentstore.spark.tier2_access import (
     OPEN_ATTEMPTS,
     OPEN_PAUSE_SECONDS,
-    Tier2Location,
     Tier2Reader,
     open_tier2_reader,
 )
@@ -49,62 +47,30 @@ from tier2.outside_access import ContainerReader
 if TYPE_CHECKING:
     from segmentstore.client.byte_segment import ByteSegment
 
-_LOG = logging.getLogger(__name__)
 _TAIL_READ_BYTES: Final = 4 << 20
 _REST_READ_BYTES: Final = 1 << 20
 """Asked for behind the range, where its last event ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSettings:
-    """What an executor needs beside its range. Plain values."""
-
-    place: Tier2Location | None
-    """None: everything comes from the service."""
-    controller: str
-    """Empty: the service is not asked."""
-    columns: tuple[str, ...]
-    fail_on_data_loss: bool = True
-    tls_authority: str = ""
-    tls_server_name: str = ""
-
-
-def read_settings(options: SourceOptions) -> ReadSettings:
-    """What the options of a read mean for its tasks."""
-    return ReadSettings(
-        place=place_of(options),
-        controller=options.controller if options.uses_service else "",
-        columns=options.columns,
-        fail_on_data_loss=options.fail_on_data_loss,
-        tls_authority=options.tls_authority,
-        tls_server_name=options.tls_server_name,
-    )
-
-
-def read_range(part: SegmentRange, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+def read_range(part: SegmentRange, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The rows of one range. Raises DataLossError, StorageError, ClientError."""
-    # A task reads one block after the other: threads would only hand them to and fro.
-    with LoopRunner(executor=InlineExecutor()) as runner:
-        yield from runner.iterate(read_range_batches(part, settings, executor=runner.executor))
-    # Last, when all that a range needs is imported.
-    freeze_imports()
+    return run_task(lambda executor: read_range_batches(part, options, executor=executor))
 
 
 async def read_range_batches(
-    part: SegmentRange, settings: ReadSettings, *, executor: Executor | None
+    part: SegmentRange, options: SourceOptions, *, executor: Executor | None
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """As read_range, inside a loop. Hold it in `aclosing`."""
     async with AsyncExitStack() as opened:
         view: Tier2Reader | None = None
-        if settings.place is not None:
-            view = await opened.enter_async_context(
-                open_tier2_reader(settings.place, executor=executor)
-            )
+        place = place_of(options)
+        if place is not None:
+            view = await opened.enter_async_context(open_tier2_reader(place, executor=executor))
         segment: ByteSegment | None = None
-        if settings.controller:
-            store = await opened.enter_async_context(connect_service(settings))
+        if options.uses_service:
+            store = await opened.enter_async_context(connect_service(options))
             segment = store.segment(part.segment_name)
-        reading = RangeReader(part, settings=settings, view=view, served=segment, executor=executor)
+        reading = RangeReader(part, options=options, view=view, served=segment, executor=executor)
         async with aclosing(reading.batches()) as batches:
             async for batch in batches:
                 if batch.num_rows:
@@ -118,21 +84,21 @@ class RangeReader:
         self,
         part: SegmentRange,
         *,
-        settings: ReadSettings,
+        options: SourceOptions,
         view: Tier2Reader | None,
         served: "ByteSegment | None",
         executor: Executor | None,
     ) -> None:
         self._part = part
-        self._settings = settings
+        self._options = options
         self._view = view
         self._served = served
         self._executor = executor
         self._batches: EventBatchBuilder | ByteBatchBuilder
         if part.content == Content.BYTES:
-            self._batches = ByteBatchBuilder(part, settings.columns)
+            self._batches = ByteBatchBuilder(part, options.columns)
         else:
-            self._batches = EventBatchBuilder(part, settings.columns)
+            self._batches = EventBatchBuilder(part, options.columns)
         self._offset = part.start
         """Where reading goes on: every byte of the range before it was looked at."""
         self._head = self._tail = 0
@@ -199,7 +165,8 @@ class RangeReader:
             return
         offset, known = self._offset, True
         if not self._batches.has_begun:
-            offset, known = await self._begin(container, record)
+            last = min(self._offset, record.length - 1)
+            offset, known = await event_start_before(container, record, last)
         if offset >= record.length:
             return
         blocks = BlockReader(
@@ -208,7 +175,7 @@ class RangeReader:
             segment_id=record.segment_id,
             executor=self._executor,
             carries_times_from=record.start_offset
-            if part.content != Content.BYTES and "timestamp" in self._settings.columns
+            if part.content != Content.BYTES and "timestamp" in self._options.columns
             else None,
         )
         times = (part.lowest_time_ms, part.highest_time_ms) if isinstance(part, BlockRange) else ()
@@ -223,18 +190,6 @@ class RangeReader:
                 yield group
         # What was left out because of its time was looked at as well.
         self._offset = max(self._offset, min(record.length, part.end))
-
-    async def _begin(self, container: ContainerReader, record: SegmentRecord) -> tuple[int, bool]:
-        """An offset to read from, and whether the blocks themselves say where events begin."""
-        offset = min(self._offset, record.length - 1)
-        while True:
-            block = await _block_at(container, record, offset)
-            first = block.first_event_offset
-            if first is not None and first <= self._offset:
-                return max(block.offset, record.start_offset), True
-            if block.offset <= record.start_offset:
-                return record.start_offset, block.events_known
-            offset = block.offset - 1
 
     async def _served_blocks(self, segment: "ByteSegment") -> AsyncGenerator[Block, None]:
         """From where Tier 2 ended on."""
@@ -290,14 +245,7 @@ class RangeReader:
         loss = DataLossError(
             part.segment_name, start=part.start, end=part.end, head=head, tail=tail
         )
-        if self._settings.fail_on_data_loss:
-            raise loss
-        _LOG.warning("going on without what is lost: %s", loss)
-
-
-async def _block_at(container: ContainerReader, record: SegmentRecord, offset: int) -> StoredBlock:
-    async with aclosing(container.list_blocks(record.segment_id, offset, record.length)) as blocks:
-        return await anext(blocks)
+        pass_over(loss, fail=self._options.fail_on_data_loss)
 
 
 def begun_at(block: Block, offset: int, number: int | None) -> Block:

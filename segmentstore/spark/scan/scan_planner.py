@@ -42,7 +42,7 @@ from pyspark.sql.datasource import (
 from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.spark.options import Content, SourceOptions
 from segmentstore.spark.scan.data_loss import DataLossError
-from segmentstore.spark.scan.partitions import BlockRange, SegmentRange, TailRange
+from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
 from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegmentMetadata
 from segmentstore.spark.streams.stream_source import StreamSource, position_of
 from segmentstore.spark.tier2_access import OPEN_ATTEMPTS, OPEN_PAUSE_SECONDS, Tier2Reader
@@ -217,10 +217,10 @@ class RangeFactory:
             highest_time_ms=self.bounds.highest_time_ms if timed else None,
         )
 
-    def tail(self, whole: PlannedRange, start: int, end: int) -> TailRange:
-        """A part of a range that the service alone has."""
+    def tail(self, whole: PlannedRange, start: int, end: int) -> SegmentRange:
+        """A part of a range that the service alone has; `start` is where Tier 2 ends now."""
         segment = whole.segment
-        return TailRange(
+        return SegmentRange(
             scope=self.scope or None,
             stream=self.stream or None,
             segment_id=segment.segment_id if self.scope else None,

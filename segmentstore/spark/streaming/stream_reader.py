@@ -24,6 +24,7 @@ Invariants:
 """
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING
 
@@ -42,10 +43,10 @@ from segmentstore.contracts.errors import InvalidRequestError, SegmentNotFoundEr
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
 from segmentstore.runtime.clock import SystemWallClock, WallClock
 from segmentstore.spark.options import LATEST, Content, SourceOptions
-from segmentstore.spark.python_worker import LoopRunner
+from segmentstore.spark.python_worker import OpenSource
 from segmentstore.spark.scan.data_loss import DataLossPolicy
 from segmentstore.spark.scan.partitions import SegmentRange
-from segmentstore.spark.scan.range_reader import read_range, read_settings
+from segmentstore.spark.scan.range_reader import read_range
 from segmentstore.spark.scan.scan_planner import (
     PlannedRange,
     RangeFactory,
@@ -81,7 +82,6 @@ class SegmentStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         """Raises InvalidRequestError for options that a stream cannot have."""
         _check_stream_options(options)
         self._options = options
-        self._settings = read_settings(options)
         self._query: _OpenQuery | None = None
         self._first: StreamsOffset | None = None
         self._last: StreamsOffset | None = None
@@ -131,7 +131,7 @@ class SegmentStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of one range. Spark makes up one partition where there are none."""
         if isinstance(partition, SegmentRange):
-            yield from read_range(partition, self._settings)
+            yield from read_range(partition, self._options)
 
     def commit(self, end: dict[str, object]) -> None:
         if self._options.checkpoint_group:
@@ -181,13 +181,9 @@ class _OpenQuery:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._open = AsyncExitStack()
-        self.runner = LoopRunner()
-        try:
-            self._source = self.runner.run(self._enter())
-        except BaseException:
-            self.runner.close()
-            raise
+        self._kept = OpenSource(self._enter)
+        self._source = self._kept.source
+        self.runner = self._kept.runner
         self.batches = MicroBatchPlanner(
             source=StreamingQuerySource(self._source, wall_clock=SystemWallClock()),
             limits=BatchLimits(
@@ -225,19 +221,14 @@ class _OpenQuery:
             await self._publisher.publish(position)
 
     def close(self) -> None:
-        try:
-            self.runner.run(self._open.aclose())
-        finally:
-            self.runner.close()
+        self._kept.close()
 
-    async def _enter(self) -> StreamSource:
+    async def _enter(self, opened: AsyncExitStack, executor: Executor) -> StreamSource:
         options = self._options
         self._publisher = _publisher_of(options) if options.checkpoint_group else None
         if self._publisher is not None:
-            self._open.push_async_callback(self._publisher.close)
-        return await self._open.enter_async_context(
-            open_stream_source(options, executor=self.runner.executor)
-        )
+            opened.push_async_callback(self._publisher.close)
+        return await opened.enter_async_context(open_stream_source(options, executor=executor))
 
 
 def _publisher_of(options: SourceOptions) -> "ProgressPublisher":

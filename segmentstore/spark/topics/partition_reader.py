@@ -20,7 +20,6 @@ import logging
 from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -32,12 +31,11 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
     StorageError,
 )
-from segmentstore.spark.python_worker import InlineExecutor, LoopRunner, freeze_imports
-from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.python_worker import run_task
+from segmentstore.spark.scan.data_loss import DataLossError, pass_over
 from segmentstore.spark.tier2_access import (
     OPEN_ATTEMPTS,
     OPEN_PAUSE_SECONDS,
-    Tier2Location,
     open_tier2_reader,
 )
 from segmentstore.spark.topics.published_partition import PartitionFacts, PublishedPartition
@@ -56,45 +54,19 @@ _LOG = logging.getLogger(__name__)
 _FETCH_BYTES: Final = 4 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicReadSettings:
-    """What an executor needs beside its range. Plain values."""
-
-    place: Tier2Location | None
-    """None: everything comes from the service."""
-    service: str
-    """Empty: the service is not asked."""
-    columns: tuple[str, ...]
-    fail_on_data_loss: bool = True
-
-
-def topic_read_settings(options: TopicReadOptions) -> TopicReadSettings:
-    """What the options of a read mean for its tasks."""
-    return TopicReadSettings(
-        place=options.place,
-        service=options.service,
-        columns=options.columns,
-        fail_on_data_loss=options.fail_on_data_loss,
-    )
-
-
-def read_topic_range(part: TopicRange, settings: TopicReadSettings) -> Iterator[pa.RecordBatch]:
+def read_topic_range(part: TopicRange, options: TopicReadOptions) -> Iterator[pa.RecordBatch]:
     """The rows of one range. Raises DataLossError, StorageError, ClientError."""
-    # A task reads one piece after the other: threads would only hand them to and fro.
-    with LoopRunner(executor=InlineExecutor()) as runner:
-        yield from runner.iterate(_read(part, settings, runner.executor))
-    # Last, when all that a range needs is imported.
-    freeze_imports()
+    return run_task(lambda executor: _read(part, options, executor))
 
 
 async def _read(
-    part: TopicRange, settings: TopicReadSettings, executor: Executor
+    part: TopicRange, options: TopicReadOptions, executor: Executor
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     async with AsyncExitStack() as opened:
         published: PublishedPartition | None = None
-        if settings.place is not None:
+        if options.place is not None:
             view = await opened.enter_async_context(
-                open_tier2_reader(settings.place, executor=executor)
+                open_tier2_reader(options.place, executor=executor)
             )
             published = PublishedPartition(
                 view,
@@ -104,12 +76,12 @@ async def _read(
                 executor=executor,
             )
         service = None
-        if settings.service:
+        if options.service:
             # Only queries that ask the service need its client library.
             from segmentstore.spark.topics.topic_service import TopicService
 
-            service = await opened.enter_async_context(TopicService(settings.service))
-        reader = PartitionReader(part, settings=settings, published=published, service=service)
+            service = await opened.enter_async_context(TopicService(options.service))
+        reader = PartitionReader(part, options=options, published=published, service=service)
         async with aclosing(reader.batches()) as batches:
             async for batch in batches:
                 yield batch
@@ -122,15 +94,15 @@ class PartitionReader:
         self,
         part: TopicRange,
         *,
-        settings: TopicReadSettings,
+        options: TopicReadOptions,
         published: PublishedPartition | None,
         service: "TopicService | None",
     ) -> None:
         self._part = part
-        self._settings = settings
+        self._options = options
         self._published = published
         self._service = service
-        self._rows = RowBuilder(topic=part.topic, partition=part.index, columns=settings.columns)
+        self._rows = RowBuilder(topic=part.topic, partition=part.index, columns=options.columns)
         self._offset = part.start
         """Every offset of the range below it was passed."""
         self._facts: PartitionFacts | None = None
@@ -217,7 +189,7 @@ class PartitionReader:
             f"a producer wrote records that no reader can read {self._part.name}"
             f" first_offset={file.first_offset} end_offset={file.end_offset}"
         )
-        if self._settings.fail_on_data_loss:
+        if self._options.fail_on_data_loss:
             raise CorruptedDataError(why)
         _LOG.warning("going on without what cannot be read: %s", why)
 
@@ -282,7 +254,7 @@ class PartitionReader:
     def _give_up(self) -> None:
         """Rounds without progress. Raises StorageError, DataLossError."""
         facts, missing = self._facts, self._missing
-        if missing is not None and self._settings.fail_on_data_loss:
+        if missing is not None and self._options.fail_on_data_loss:
             raise StorageError(
                 f"records were looked up anew and not found in any round {self._part.name}"
                 f" offset={self._offset}: {missing}"
@@ -296,6 +268,4 @@ class PartitionReader:
     def _lose(self, *, head: int, tail: int) -> None:
         part = self._part
         loss = DataLossError(part.name, start=part.start, end=part.end, head=head, tail=tail)
-        if self._settings.fail_on_data_loss:
-            raise loss
-        _LOG.warning("going on without what is lost: %s", loss)
+        pass_over(loss, fail=self._options.fail_on_data_loss)

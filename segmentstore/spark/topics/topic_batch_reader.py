@@ -1,14 +1,15 @@
 """The batch reader of topics: plans on the driver, reads on the executors."""
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from segmentstore.spark.python_worker import InlineExecutor, LoopRunner, freeze_imports
+from segmentstore.spark.python_worker import run_plan
 from segmentstore.spark.scan.pushed_filters import PushedFilters
 from segmentstore.spark.scan.scan_planner import NO_BOUNDS
-from segmentstore.spark.topics.partition_reader import read_topic_range, topic_read_settings
+from segmentstore.spark.topics.partition_reader import read_topic_range
 from segmentstore.spark.topics.topic_offsets import EARLIEST
 from segmentstore.spark.topics.topic_options import TopicReadOptions
 from segmentstore.spark.topics.topic_ranges import (
@@ -25,21 +26,17 @@ class TopicBatchReader(DataSourceReader):
 
     def __init__(self, options: TopicReadOptions) -> None:
         self._options = options
-        self._settings = topic_read_settings(options)
         self.bounds = NO_BOUNDS
         """What may be left out because of filters."""
         self.pushFilters = PushedFilters(self, topic_bounds_of)  # type: ignore[method-assign]  # see its module
 
     def partitions(self) -> list[InputPartition]:
         """Ranges to read. Raises DataLossError, TopicMissingError, StorageError, ClientError."""
-        with LoopRunner(executor=InlineExecutor()) as runner:
-            ranges = list[InputPartition](runner.run(self._plan(runner)))
-        freeze_imports()
-        return ranges
+        return list[InputPartition](run_plan(self._plan))
 
-    async def _plan(self, runner: LoopRunner) -> list[TopicRange]:
+    async def _plan(self, executor: Executor) -> list[TopicRange]:
         options = self._options
-        async with open_topic_source(options, executor=runner.executor) as source:
+        async with open_topic_source(options, executor=executor) as source:
             partitions = await source.partitions()
             stretches = stretches_between(
                 partitions,
@@ -58,4 +55,4 @@ class TopicBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """The rows of one range. Spark makes up one partition where there are none."""
         if isinstance(partition, TopicRange):
-            yield from read_topic_range(partition, self._settings)
+            yield from read_topic_range(partition, self._options)

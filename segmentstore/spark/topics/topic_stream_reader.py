@@ -18,6 +18,7 @@ Invariants:
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 
 import pyarrow as pa
@@ -29,8 +30,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from segmentstore.spark.python_worker import LoopRunner
-from segmentstore.spark.topics.partition_reader import read_topic_range, topic_read_settings
+from segmentstore.spark.python_worker import OpenSource
+from segmentstore.spark.topics.partition_reader import read_topic_range
 from segmentstore.spark.topics.topic_offsets import (
     LATEST,
     TopicOffsets,
@@ -51,7 +52,6 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: TopicReadOptions) -> None:
         self._options = options
-        self._settings = topic_read_settings(options)
         self._query: _OpenTopics | None = None
         self._first: TopicOffsets | None = None
         self._last: TopicOffsets | None = None
@@ -97,7 +97,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of one range. Spark makes up one partition where there are none."""
         if isinstance(partition, TopicRange):
-            yield from read_topic_range(partition, self._settings)
+            yield from read_topic_range(partition, self._options)
 
     def commit(self, end: dict[str, object]) -> None:
         """Nothing depends on it."""
@@ -118,17 +118,13 @@ class _OpenTopics:
 
     def __init__(self, options: TopicReadOptions) -> None:
         self._options = options
-        self._open = AsyncExitStack()
         self._frozen: TopicOffsets | None = None
         self._stop: TopicOffsets | None = None
         self.latest: TopicOffsets | None = None
         """The ends as they were seen last."""
-        self.runner = LoopRunner()
-        try:
-            self._source = self.runner.run(self._enter())
-        except BaseException:
-            self.runner.close()
-            raise
+        self._kept = OpenSource(self._enter)
+        self._source = self._kept.source
+        self.runner = self._kept.runner
 
     async def first(self) -> TopicOffsets:
         """Where the query begins."""
@@ -182,15 +178,10 @@ class _OpenTopics:
         )
 
     def close(self) -> None:
-        try:
-            self.runner.run(self._open.aclose())
-        finally:
-            self.runner.close()
+        self._kept.close()
 
-    async def _enter(self) -> TopicSource:
-        return await self._open.enter_async_context(
-            open_topic_source(self._options, executor=self.runner.executor)
-        )
+    async def _enter(self, opened: AsyncExitStack, executor: Executor) -> TopicSource:
+        return await opened.enter_async_context(open_topic_source(self._options, executor=executor))
 
 
 def shared_ends(

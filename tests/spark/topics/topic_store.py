@@ -21,9 +21,10 @@ from segmentstore.codec.topic_files import (
 )
 from segmentstore.contracts.segments import AttributeUpdate
 from segmentstore.spark.tier2_access import Tier2Reader
-from segmentstore.spark.topics.partition_reader import PartitionReader, TopicReadSettings
+from segmentstore.spark.topics.partition_reader import PartitionReader
 from segmentstore.spark.topics.published_partition import PublishedPartition
 from segmentstore.spark.topics.topic_columns import TOPIC_COLUMNS
+from segmentstore.spark.topics.topic_options import TopicReadOptions
 from segmentstore.spark.topics.topic_ranges import TopicRange
 from segmentstore.spark.topics.topic_service import TopicService
 from segmentstore.topics.settings import TopicSettings
@@ -184,17 +185,14 @@ class TopicStore:
         columns: Sequence[str] = TOPIC_COLUMNS,
         fail_on_data_loss: bool = True,
     ) -> list[dict[str, object]]:
-        settings = TopicReadSettings(
-            place=None,
-            service=self.service.address if served else "",
-            columns=tuple(columns),
-            fail_on_data_loss=fail_on_data_loss,
+        options = TopicReadOptions(
+            topics=(part.topic,), columns=tuple(columns), fail_on_data_loss=fail_on_data_loss
         )
         rows: list[dict[str, object]] = []
         async with TopicService(self.service.address, ask_seconds=5.0) as service:
             reader = PartitionReader(
                 part,
-                settings=settings,
+                options=options,
                 published=published,
                 service=service if served else None,
             )
