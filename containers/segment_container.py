@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from random import Random
 
 from containers.cache.cache_manager import CacheManager
@@ -56,6 +56,7 @@ from segmentstore.runtime.cancellation import finish_despite_cancellation
 from segmentstore.runtime.clock import WallClock
 
 _LOGGER = logging.getLogger(__name__)
+_LOST_DRAIN_SECONDS_MAX = 2.0
 
 THROTTLE_DELAY_SECONDS_MAX = 3600.0
 """What "until something changes" is shown as."""
@@ -260,6 +261,9 @@ class StreamSegmentContainer:
     async def close(self) -> None:
         """Stop in order. Everything acknowledged is in the log; nothing is flushed for it.
 
+        Without the lease what is under way is waited for no longer than two seconds: the next owner finds out what of
+        it is durable, and the host can be no other node before its containers are closed.
+
         Cancelling it gives up waiting for what is under way, whose outcome is unknown then; the rest is done in any
         case, and another caller of close() waits for that.
         """
@@ -277,7 +281,10 @@ class StreamSegmentContainer:
         try:
             if self._components.processor.failure is None:
                 self._components.processor.stop()
-                await self._components.processor.drain()
+                has_lease = self._lease is None or self._lease.is_valid()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if has_lease else _LOST_DRAIN_SECONDS_MAX):
+                        await self._components.processor.drain()
         finally:
             drained = asyncio.get_running_loop().time()
             await finish_despite_cancellation(self._close_parts())

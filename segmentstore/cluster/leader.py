@@ -25,7 +25,7 @@ from segmentstore.cluster.records import (
     encode_epoch,
     encode_leader,
 )
-from segmentstore.cluster.session_lease import SessionLease, first_cause
+from segmentstore.cluster.session_lease import SessionLease, first_cause, reach
 from segmentstore.coordination.coordination_store import (
     Change,
     CheckVersion,
@@ -118,6 +118,8 @@ class Election:
                 await self._win_and_lead(session, lease)
                 renewal.cancel()
         except* CoordinationUnavailableError as losses:
+            # Its value keeps others from leading for as long as its session lasts.
+            await reach(session)
             raise SessionLostError(first_cause(losses)) from None
         finally:
             self._forget()

@@ -21,7 +21,7 @@ from segmentstore.cluster.records import (
     node_path,
     report_path,
 )
-from segmentstore.cluster.session_lease import SessionLease, first_cause
+from segmentstore.cluster.session_lease import SessionLease, first_cause, reach
 from segmentstore.contracts.cluster import ClusterNode
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.coordination.coordination_store import CoordinationSession, SessionLostError
@@ -94,6 +94,10 @@ class NodeSession:
                 group.create_task(self.assignments.run())
         except* SessionLostError as losses:
             raise SessionLostError(first_cause(losses)) from None
+
+    async def reach(self) -> None:
+        """Behind its loss: until close() can tell the store, or for a session's seconds."""
+        await reach(self._session)
 
     async def close(self) -> None:
         """Ends the session: what is registered is gone at once, if it can be told. When all containers are closed."""

@@ -109,6 +109,28 @@ class SessionLease:
         return sent + LEASE_SHARE * self._session.session_seconds
 
 
+async def reach(session: CoordinationSession) -> None:
+    """Behind the loss of its lease: until the store answers, or has ended the session. For a session's seconds at most.
+
+    close() can tell the store then: what was created in the session is gone at once. Otherwise it would be there for
+    all of the session's seconds behind the return of a store that was away, and nothing could follow it before. No time
+    is lost by it: another session needs the store as well.
+    """
+    try:
+        async with asyncio.timeout(session.session_seconds):
+            while True:
+                try:
+                    await session.heartbeat()
+                except SessionLostError:
+                    return
+                except CoordinationUnavailableError:
+                    await asyncio.sleep(session.session_seconds / HEARTBEATS_PER_SESSION / 10)
+                else:
+                    return
+    except TimeoutError:
+        return
+
+
 def first_cause(group: BaseException) -> str:
     """Of a group of failures, in words."""
     while isinstance(group, BaseExceptionGroup):

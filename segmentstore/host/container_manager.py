@@ -15,8 +15,6 @@ between.
 - M5  With `shorten_seconds` a container that an assignment has no more, and gives to no other for as long as this host
       reports that it holds it, goes on serving while its log is shortened, for so long at most; then it ends. The one
       who is to have it recovers in no time then, and is waited for no longer than that.
-- M6  Without its lease this host waits for what is under way in a container for two seconds at most: the next owner
-      finds out what of it is durable, and this host can be no other node before it has closed all of them.
 - The report is made before the manager looks at the next assignment, so the assignment source always decides with
   the failure in view.
 
@@ -66,7 +64,6 @@ from segmentstore.runtime.waiting import wait_for_event
 logger = logging.getLogger(__name__)
 
 _NEVER = float("inf")
-_CLOSE_WITHOUT_LEASE_SECONDS = 2.0
 _CAUSE_CHARACTERS_MAX = 150
 """Of a cause in the complaint about it."""
 
@@ -100,7 +97,6 @@ class ContainerManager:
         create_container: Callable[[ContainerId], SegmentContainer],
         report_interval_seconds: float = 5.0,
         shorten_seconds: float = 0.0,
-        has_lease: Callable[[], bool] = lambda: True,
     ) -> None:
         """`shorten_seconds`: 0 where others do not wait for the report that a container is not held any more."""
         self._host_id = host_id
@@ -109,7 +105,6 @@ class ContainerManager:
         self._create_container = create_container
         self._report_interval_seconds = report_interval_seconds
         self._shorten_seconds = shorten_seconds
-        self._has_lease = has_lease
         self._assignment: HostAssignment | None = None
         self._blocked: dict[ContainerId, int] = {}
         self._container_tasks: dict[ContainerId, _ContainerTask] = {}
@@ -302,9 +297,7 @@ class ContainerManager:
         """Close to the end, whatever arrives meanwhile: M2 rests on it. A cancellation is delivered afterwards."""
         failure: BaseException | None = None
         try:
-            await finish_despite_cancellation(
-                container.close() if self._has_lease() else _close_soon(container)
-            )
+            await finish_despite_cancellation(container.close())
         except asyncio.CancelledError as cancelled:
             failure = cancelled.__cause__
             raise
@@ -324,17 +317,6 @@ class ContainerManager:
             for container_id in self._assignment.containers
         ):
             self._settled.set()
-
-
-async def _close_soon(container: SegmentContainer) -> None:
-    """M6. Only what is under way is given up: the rest of the close is done to its end."""
-    try:
-        async with asyncio.timeout(_CLOSE_WITHOUT_LEASE_SECONDS):
-            await container.close()
-    except TimeoutError:
-        logger.info(
-            "container=%d closed without the outcome of what was under way", container.container_id
-        )
 
 
 def _failure_reason(error: BaseException) -> str:

@@ -23,8 +23,9 @@ from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import DurableDataLogError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.data_directory import DataDirectory
-from segmentstore.host.log_cluster import OpenedCluster, log_in_cluster
+from segmentstore.host.log_cluster import OpenedCluster, log_in_cluster, log_settings
 from segmentstore.host.settings import BookKeeperSettings
+from segmentstore.host.store_record import log_record_path
 from segmentstore.runtime.clock import short_interval_seconds
 from segmentstore.runtime.entropy import random_id
 from segmentstore.runtime.files import FileSystem
@@ -32,6 +33,7 @@ from segmentstore.runtime.task_set import TaskSet
 from segmentstore.runtime.thread_pool import FairThreadPool
 from tier1.bookkeeper.ledger_appends import WriterState
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
+from tier1.bookkeeper.rehearsal import rehearse
 from tier1.file_log.frame_flush import InlineSyncPolicy
 from tier1.file_log.log import FileDurableDataLog
 from tier1.file_log.settings import FileLogSettings
@@ -139,11 +141,13 @@ class BookKeeperLogs:
         opened: OpenedCluster,
         *,
         settings: BookKeeperSettings,
+        container_count: int,
         random: Random,
         append_retry_seconds: float | None = None,
     ) -> None:
         """`append_retry_seconds`: None where no other process can take a container over."""
         self._opened = opened
+        self._container_count = container_count
         self._append_retry_seconds = append_retry_seconds
         self._random = random
         self._settings = settings
@@ -155,8 +159,18 @@ class BookKeeperLogs:
         """Why nothing is known of the bookies."""
 
     async def start(self) -> None:
-        """Watch the bookies, until close(). That there are too few is said at once, and no reason to end."""
+        """Watch the bookies, until close(). That there are too few is said at once, and no reason to end.
+
+        Where other processes serve meanwhile, what the first log would find cold is done before.
+        """
         await self._look()
+        if self._append_retry_seconds is not None:
+            await rehearse(
+                (log_record_path(number) for number in range(self._container_count)),
+                ledgers=self._opened.ledgers,
+                metadata=self._opened.metadata,
+                settings=log_settings(self._settings),
+            )
         for complaint in self.complaints():
             logger.warning("%s", complaint)
         self._tasks.start(self._watch(), name="bookies")

@@ -135,6 +135,10 @@ class NodeMembership:
                     settling.cancel()
                     # Told to stop, and awaited by the group: containers close before the registration goes.
                     self._managing.cancel()
+        except* SegmentStoreError:
+            # Its registration keeps its containers from others for as long as its session lasts.
+            await session.reach()
+            raise
         finally:
             self._session = self._managing = None
             await session.close()

@@ -302,7 +302,6 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
                 assignments=session.assignments,
                 registry=parts.registry,
                 shorten_seconds=_SHORTEN_SECONDS,
-                has_lease=session.lease.is_valid,
                 # That of the session in which the container was given to this node, not of a later one.
                 create_container=partial(parts.containers.create, lease=session.lease),
             ),
@@ -710,6 +709,7 @@ def _logs(
         return BookKeeperLogs(
             place.cluster,
             settings=settings.bookkeeper,
+            container_count=count,
             random=random,
             append_retry_seconds=append_retry_seconds,
         )

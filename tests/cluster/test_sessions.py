@@ -169,6 +169,43 @@ def test_h84_nothing_of_a_leader_that_stood_still_lands_when_another_leads() -> 
     run_simulation(1, main)
 
 
+def test_a_leader_that_lost_its_lease_is_followed_as_soon_as_the_store_is_back() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = SimulatedCoordination(Random(0))
+        network = Network(Random(1), message_seconds=0.01, timeout_seconds=0.5)
+        led: list[Leadership] = []
+
+        async def work(leadership: Leadership) -> None:
+            led.append(leadership)
+            await asyncio.sleep(1000)
+
+        controllers = [
+            loop.start(
+                name,
+                Election(
+                    connect=lambda: SimulatedSession.connect(world, network),
+                    leader=LeaderRecord(name, f"{name}:90"),
+                    work=work,
+                    random=Random(2),
+                ).run(),
+            )
+            for name in ("c0", "c1")
+        ]
+        await asyncio.sleep(20.0)
+        assert len(led) == 1
+        world.is_down = network.metadata_down = True
+        await asyncio.sleep(LEASE_SHARE * SESSION + 1.0)
+        assert not led[0].lease.is_valid()
+        network.metadata_down = False
+        world.come_back()
+        await asyncio.sleep(SESSION / 3)
+        assert len(led) == 2, "the former leader's value would last for a session longer"
+        for each in controllers:
+            loop.crash(each)
+
+    run_simulation(1, main)
+
+
 def test_h84_a_leader_that_writes_without_a_check_of_the_epoch_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

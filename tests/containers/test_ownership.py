@@ -4,7 +4,7 @@ Two containers over the same tiers: the second one fences the first, which idles
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
@@ -20,7 +20,7 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     SegmentSealedError,
 )
-from segmentstore.contracts.identifiers import AttributeKey
+from segmentstore.contracts.identifiers import AttributeKey, BufferView, LogAddress
 from segmentstore.contracts.segments import (
     AttributeUpdate,
     AttributeUpdateType,
@@ -328,3 +328,37 @@ async def test_h83_a_lease_that_ends_between_the_judgement_and_the_answer_is_see
             assert await stored == 3, "durable is durable: the next owner has it"
             with pytest.raises(ContainerNotFoundError):
                 await refused
+
+
+class SilentLog(MemoryDurableDataLog):
+    """Answers no append from some time on."""
+
+    is_silent = False
+
+    def append(
+        self, entry: Sequence[BufferView], *, internal: bool = False
+    ) -> "asyncio.Future[LogAddress]":
+        if self.is_silent:
+            return asyncio.get_running_loop().create_future()
+        return super().append(entry, internal=internal)
+
+
+async def test_without_its_lease_a_container_does_not_wait_for_what_its_log_leaves_unanswered() -> (
+    None
+):
+    tiers, lease = MemoryTiers(), SwitchedLease()
+    log = SilentLog(tiers.log_store)
+    container = make_container(tiers, log=log, lease=lease)
+    await container.start()
+    at_work = asyncio.create_task(container.run())
+    await container.create("a")
+    async with container.open_segment("a") as segment, asyncio.timeout(60):
+        log.is_silent = True
+        under_way = segment.append(b"unknown")
+        await asyncio.sleep(0)
+        lease.valid = False
+        at_work.cancel()  # as a host does
+        with pytest.raises(ContainerStoppedError):
+            await under_way
+        await asyncio.wait([at_work])
+    assert container.health().state is ContainerState.STOPPED

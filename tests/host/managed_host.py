@@ -42,7 +42,6 @@ def start_host(
     make: Callable[[ContainerId], SimpleContainer] = SimpleContainer,
     container_count: int = 4,
     shorten_seconds: float = 0.0,
-    has_lease: Callable[[], bool] = lambda: True,
 ) -> Host:
     loop = asyncio.get_running_loop()
     created: list[SimpleContainer] = []
@@ -67,6 +66,5 @@ def start_host(
         registry=registry,
         create_container=create,
         shorten_seconds=shorten_seconds,
-        has_lease=has_lease,
     )
     return Host(manager, registry, created, births, loop.create_task(manager.run()))

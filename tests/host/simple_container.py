@@ -125,8 +125,6 @@ class SimpleContainer:
         self.start_seconds = 0.0
         self.close_seconds = 0.0
         self.shorten_seconds = 0.0
-        self.gave_outcomes = False
-        """Its close was not cancelled while it waited for what was under way."""
         self.shortened: Exception | None = None
         """What shorten_log() raises."""
 
@@ -173,11 +171,8 @@ class SimpleContainer:
     async def close(self) -> None:
         if self._state is not ContainerState.STOPPED:
             self._state = ContainerState.STOPPING
-            try:
-                await asyncio.sleep(self.close_seconds)
-                self.gave_outcomes = True
-            finally:
-                self._state = ContainerState.STOPPED
+            await asyncio.sleep(self.close_seconds)
+            self._state = ContainerState.STOPPED
 
     def health(self) -> ContainerHealth:
         return ContainerHealth(

@@ -1,8 +1,4 @@
-"""How containers end that an assignment has no more, and those of a host that has lost its lease.
-
-M5: one that is given to none serves while its log is shortened, and ends in any case. M6: without a lease nothing waits
-for what is under way.
-"""
+"""M5: a container that is given to none serves while its log is shortened, and ends in any case."""
 
 import asyncio
 from collections.abc import Callable
@@ -94,34 +90,3 @@ async def test_the_end_of_the_session_does_not_wait_for_a_short_log() -> None:
     await asyncio.sleep(0.05)
     async with asyncio.timeout(1):
         await host.stop()
-
-
-async def closed(*, has_lease: bool, close_seconds: float) -> tuple[SimpleContainer, float]:
-    """A container whose host is stopped, and how long that took."""
-    assignments = ScriptedAssignments(0)
-
-    def make(container_id: ContainerId) -> SimpleContainer:
-        container = SimpleContainer(container_id)
-        container.close_seconds = close_seconds
-        return container
-
-    host = start_host(assignments, make, has_lease=lambda: has_lease)
-    await until(lambda: C in host.registry.running())
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    await host.stop()
-    return host.newest(0), loop.time() - began
-
-
-async def test_m6_without_a_lease_what_is_under_way_is_given_up() -> None:
-    container, seconds = await closed(has_lease=False, close_seconds=60.0)
-    assert seconds < 30.0
-    assert container.state is ContainerState.STOPPED
-    assert not container.gave_outcomes
-
-
-async def test_m6_with_a_lease_or_in_time_it_is_waited_for() -> None:
-    container, _ = await closed(has_lease=True, close_seconds=3.0)
-    assert container.gave_outcomes
-    container, _ = await closed(has_lease=False, close_seconds=0.01)
-    assert container.gave_outcomes

@@ -21,6 +21,8 @@ from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.node_membership import NodeMembership
 from tests.cluster.simulated_coordination import SimulatedCoordination, SimulatedSession
 from tests.host.simple_container import SimpleContainer
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
 from tests.tier1.bookkeeper.simulated_network import Network
 
 ZERO = ContainerId(0)
@@ -30,15 +32,16 @@ SESSION_SECONDS = 1.0
 class Node:
     """One process, and a leader's hand."""
 
-    def __init__(self) -> None:
-        self.world = SimulatedCoordination(Random(1), session_seconds=SESSION_SECONDS)
+    def __init__(self, session_seconds: float = SESSION_SECONDS) -> None:
+        self.world = SimulatedCoordination(Random(1), session_seconds=session_seconds)
+        self.network = Network(Random(2))
         self.sessions: list[SimulatedSession] = []
         self.registry = ContainerRegistry(container_count=1)
         self.containers: list[SimpleContainer] = []
         self.others = True
 
     async def connect(self) -> SimulatedSession:
-        session = await SimulatedSession.connect(self.world, Network(Random(2)))
+        session = await SimulatedSession.connect(self.world, self.network)
         self.sessions.append(session)
         return session
 
@@ -203,3 +206,29 @@ async def test_a_node_that_ends_while_it_registers_closes_its_session() -> None:
     assert not (await read_cluster_state(node.store)).nodes
     task.cancel()
     await task_of_run
+
+
+def test_a_node_that_lost_its_lease_is_gone_when_the_store_is_back() -> None:
+    """Under its old id; else its containers would wait for the end of that session."""
+
+    async def main(loop: SimLoop) -> None:
+        node = Node(session_seconds=10.0)
+        node.network.timeout_seconds = 0.5
+        membership = await node.membership()
+        process = loop.start("node", membership.run())
+        await asyncio.sleep(20.0)
+        first = membership.node_id
+        assert first
+        node.world.is_down = node.network.metadata_down = True
+        await asyncio.sleep(8.0)
+        assert not membership.is_valid()
+        node.network.metadata_down = False
+        node.world.come_back()
+        await asyncio.sleep(3.0)
+        store = await SimulatedSession.connect(node.world, Network(Random(5)))
+        state = await read_cluster_state(store)
+        assert list(state.nodes) == [membership.node_id]
+        assert membership.node_id != first
+        loop.crash(process)
+
+    run_simulation(1, main)

@@ -12,6 +12,7 @@ _IN_VIRTUAL_TIME = (
     "test_steps.py",
     "test_faults.py",
     "test_read_ahead.py",
+    "test_rehearsal.py",
 )
 
 
