@@ -19,6 +19,7 @@ from segmentstore.kafka.connection import ConnectionServices, KafkaConnection
 from segmentstore.kafka.fetch_requests import Fetching
 from segmentstore.kafka.group_requests import GroupRequests
 from segmentstore.kafka.produce_requests import Producing
+from segmentstore.kafka.received_frames import FrameMemories
 from segmentstore.kafka.requests import Requests
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters, KafkaStatistics
@@ -66,6 +67,7 @@ class KafkaServer:
                 topics=TopicRequests(topics=topics, brokers=known, settings=settings),
             ),
             producing=Producing(topics=topics, settings=settings, counters=self._counters),
+            frame_memories=FrameMemories(kept_bytes_max=settings.frame_memory_kept_bytes_max),
             ready=self._ready,
             opened=self._opened,
             closed=self._closed,
