@@ -48,6 +48,7 @@ class KafkaServer:
         known = brokers or OneBroker(settings.node_id, settings.advertised_address)
         self._settings = settings
         self._counters = KafkaCounters()
+        self._frame_memories = FrameMemories(kept_bytes_max=settings.frame_memory_kept_bytes_max)
         self._ready = Event()
         self._waiting_bytes = 0
         self._is_too_much_waiting = False
@@ -67,7 +68,7 @@ class KafkaServer:
                 topics=TopicRequests(topics=topics, brokers=known, settings=settings),
             ),
             producing=Producing(topics=topics, settings=settings, counters=self._counters),
-            frame_memories=FrameMemories(kept_bytes_max=settings.frame_memory_kept_bytes_max),
+            frame_memories=self._frame_memories,
             ready=self._ready,
             opened=self._opened,
             closed=self._closed,
@@ -85,6 +86,11 @@ class KafkaServer:
         assert self._server is not None, "the server is not started"
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
+
+    @property
+    def frame_memory_kept_bytes(self) -> int:
+        """Of memory that requests came in and that others may come in."""
+        return self._frame_memories.kept_bytes
 
     async def start(self, host: str, port: int) -> None:
         """Listen; port 0 lets the system choose. Raises OSError if the port is taken."""
