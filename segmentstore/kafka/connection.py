@@ -32,7 +32,6 @@ from segmentstore.codec.kafka_protocol.cluster import ApiVersionsRequest
 from segmentstore.codec.kafka_protocol.fetch import FetchResponse
 from segmentstore.codec.kafka_protocol.fields import Buffer, KafkaProtocolError
 from segmentstore.codec.kafka_protocol.frames import (
-    FrameCutter,
     RequestHeader,
     decode_request,
     encode_response,
@@ -42,6 +41,7 @@ from segmentstore.codec.kafka_protocol.produce import ProduceRequest
 from segmentstore.kafka.cluster_requests import VERSION_TOO_NEW
 from segmentstore.kafka.fetch_sessions import FetchSessions
 from segmentstore.kafka.produce_requests import NO_ACKS, Producing, Submission
+from segmentstore.kafka.received_frames import FrameMemories, ReceivedFrames
 from segmentstore.kafka.requests import Asker, Requests
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
@@ -67,6 +67,7 @@ class ConnectionServices:
     requests: Requests
     producing: Producing
     fetch_sessions: FetchSessions
+    frame_memories: FrameMemories
     ready: Event
     """Set while topics and groups answer."""
     opened: Callable[["KafkaConnection"], bool]
@@ -86,13 +87,15 @@ class _Answer:
     """None: not known yet."""
 
 
-class KafkaConnection(asyncio.Protocol):
+class KafkaConnection(asyncio.BufferedProtocol):
     """Made by the server for every client."""
 
     def __init__(self, *, services: ConnectionServices) -> None:
         self._services = services
         self._settings = services.settings
-        self._cutter = FrameCutter(frame_bytes_max=services.settings.frame_bytes_max)
+        self._received = ReceivedFrames(
+            memories=services.frame_memories, frame_bytes_max=services.settings.frame_bytes_max
+        )
         self._frames: deque[memoryview] = deque()
         self._answers: deque[_Answer] = deque()
         self._waiting_bytes = 0
@@ -140,11 +143,14 @@ class KafkaConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._settings.send_buffer_bytes_max)
         self._tasks.start(self._work(), name="kafka connection")
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio names it
+        return self._received.free()
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._is_closing:
             return
         try:
-            frames = self._cutter.feed(data)
+            frames = self._received.filled(nbytes)
         except KafkaProtocolError as error:
             self._refuse(error)
             return
@@ -196,6 +202,7 @@ class KafkaConnection(asyncio.Protocol):
             self._answers.append(answer)
             try:
                 await self._begin(frame, answer)
+                self._received.give_back(frame)
             except KafkaProtocolError as error:
                 self._refuse(error)
                 return

@@ -21,6 +21,7 @@ from segmentstore.kafka.fetch_sessions import FetchSessions
 from segmentstore.kafka.group_requests import GroupRequests
 from segmentstore.kafka.produce_requests import Producing
 from segmentstore.kafka.quotas import ByteQuota
+from segmentstore.kafka.received_frames import FrameMemories
 from segmentstore.kafka.requests import Requests
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters, KafkaStatistics
@@ -54,6 +55,7 @@ class KafkaServer:
         def quota(byte_rate: int) -> ByteQuota:
             return ByteQuota(byte_rate, clients_max=settings.quota_clients_max)
 
+        self._frame_memories = FrameMemories(kept_bytes_max=settings.frame_memory_kept_bytes_max)
         self._ready = Event()
         self._waiting_bytes = 0
         self._is_too_much_waiting = False
@@ -84,6 +86,7 @@ class KafkaServer:
                 quota=quota(settings.producer_byte_rate),
             ),
             fetch_sessions=self._fetch_sessions,
+            frame_memories=self._frame_memories,
             ready=self._ready,
             opened=self._opened,
             closed=self._closed,
@@ -101,6 +104,11 @@ class KafkaServer:
         assert self._server is not None, "the server is not started"
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
+
+    @property
+    def frame_memory_kept_bytes(self) -> int:
+        """Of memory that requests came in and that others may come in."""
+        return self._frame_memories.kept_bytes
 
     async def start(self, host: str, port: int) -> None:
         """Listen; port 0 lets the system choose. Raises OSError if the port is taken."""

@@ -25,6 +25,8 @@ class KafkaSettings:
     """Requests of one connection that are not answered yet. At it: the socket is not read."""
     all_waiting_bytes_max: int = 1 << 30
     """Of requests of all connections that are not answered yet. Above it: no connection that has one is read."""
+    frame_memory_kept_bytes_max: int = 8 << 20
+    """Of memory that long requests came in and that others may come in, for all connections."""
     requests_per_turn_max: int = 32
     """Requests of one connection that are dealt with before others have their turn."""
     send_buffer_bytes_max: int = 1 << 20

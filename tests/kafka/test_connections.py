@@ -243,3 +243,17 @@ async def test_a_client_that_goes_leaves_its_batches_to_the_log() -> None:
 def test_a_row_of_the_table_is_answered_for_every_api() -> None:
     assert sorted(APIS) == sorted(ApiKey)
     assert len(APIS) == 22
+
+
+async def test_memory_of_a_long_request_is_used_again_once_its_batch_was_handed_over() -> None:
+    kept: list[int] = []
+    async with running() as node:
+        client = await node.client()
+        for _ in range(6):
+            answer = await client.ask(produce((0, batch(b"x" * 200_000))), ProduceResponse)
+            assert produced(answer).error_code == ErrorCode.NONE
+            kept.append(node.server.frame_memory_kept_bytes)
+
+    # From the second on the client is known as one that sends long frames.
+    assert kept[1] >= 200_000
+    assert kept[1:] == [kept[1]] * 5

@@ -68,6 +68,13 @@ def test_checksums_are_those_of_the_twin(contents: Contents, value: int) -> None
     assert volume_format._crc32_all_in_python(contents, value) == expected  # the twin
 
 
+def test_checksums_are_right_around_the_widths_of_vectors() -> None:
+    assert NATIVE is not None
+    for size in (*range(300), *range(1000, 1600), 4095, 4096, 4097, 70_001):
+        content = memoryview(BYTES)[size % 67 : size % 67 + size]
+        assert NATIVE.crc32_all([[content]], size) == [zlib.crc32(content, size)], size
+
+
 @pytest.mark.parametrize("count", [1, 2, 5, 6, 7, 8, 9, 16, 17, 23])
 def test_contents_of_every_small_size_are_hashed_side_by_side(count: int) -> None:
     assert NATIVE is not None
