@@ -177,6 +177,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not self._is_admitted:
             return
         self._tasks.cancel()
+        self._received.close()
         self._fetch_session.end()
         self._add_waiting(
             -sum(map(len, self._frames)) - sum(each.frame_bytes for each in self._answers),

@@ -4,7 +4,7 @@
 
 Short frames come through memory that all connections share, and are copied out of it. A frame that is not whole gets
 memory of its own, into which the rest of it is received. A connection that has sent a long frame gets memory for the
-next one before its first byte is read.
+next one before its first byte is read, as long as not too many connections wait with such memory.
 
 Invariants:
 
@@ -12,7 +12,8 @@ Invariants:
 - Memory is taken for what has arrived: `_AHEAD` times as much at most, a page, or a frame as long as this client has
   sent of late.
 - Memory is used again only when nothing looks at it any more: a frame that is still read somewhere keeps its own.
-- What is kept to be used again has a bound, for all connections together.
+- What is kept to be used again has a bound, and so has what waits for the first byte of a frame, each for all
+  connections together: connections that send nothing take next to nothing.
 """
 
 import struct
@@ -40,16 +41,28 @@ _LENGTH: Final = struct.Struct(">i")
 class FrameMemories:
     """What was a frame and may become another, of all connections."""
 
-    def __init__(self, *, kept_bytes_max: int) -> None:
+    def __init__(self, *, kept_bytes_max: int, ahead_bytes_max: int) -> None:
         self.shared = memoryview(bytearray(SHARED_BYTES))
         """What is received and taken in one step may go through it."""
         self._kept_bytes_max = kept_bytes_max
+        self._ahead_bytes_max = ahead_bytes_max
+        self.ahead_bytes = 0
+        """Of memory that connections have for frames of which no byte has come."""
         self._kept: list[bytearray] = []
         self._kept_bytes = 0
 
     @property
     def kept_bytes(self) -> int:
         return self._kept_bytes
+
+    def take_ahead(self, length: int) -> bytearray | None:
+        """As take(), for a frame of which no byte has come; None if others have enough of such memory. The length of
+        what is given goes into `ahead_bytes`, until the first byte comes."""
+        if self.ahead_bytes + length > self._ahead_bytes_max:
+            return None
+        memory = self.take(length)
+        self.ahead_bytes += len(memory)
+        return memory
 
     def take(self, length: int) -> bytearray:
         """At least so many bytes; what is in them is undefined. O(memories kept)."""
@@ -74,13 +87,15 @@ class FrameMemories:
 
 
 class ReceivedFrames:
-    """Those of one connection: free(), filled(), and give_back() for each frame that was given."""
+    """Those of one connection: free(), filled(), and give_back() for each frame that was given; then close()."""
 
     def __init__(self, *, memories: FrameMemories, frame_bytes_max: int) -> None:
         self._memories = memories
         self._frame_bytes_max = frame_bytes_max
         self._own: bytearray | None = None
         """None: the next frame has not begun, or is short and comes through what is shared."""
+        self._ahead_bytes = 0
+        """Of that memory, if no byte of its frame has come."""
         self._gathered = 0
         """Of the frame that is not whole yet; it begins where its memory does."""
         self._usual_bytes = 0
@@ -94,9 +109,11 @@ class ReceivedFrames:
     def free(self) -> memoryview:
         """Where the next bytes go; at least one. Nothing else may be received into it before filled() was called."""
         if self._own is None:
-            if self._usual_bytes <= _SHORT_BYTES_MAX:
+            if self._usual_bytes > _SHORT_BYTES_MAX:
+                self._own = self._memories.take_ahead(self._usual_room())
+            if self._own is None:
                 return self._memories.shared
-            self._own = self._memories.take(self._usual_room())
+            self._ahead_bytes = len(self._own)
         return memoryview(self._own)[self._gathered :]
 
     def filled(self, count: int) -> list[memoryview]:
@@ -105,6 +122,7 @@ class ReceivedFrames:
         Raises KafkaProtocolError for a length that no frame has; what came before it is lost with the connection.
         """
         own = self._own
+        self._note_begun()
         end = self._gathered + count
         # Out of what is shared: one copy, of all of them.
         received = memoryview(bytes(self._memories.shared[:end]) if own is None else own)
@@ -128,6 +146,15 @@ class ReceivedFrames:
             received.release()
             self._memories.give_back(own)
         return frames
+
+    def close(self) -> None:
+        """Nothing more is received. Idempotent."""
+        self._note_begun()
+        self._own = None
+
+    def _note_begun(self) -> None:
+        self._memories.ahead_bytes -= self._ahead_bytes
+        self._ahead_bytes = 0
 
     def give_back(self, frame: memoryview) -> None:
         """It has been dealt with; whatever still looks at it keeps it."""

@@ -55,7 +55,10 @@ class KafkaServer:
         def quota(byte_rate: int) -> ByteQuota:
             return ByteQuota(byte_rate, clients_max=settings.quota_clients_max)
 
-        self._frame_memories = FrameMemories(kept_bytes_max=settings.frame_memory_kept_bytes_max)
+        self._frame_memories = FrameMemories(
+            kept_bytes_max=settings.frame_memory_kept_bytes_max,
+            ahead_bytes_max=settings.frame_memory_ahead_bytes_max,
+        )
         self._ready = Event()
         self._waiting_bytes = 0
         self._is_too_much_waiting = False

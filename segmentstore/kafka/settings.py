@@ -27,6 +27,9 @@ class KafkaSettings:
     """Of requests of all connections that are not answered yet. Above it: no connection that has one is read."""
     frame_memory_kept_bytes_max: int = 8 << 20
     """Of memory that long requests came in and that others may come in, for all connections."""
+    frame_memory_ahead_bytes_max: int = 64 << 20
+    """Of memory that connections which send long requests have for the next one, before it comes. Without it they
+    receive its first bytes as those of short requests, and copy them."""
     requests_per_turn_max: int = 32
     """Requests of one connection that are dealt with before others have their turn."""
     send_buffer_bytes_max: int = 1 << 20

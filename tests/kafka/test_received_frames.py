@@ -9,6 +9,7 @@ from segmentstore.kafka.received_frames import SHARED_BYTES, FrameMemories, Rece
 
 _FRAME_BYTES_MAX = 100 << 20
 _KEPT_BYTES_MAX = 1 << 20
+_AHEAD_BYTES_MAX = 2 << 20
 
 
 def _received(memories: FrameMemories, frame_bytes_max: int = _FRAME_BYTES_MAX) -> ReceivedFrames:
@@ -16,7 +17,7 @@ def _received(memories: FrameMemories, frame_bytes_max: int = _FRAME_BYTES_MAX) 
 
 
 def _memories() -> FrameMemories:
-    return FrameMemories(kept_bytes_max=_KEPT_BYTES_MAX)
+    return FrameMemories(kept_bytes_max=_KEPT_BYTES_MAX, ahead_bytes_max=_AHEAD_BYTES_MAX)
 
 
 def _feed(received: ReceivedFrames, stream: bytes, step: int) -> list[memoryview]:
@@ -145,6 +146,25 @@ def test_a_client_of_short_frames_takes_no_memory_while_none_is_under_way() -> N
         received.give_back(frame)
 
     assert received.free().obj is memories.shared.obj
+
+
+def test_connections_that_wait_for_a_long_frame_hold_no_more_than_the_bound() -> None:
+    memories = _memories()
+    waiting = [_received(memories) for _ in range(50)]
+    for number, received in enumerate(waiting):
+        _feed(received, _stream(bytes(200_000)), 200_000)
+        received.free()  # there was nothing to read
+        assert memories.ahead_bytes <= _AHEAD_BYTES_MAX
+        assert (received.free().obj is memories.shared.obj) == (number >= 9)
+
+    contents = [_content(200_000 + number, number) for number in range(50)]
+    for received, content in zip(waiting, contents, strict=True):
+        assert [bytes(each) for each in _feed(received, _stream(content), 90_000)] == [content]
+    for received in waiting:
+        received.free()
+        received.close()
+        received.close()
+    assert memories.ahead_bytes == 0
 
 
 @pytest.mark.parametrize("length", [-1, -(1 << 31), 1001])
