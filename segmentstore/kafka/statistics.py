@@ -20,19 +20,10 @@ class KafkaCounters:
     fetched_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaStatistics:
+@dataclass(slots=True, kw_only=True)
+class KafkaStatistics(KafkaCounters):
     """As of now."""
 
-    connections_accepted: int
-    connections_refused: int
-    connections_malformed: int
-    requests: int
-    produced_batches: int
-    produced_bytes: int
-    produce_refusals: int
-    fetches: int
-    fetched_bytes: int
     connections: int
     waiting_bytes: int
     """Of requests that are not answered yet."""

@@ -133,7 +133,7 @@ class GoneTopics:
         name = partition_segment_name(topic.name, topic.record.topic_id, index)
         registered = RegisteredFiles(known_max=1)
         async with self._all_segments.open_segment(name) as segment:
-            registered.load(segment.info().core_attributes)
+            registered.load(segment.info())
             number = registered.first
             while number <= registered.last:
                 several = await registered.some(segment, number, FILES_PER_UPDATE_MAX)

@@ -221,7 +221,7 @@ class Partition:
     async def _load(self, segment: Segment) -> None:
         """Every part, as of one moment. Raises SegmentStoreError."""
         info = await self._log.load(segment)
-        self._registered.load(info.core_attributes)
+        self._registered.load(info)
         self._hot.load()
         self._start.load(info)
         if self._files is not None:

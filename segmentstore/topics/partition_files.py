@@ -398,7 +398,7 @@ class PartitionFiles:
         segment = self._log.require_live()
         if not self._log.config.compacts or not len(self._registered):
             return 0
-        state = CompactionState.of(segment.info().core_attributes)
+        state = CompactionState.of(segment.info())
         now_ms = self._wall_clock.now_ms()
         removable = (
             state.removable_end(now_ms, self._log.config.tombstone_ms) if age_is_known else 0
@@ -446,7 +446,7 @@ class PartitionFiles:
         """
         if not self._log.config.compacts or not len(self._registered):
             return math.inf
-        state = CompactionState.of(segment.info().core_attributes)
+        state = CompactionState.of(segment.info())
         dirty = await self._start.read(segment, lambda: self._dirty_bytes(segment, state.end))
         if 2 * dirty >= self._registered.size_bytes:
             return -math.inf

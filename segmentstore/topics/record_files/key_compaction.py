@@ -21,18 +21,13 @@ Invariants:
 | TOMBSTONES_END, TOMBSTONES_SINCE | the COMPACTED_END of a pass, 0: no tombstone is left; its time, Unix milliseconds |
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from segmentstore.codec.topic_files import RegisteredFile
-from segmentstore.contracts.errors import CorruptedDataError
-from segmentstore.contracts.identifiers import (
-    CORE_ATTRIBUTE_PREFIX,
-    AttributeKey,
-    AttributeValue,
-)
-from segmentstore.contracts.segments import AttributeUpdate, Segment
+from segmentstore.codec.topic_files import RegisteredFile, count_of
+from segmentstore.contracts.identifiers import CORE_ATTRIBUTE_PREFIX, AttributeKey
+from segmentstore.contracts.segments import AttributeUpdate, Segment, SegmentProperties
 from segmentstore.topics.record_files.record_files import FileForm, MadeFile, RecordFiles
 from segmentstore.topics.record_files.registered_files import RegisteredFiles
 
@@ -50,15 +45,14 @@ class CompactionState:
     tombstones_since_ms: int = 0
 
     @classmethod
-    def of(cls, attributes: Mapping[AttributeKey, AttributeValue]) -> "CompactionState":
-        """Raises CorruptedDataError."""
-        numbers: list[int] = []
-        for key in (COMPACTED_END, TOMBSTONES_END, TOMBSTONES_SINCE):
-            value = attributes.get(key, 0)
-            if not isinstance(value, int):
-                raise CorruptedDataError(f"an attribute of compaction is no number key={key.hex()}")
-            numbers.append(value)
-        return cls(*numbers)
+    def of(cls, info: SegmentProperties) -> "CompactionState":
+        """Of the partition's segment. Raises CorruptedDataError."""
+        return cls(
+            *(
+                count_of(info.core_attributes, key, name=info.name)
+                for key in (COMPACTED_END, TOMBSTONES_END, TOMBSTONES_SINCE)
+            )
+        )
 
     def removable_end(self, now_ms: int, retention_ms: int) -> int:
         """Tombstones below it may go."""

@@ -14,7 +14,7 @@ Invariants:
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from segmentstore.codec.topic_files import (
@@ -22,6 +22,7 @@ from segmentstore.codec.topic_files import (
     FIRST_FILE,
     LAST_FILE,
     RegisteredFile,
+    count_of,
     decode_file,
     encode_file,
     file_key,
@@ -31,9 +32,8 @@ from segmentstore.contracts.identifiers import (
     CORE_ATTRIBUTE_PREFIX,
     SHORT_LIVED,
     AttributeKey,
-    AttributeValue,
 )
-from segmentstore.contracts.segments import AttributeUpdate, Segment
+from segmentstore.contracts.segments import AttributeUpdate, Segment, SegmentProperties
 
 COLD_BYTES: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x08")
 
@@ -66,16 +66,13 @@ class RegisteredFiles:
     def __len__(self) -> int:
         return self.last - self.first + 1
 
-    def load(self, attributes: Mapping[AttributeKey, AttributeValue]) -> None:
+    def load(self, info: SegmentProperties) -> None:
         """What the segment's core attributes say. Raises CorruptedDataError."""
-        numbers: list[int] = []
-        for key, absent in ((COLD_END, 0), (FIRST_FILE, 1), (LAST_FILE, 0), (COLD_BYTES, 0)):
-            value = attributes.get(key, absent)
-            if not isinstance(value, int) or value < 0:
-                raise CorruptedDataError(f"an attribute of files is no count key={key.hex()}")
-            numbers.append(value)
-        self.cold_end, self.first, self.last, self.size_bytes = numbers
-        self.first = max(1, self.first)
+        self.cold_end, first, self.last, self.size_bytes = [
+            count_of(info.core_attributes, key, name=info.name)
+            for key in (COLD_END, FIRST_FILE, LAST_FILE, COLD_BYTES)
+        ]
+        self.first = max(1, first)
         if self.first > self.last + 1:
             raise CorruptedDataError(f"files contradict themselves {self.first=} {self.last=}")
         self._known.clear()
