@@ -275,7 +275,7 @@ def without_flush() -> ContainerSettings:
         settings,
         writer=replace(
             settings.writer,
-            flush_age_seconds=1e9,
+            flush_interval_seconds=1e9,
             prompt_age_seconds=1e9,
             flush_bytes=1 << 60,
             publication_bytes_max=1 << 60,

@@ -139,7 +139,7 @@ class WriterSettings:
 
     flush_bytes: int = 64 * _MEBIBYTE
     """A segment with this many pending bytes is flushed at once."""
-    flush_age_seconds: float = 10.0
+    flush_interval_seconds: float = 10.0
     """A segment whose oldest pending item is this old is flushed, however small."""
     short_lived_factor: float = 3.0
     """A segment that says of itself that its bytes are soon truncated (SHORT_LIVED) may be so many times as old, and as

@@ -1,6 +1,7 @@
 """Readers that stand at the end of a segment and wait for whatever comes next, and how many a container may have.
 
-A wake-up carries no news: a reader that is woken looks at the segment again. So it does not matter what woke it, and a
+SegmentReadIndex adds those that find nothing more, and wakes all of them at each change of its segment. A wake-up
+carries no news: a reader that is woken looks at the segment again. So it does not matter what woke it, and a
 reader ends exactly once, by what it finds there.
 
 Invariants:

@@ -104,6 +104,7 @@ class Backlog:
         self._oldest_truncation = NEVER
         """Of a short-lived segment."""
         self._largest_bytes = 0
+        """What the segment with the most of them has to flush."""
         self._largest_short_lived = 0
         """The same of short-lived segments."""
         self._most_dead = 0
@@ -238,7 +239,7 @@ class Backlog:
             or self.total_bytes >= settings.publication_bytes_max
         ):
             return -NEVER
-        age = settings.flush_age_seconds
+        age = settings.flush_interval_seconds
         return min(
             self._oldest + age * limit_factor,
             self._oldest_truncation + age * limit_factor,
@@ -285,7 +286,7 @@ class Backlog:
         """By its size or age. Of a short-lived one that is truncated again and again what came since has time."""
         settings = self._settings
         limit_factor = 1.0 - pressure.level
-        aged = now - settings.flush_age_seconds * limit_factor / 2
+        aged = now - settings.flush_interval_seconds * limit_factor / 2
         if (pressure.short_lived if aggregator.short_lived else pressure.level) >= 1.0:
             return True
         if not aggregator.short_lived:
@@ -294,7 +295,7 @@ class Backlog:
         limit_factor = 1.0 - pressure.short_lived
         if aggregator.pending_bytes >= self._short_lived_bytes_max * limit_factor:
             return True
-        age = settings.flush_age_seconds * limit_factor * settings.short_lived_factor
+        age = settings.flush_interval_seconds * limit_factor * settings.short_lived_factor
         aggregator.stops_at_truncation = aggregator.truncated_at > now - age
         return (
             aggregator.first_truncated_at <= aged

@@ -620,7 +620,7 @@ class ContainerFactory:
                 writer=replace(
                     WriterSettings(),
                     flush_bytes=settings.writer.flush_bytes,
-                    flush_age_seconds=settings.writer.flush_interval_seconds,
+                    flush_interval_seconds=settings.writer.flush_interval_seconds,
                     short_lived_factor=_short_lived_factor(settings),
                 ),
                 expiry=ExpirySettings(

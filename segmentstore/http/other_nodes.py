@@ -7,6 +7,8 @@ exchange() sends one request and gives its answer while that arrives. What an er
 | NotSentError | was not carried out: no connection came about |
 | AnswerLostError | may have been carried out: the connection broke, or said nothing for too long, or its node is gone |
 
+What its client is told then is said in `forwarding.py`.
+
 - A request is sent once. (aiohttp would send a PUT or DELETE again whose connection broke.)
 - A node whose registration is gone is not waited for: what waits for it ends with AnswerLostError. A process that
   stands still, or a machine without power, says nothing that a connection could notice. What a node that stops in

@@ -23,7 +23,9 @@ from tier2.tiered_storage import TieredStorage
 
 ONLY_PROCESS = OnlyProcess()
 STORE_ID = b"0123456789abcdef"
-FAST_FLUSH = replace(ContainerSettings().writer, flush_age_seconds=0.02, prompt_age_seconds=0.01)
+FAST_FLUSH = replace(
+    ContainerSettings().writer, flush_interval_seconds=0.02, prompt_age_seconds=0.01
+)
 
 
 class MemoryTiers:

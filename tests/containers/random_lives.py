@@ -64,13 +64,13 @@ class ContainerLives(ABC):
             frame_operations_max=choose([1, 3, 2048]),
             frames_in_flight_max=choose([1, 16]),
         )
-        flush_age_seconds = choose([0.001, 0.01, 100.0])
+        flush_interval_seconds = choose([0.001, 0.01, 100.0])
         prompt_age_seconds = choose([0.001, 100.0])
         more = {name: choose(values) for name, values in (writer or {}).items()}
         return ContainerSettings(
             writer=replace(
                 FAST_FLUSH,
-                flush_age_seconds=flush_age_seconds,
+                flush_interval_seconds=flush_interval_seconds,
                 prompt_age_seconds=prompt_age_seconds,
                 publication_bytes_max=choose([50, 1 << 20]),
                 **more,

@@ -14,7 +14,7 @@ from tests.containers.test_container_faults import FlakyObjectStore
 from tests.containers.test_segment_container import append, read_all
 
 PATIENT = ContainerSettings(
-    writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0),
+    writer=replace(FAST_FLUSH, flush_interval_seconds=3600.0, prompt_age_seconds=3600.0),
     claim_retry_seconds=3600.0,
 )
 """Nothing is flushed unless a test asks for it, and Tier 2 is not asked again."""

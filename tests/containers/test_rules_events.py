@@ -22,7 +22,7 @@ MIB = 1 << 20
 EVENT = b"\0\0\0\0\0\0\0\x5c" + b"e" * 92
 """A header and 92 bytes."""
 PATIENT = ContainerSettings(
-    writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0)
+    writer=replace(FAST_FLUSH, flush_interval_seconds=3600.0, prompt_age_seconds=3600.0)
 )
 """Nothing is flushed unless a test asks for it."""
 ONE_EVENT = AttributeUpdate(EVENT_COUNT, 1, AttributeUpdateType.ACCUMULATE)
@@ -181,7 +181,7 @@ async def test_h76_events_that_the_target_does_not_count_have_no_numbers() -> No
 
 async def test_h76_declared_events_come_back_from_the_log() -> None:
     tiers = MemoryTiers()
-    slow = replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0)
+    slow = replace(FAST_FLUSH, flush_interval_seconds=3600.0, prompt_age_seconds=3600.0)
     async with running(tiers, settings=ContainerSettings(writer=slow)) as container:
         await container.create("a")
         await append_events(container, "a", 100)

@@ -16,7 +16,7 @@ from tests.containers.test_segment_container import append, read_all
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 
 PATIENT = ContainerSettings(
-    writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0)
+    writer=replace(FAST_FLUSH, flush_interval_seconds=3600.0, prompt_age_seconds=3600.0)
 )
 
 

@@ -63,7 +63,7 @@ async def test_h74_a_crash_between_any_two_of_many_merges_leaves_the_first_ones(
     default = ContainerSettings()
     pipeline = replace(default.processor.pipeline, frame_operations_max=operations_per_frame)
     small_frames = ContainerSettings(
-        writer=replace(FAST_FLUSH, flush_age_seconds=100.0, prompt_age_seconds=100.0),
+        writer=replace(FAST_FLUSH, flush_interval_seconds=100.0, prompt_age_seconds=100.0),
         processor=replace(default.processor, pipeline=pipeline),
     )
     log = FailingLog(tiers.log_store)

@@ -23,7 +23,7 @@ from tier2.settings import StorageSettings
 from tier2.store_reader import ContainerReader
 
 PATIENT = ContainerSettings(
-    writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0)
+    writer=replace(FAST_FLUSH, flush_interval_seconds=3600.0, prompt_age_seconds=3600.0)
 )
 """Nothing is flushed unless a test asks for it."""
 

@@ -201,7 +201,7 @@ async def test_h34_items_of_the_log_are_charged_to_the_cache_until_they_are_publ
 async def test_what_a_short_lived_segment_truncates_makes_room_although_tier_2_is_down() -> None:
     store = FlakyObjectStore()
     settings = ContainerSettings(
-        writer=replace(QUICK_RETRY, flush_age_seconds=60, flush_bytes=64 * MIB),
+        writer=replace(QUICK_RETRY, flush_interval_seconds=60, flush_bytes=64 * MIB),
         housekeeping_seconds=0.01,
     )
     tiers = MemoryTiers()

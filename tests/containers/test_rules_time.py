@@ -8,7 +8,7 @@ from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, runni
 from tests.containers.test_segment_container import append
 
 PATIENT = ContainerSettings(
-    writer=replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0)
+    writer=replace(FAST_FLUSH, flush_interval_seconds=3600.0, prompt_age_seconds=3600.0)
 )
 
 

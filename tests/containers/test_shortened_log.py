@@ -12,7 +12,7 @@ from tests.containers.test_container_faults import FlakyObjectStore
 from tests.containers.test_segment_container import append, read_all
 from tier1.memory_log import MemoryDurableDataLog
 
-LATE = ContainerSettings(writer=replace(WriterSettings(), flush_age_seconds=3600.0))
+LATE = ContainerSettings(writer=replace(WriterSettings(), flush_interval_seconds=3600.0))
 APPENDS = 50
 
 

@@ -179,7 +179,7 @@ async def test_counts_below_zero_of_an_earlier_version_do_not_keep_a_segment_fro
     monkeypatch: pytest.MonkeyPatch, *, merged: bool
 ) -> None:
     tiers = MemoryTiers()
-    slow = replace(FAST_FLUSH, flush_age_seconds=3600.0, prompt_age_seconds=3600.0)
+    slow = replace(FAST_FLUSH, flush_interval_seconds=3600.0, prompt_age_seconds=3600.0)
     with monkeypatch.context() as earlier:
         earlier.setattr(
             operation_metadata_updater,

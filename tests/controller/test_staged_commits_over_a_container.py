@@ -98,7 +98,7 @@ async def test_the_stages_of_a_commit_wait_for_the_log_together_and_so_do_those_
 ):
     tiers = MemoryTiers()
     slow_flush = ContainerSettings(
-        writer=replace(FAST_FLUSH, flush_age_seconds=100.0, prompt_age_seconds=100.0)
+        writer=replace(FAST_FLUSH, flush_interval_seconds=100.0, prompt_age_seconds=100.0)
     )
     async with started(tiers, settings=slow_flush) as (container, controller):
         await controller.components.scopes.create("s")

@@ -143,7 +143,7 @@ def container_settings(node: NodeSettings) -> ContainerSettings:
 def _writer_settings(node: NodeSettings) -> WriterSettings:
     return WriterSettings(
         flush_bytes=node.flush_bytes,
-        flush_age_seconds=node.flush_seconds,
+        flush_interval_seconds=node.flush_seconds,
         prompt_age_seconds=min(node.flush_seconds, 0.2),
         look_again_seconds=0.1,
         publication_bytes_max=max(1024, 4 * node.flush_bytes),

@@ -21,7 +21,8 @@ Invariants:
   the predecessor is closed: of one log never two ledgers take entries, and no entry of a ledger can be lost in front of
   one of the next. Every ledger of the record but the two newest says where it ends.
 - A rollover waits for bookies alone: ZooKeeper is asked before it and behind it, and may be gone both times.
-- Nothing is acknowledged after a failure of its ledger before a compare-and-set has shown that the log is still ours.
+- Nothing is acknowledged after a failure of its ledger before a compare-and-set has shown that the log is still ours
+  (OwnedRecord).
 - An entry is in one ledger: it is sent again only when the ledger that had it is closed, and ends before it.
 - The pieces of an entry are kept until it is durable; the writer of a ledger copies them.
 - After fail() nothing is sent and nothing acknowledged.

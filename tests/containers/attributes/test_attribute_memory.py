@@ -84,7 +84,7 @@ async def test_h26_thousands_of_writers_fit_a_small_bound_with_right_answers() -
 
 
 async def test_h14_attributes_that_take_too_much_memory_are_published_early() -> None:
-    lazy = replace(SETTINGS, writer=replace(FAST_FLUSH, flush_age_seconds=10_000.0))
+    lazy = replace(SETTINGS, writer=replace(FAST_FLUSH, flush_interval_seconds=10_000.0))
     async with running(MemoryTiers(), settings=lazy) as container:
         await container.create("s")
         await write_as_many(container, first=0, last=2_000)

@@ -43,7 +43,7 @@ class RandomLife:
         random = self.random
         return WriterSettings(
             flush_bytes=random.choice([1, 50, 1000]),
-            flush_age_seconds=random.choice([0.5, 5.0]),
+            flush_interval_seconds=random.choice([0.5, 5.0]),
             prompt_age_seconds=random.choice([0.0, 1.0]),
             publication_bytes_max=random.choice([1, 40, 300, 100_000]),
             frugal_bytes_max=random.choice([1, 100]),

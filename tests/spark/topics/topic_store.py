@@ -39,7 +39,7 @@ _FLUSHED_BY_THE_TEST = ContainerSettings()
 _FLUSHED_BY_THE_TEST = replace(
     _FLUSHED_BY_THE_TEST,
     writer=replace(
-        _FLUSHED_BY_THE_TEST.writer, flush_age_seconds=3600.0, prompt_age_seconds=3600.0
+        _FLUSHED_BY_THE_TEST.writer, flush_interval_seconds=3600.0, prompt_age_seconds=3600.0
     ),
 )
 
