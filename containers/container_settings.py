@@ -135,7 +135,10 @@ class ReadIndexSettings:
 
 @dataclass(frozen=True, slots=True)
 class WriterSettings:
-    """When the writer flushes, how much at once, and how it behaves when Tier 2 does not."""
+    """When the writer flushes, how much at once, and how it behaves when Tier 2 does not.
+
+    The user's settings of that name, with their ranges, are in segmentstore/host/settings.py.
+    """
 
     flush_bytes: int = 64 * _MEBIBYTE
     """A segment with this many pending bytes is flushed at once."""

@@ -9,6 +9,8 @@ In the order in which it is decided:
 3. Of containers that are well where they are some begin to move: those of drained nodes, those that are pinned
    elsewhere, and those whose move makes loads more even. At most `moves_at_once` are given to none by that.
 
+So a node that joins gets what has no node by the second step, and more by the third.
+
 Invariants:
 
 - A map gives a container to a registered node, and never to one while another may hold it.
@@ -45,7 +47,8 @@ class PlacementSettings:
     """Limits of what the leader decides."""
 
     same_failure_count: int = 5
-    """After so many failures of one lasting kind in a row a container stays down."""
+    """After so many failures of one lasting kind in a row a container stays down. (`restart.same_failure_count` of a
+    store that is no cluster has another default.)"""
     moves_at_once: int = 4
     """Containers that are given to none because of a move."""
 
