@@ -109,7 +109,7 @@ lint: setup
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check . && $(BIN)/lint-imports --no-logo --no-cache
 
 types: setup
-	@$(BIN)/mypy $(PACKAGES) tests
+	@$(BIN)/mypy $(PACKAGES) tests benchmarks
 
 unit: setup
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not simulation and not integration"

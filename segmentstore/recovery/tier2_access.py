@@ -306,7 +306,11 @@ async def verify_containers(
 
 
 async def verify_volumes(place: str, *, deep: bool) -> VerificationReport | None:
-    """What the engine says of its volumes; None if Tier 2 is not in volumes. Raises StorageError, OSError."""
+    """What the engine says of its volumes; None if Tier 2 is not in volumes. Raises StorageError, OSError.
+
+    It opens the engine itself: the object store above it has no verification, and would start what works in the
+    background.
+    """
     files = SystemFileSystem()
     if place.startswith("s3://") or not is_engine_directory(object_directory(place), files):
         return None

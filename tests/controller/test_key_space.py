@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from segmentstore.codec.controller_records.stream_records import StreamSegment
 from segmentstore.controller.errors import PreconditionError
-from segmentstore.controller.streams.key_space import even_ranges, replacing_ranges
+from segmentstore.controller.streams.key_space import replacing_ranges, split_range
 
 
 @given(st.integers(1, 1000))
-def test_even_ranges_cover_the_key_space_without_gap(count: int) -> None:
-    ranges = even_ranges(count)
+def test_even_parts_cover_the_key_space_without_gap(count: int) -> None:
+    ranges = split_range(0.0, 1.0, count)
     assert len(ranges) == count
     assert ranges[0][0] == 0.0
     assert ranges[-1][1] == 1.0
@@ -25,7 +25,8 @@ def test_even_ranges_cover_the_key_space_without_gap(count: int) -> None:
 def test_replacing_ranges_cover_exactly_what_they_replace(count: int, seed: int) -> None:
     random = Random(seed)
     segments = [
-        StreamSegment(number, low, high, 0) for number, (low, high) in enumerate(even_ranges(count))
+        StreamSegment(number, low, high, 0)
+        for number, (low, high) in enumerate(split_range(0.0, 1.0, count))
     ]
     sealed = sorted(
         random.sample(segments, random.randint(1, count)), key=lambda segment: segment.low

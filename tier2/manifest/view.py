@@ -176,6 +176,7 @@ class ManifestView:
         return entries, False
 
     async def _offload(self, work: int, function: Callable[..., T], *arguments: object) -> T:
+        """Small work at once: a look at a manifest is often of a few keys, and a thread costs more than they do."""
         if work <= _INLINE_KEYS:
             return function(*arguments)
         return await get_running_loop().run_in_executor(self._executor, function, *arguments)

@@ -115,7 +115,10 @@ class RebuiltIndexSync:
 
 
 class OpenEngine:
-    """An engine with the lock that guards its directory, if it is the one that writes."""
+    """An engine with the lock that guards its directory, if it is the one that writes.
+
+    The engine knows neither the lock nor how it was opened: one that only reads has no lock.
+    """
 
     def __init__(
         self,

@@ -149,7 +149,10 @@ class MetadataTable:
         await self.commit(await build())
 
     async def all_names(self, index: str, *, per_read: int) -> AsyncGenerator[str, None]:
-        """Every name, in order, so many in a read. Hold it in `aclosing`. Raises as `names`."""
+        """Every name, in order, so many in a read. Hold it in `aclosing`. Raises as `names`.
+
+        What reads the records of a page's names together, or begins anew when the table changes, pages by itself.
+        """
         after, more = "", True
         while more:
             page = await self.names(index, after=after, count=per_read)

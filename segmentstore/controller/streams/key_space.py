@@ -18,13 +18,7 @@ _TOLERANCE: Final = 0.0001
 """Bounds that differ by less are meant to be the same: that is what the protocol's clients assume."""
 
 
-def even_ranges(count: int) -> list[Range]:
-    """The key space in `count` equal parts."""
-    bounds = [number / count for number in range(count)] + [1.0]
-    return list(pairwise(bounds))
-
-
-def split_range(low: float, high: float, parts: int) -> list[tuple[float, float]]:
+def split_range(low: float, high: float, parts: int) -> list[Range]:
     """Even parts whose outer bounds are exactly the given ones."""
     bounds = [low + (high - low) * part / parts for part in range(parts)] + [high]
     return list(pairwise(bounds))

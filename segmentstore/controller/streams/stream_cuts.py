@@ -76,7 +76,10 @@ def reaches(
     earlier: Cut,
     earlier_segments: Sequence[StreamSegment],
 ) -> bool:
-    """Whether no position of the later cut lies before the earlier cut."""
+    """Whether no position of the later cut lies before the earlier cut.
+
+    It is no order_of(): neither has to cover all keys, as the position of a writer does not.
+    """
     for segment in later_segments:
         for other in earlier_segments:
             if not segment.overlaps(other):

@@ -58,7 +58,7 @@ from segmentstore.controller.errors import (
 from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX, MetadataStore
 from segmentstore.controller.settings import StreamSettings
-from segmentstore.controller.streams.key_space import even_ranges
+from segmentstore.controller.streams.key_space import split_range
 from segmentstore.controller.streams.scaling import EpochTransition, Scaling
 from segmentstore.controller.streams.stream_history import (
     DELETED_NUMBERS_KEY,
@@ -151,7 +151,7 @@ class Streams:
     ) -> None:
         now_ms = self._wall_clock.now_ms()
         first = await self._first_number(history)
-        ranges = even_ranges(configuration.scaling.segment_count_min)
+        ranges = split_range(0.0, 1.0, configuration.scaling.segment_count_min)
         segments = tuple(
             StreamSegment(segment_id_of(number=first + place, creation_epoch=0), low, high, now_ms)
             for place, (low, high) in enumerate(ranges)

@@ -69,7 +69,11 @@ def open_owner(
 
 
 class ServiceOwner:
-    """The owners in a running service, by its HTTP address."""
+    """The owners in a running service, by its HTTP address.
+
+    It asks by a session of its own: a driver blocks on each answer for as long as a large object takes, and the command
+    line's client has no verbs of swaps.
+    """
 
     def __init__(self, server: str, runner: LoopRunner) -> None:
         self._server = server.rstrip("/")

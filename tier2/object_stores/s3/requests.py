@@ -255,9 +255,6 @@ class RequestStatistics:
         """What all requests have cost so far."""
         return sum(self.cost_usd(operation) for operation in self.requests)
 
-    def total_requests(self) -> int:
-        return self.requests.total()
-
 
 class OneAttemptSession(AIOHTTPSession):  # type: ignore[misc] # the library has no types
     """The HTTP session of the client library, without the repetition that lies below it: one request is sent once.

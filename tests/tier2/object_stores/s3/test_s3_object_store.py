@@ -141,10 +141,10 @@ async def test_stores_under_different_prefixes_do_not_see_each_other(settings: S
 
 async def test_requests_are_counted_and_priced(settings: S3Settings) -> None:
     store = await started(settings, 1)
-    before = store.statistics.total_requests()
+    before = store.statistics.requests.total()
     await store.put("a", [b"x"])
     await store.get("a")
-    assert store.statistics.total_requests() == before + 2
+    assert store.statistics.requests.total() == before + 2
     assert store.statistics.cost_usd("put_object") > store.statistics.cost_usd("get_object") > 0
     await store.close()
 
