@@ -8,7 +8,7 @@ Its parts, in the order in which records pass them; what each of them guarantees
 | `hot_records.py` | batches of the segment, found and fetched |
 | `partition_files.py` | the oldest batches become files, and files become smaller |
 | `record_files/cold_records.py` | records of files, found and fetched |
-| `partition_start.py` | the log start, retention, and what goes below it |
+| `partition_start.py` | the log start, retention, and the deletion of what lies below |
 
 Invariants of the whole:
 
@@ -310,7 +310,7 @@ class Partition:
                 return found
         return await self._hot.first_at_time(segment, time_ms)
 
-    # --- what goes ---------------------------------------------------------------------------
+    # --- deletion ----------------------------------------------------------------------------
 
     async def delete_records(self, before: int) -> int:
         """Makes `before` the lowest offset that may be read, -1: the high watermark; the log start behind it.

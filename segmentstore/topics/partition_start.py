@@ -1,4 +1,4 @@
-"""Where a partition begins: the log start, what retention says of it, and what goes below it.
+"""Where a partition begins: the log start, how retention moves it, and the deletion of what lies below it.
 
     delete_records(), expire() -> the log start is durable -> files below it are forgotten, the segment is truncated
     a file is registered       -> its batches' bytes go                  -> the segment is truncated

@@ -140,7 +140,7 @@ class Topics:
             files_are_made=self._file_writer is not None,
         )
 
-    # --- life --------------------------------------------------------------------------------
+    # --- start and close -------------------------------------------------------------------
 
     async def start(self) -> None:
         """Reads the catalogue; finishes what was begun if that is its part. Raises TopicsUnavailableError."""

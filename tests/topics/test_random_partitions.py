@@ -22,6 +22,7 @@ from segmentstore.topics.producer_windows import ProducerWindows
 from segmentstore.topics.record_files.gathered_batches import BatchGathering
 from segmentstore.topics.record_files.record_files import MadeFile
 from tests.sim.simulation import run_simulation
+from tests.topics.planted_bugs import require_found
 from tests.topics.random_partition import one_schedule
 
 pytestmark = pytest.mark.simulation
@@ -190,9 +191,4 @@ def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    for seed in range(1, _SEEDS_FOR_A_BUG + 1):
-        try:
-            run(seed)
-        except Exception:  # noqa: BLE001  # any sign of it will do
-            return
-    pytest.fail(f"{_SEEDS_FOR_A_BUG} seeds did not find it")
+    require_found(run, _SEEDS_FOR_A_BUG)

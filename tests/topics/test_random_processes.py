@@ -8,6 +8,7 @@ import pytest
 from segmentstore.topics.catalogue import Catalogue
 from segmentstore.topics.partition_files import PartitionFiles
 from tests.sim.simulation import run_simulation
+from tests.topics.planted_bugs import require_found
 from tests.topics.random_processes import one_schedule
 
 pytestmark = pytest.mark.simulation
@@ -74,9 +75,4 @@ def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    for seed in range(1, _SEEDS_FOR_A_BUG + 1):
-        try:
-            run(seed)
-        except Exception:  # noqa: BLE001  # any sign of it will do
-            return
-    pytest.fail(f"{_SEEDS_FOR_A_BUG} seeds did not find it")
+    require_found(run, _SEEDS_FOR_A_BUG)

@@ -80,7 +80,7 @@ async def _cut_node(run: FaultRun, *roles: str) -> None:
         for direction in _directions(run):
             await run.until_it_has_containers(node)
             process.cut(roles, direction)
-            # Its right to its containers has ended by then: what goes on, goes on at others.
+            # It has lost its containers by then: appends that are acknowledged now are acknowledged by other nodes.
             await asyncio.sleep(run.settings.session_seconds)
             await run.until_appends_go_on()
             process.heal()

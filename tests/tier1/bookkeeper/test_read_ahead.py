@@ -89,6 +89,19 @@ async def test_requests_and_replay_take_turns_beside_one_another(
     await log.close()
 
 
+async def log_of_small_ledgers(count: int) -> BookKeeperDurableDataLog:
+    """Each of them with one entry, of an owner of its own."""
+    world = BookKeeperLogWorld(network=Network(Random(1)))
+    for number in range(count):
+        owner = world.log()
+        await owner.initialize()
+        await owner.append([bytes([number])])
+        await owner.close()
+    log = world.log()
+    await log.initialize()
+    return log
+
+
 async def test_a_reading_that_ends_early_leaves_no_request_and_no_reader(
     log: BookKeeperDurableDataLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,14 +121,7 @@ async def test_a_reading_that_ends_early_leaves_no_request_and_no_reader(
 async def test_of_many_small_ledgers_four_are_open_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = BookKeeperLogWorld(network=Network(Random(1)))
-    for number in range(12):
-        owner = world.log()
-        await owner.initialize()
-        await owner.append([bytes([number])])
-        await owner.close()
-    log = world.log()
-    await log.initialize()
+    log = await log_of_small_ledgers(12)
     is_open = most = 0
     open_fenced, close = SimulatedLedgerClient.open_fenced, SimulatedLedgerReader.close
 
@@ -145,14 +151,7 @@ async def test_of_many_small_ledgers_four_are_open_at_the_same_time(
 async def test_a_reading_that_ends_while_it_opens_ledgers_closes_those_that_were_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = BookKeeperLogWorld(network=Network(Random(1)))
-    for number in range(3):
-        owner = world.log()
-        await owner.initialize()
-        await owner.append([bytes([number])])
-        await owner.close()
-    log = world.log()
-    await log.initialize()
+    log = await log_of_small_ledgers(3)
     requests = Requests(monkeypatch)
     tasks = asyncio.all_tasks()
     reading = asyncio.create_task(entries(log))

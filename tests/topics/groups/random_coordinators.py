@@ -31,6 +31,7 @@ from segmentstore.topics.groups.groups import Groups, OffsetToCommit
 from segmentstore.topics.topics import Topics
 from tests.reference.memory_tables import MemoryTables
 from tests.sim.loop import SimLoop
+from tests.topics.groups.random_schedule import SubmittingTable
 from tests.topics.several_processes import Process, Processes
 
 GROUP: Final = "group"
@@ -65,7 +66,7 @@ class FencedTables:
                 raise AssertionError("it is not here")
             tables = self._as_lost
         async with tables.open_table(name) as table:
-            yield FencedTable(self, table)  # type: ignore[misc]
+            yield SubmittingTable(table, self.submit)  # type: ignore[misc]
 
     def open_table(self, name: str) -> AbstractAsyncContextManager[Table]:
         return self._open(name)
@@ -92,19 +93,6 @@ class FencedTables:
 
         self._newest = asyncio.ensure_future(write())
         return self._newest
-
-
-class FencedTable:
-    """What groups use of a table."""
-
-    def __init__(self, tables: FencedTables, table: Table) -> None:
-        self._tables = tables
-        self.get_nowait = table.get_nowait
-        self.get = table.get
-        self.read_keys = table.read_keys
-
-    def update(self, entries: Sequence[TableEntry]) -> "Future[Sequence[int]]":
-        return self._tables.submit(entries)
 
 
 class Coordinator:

@@ -12,8 +12,9 @@ Offsets are made of the number of the process, the generation, and a counter, so
 
 import asyncio
 from asyncio import Future
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 from uuid import UUID
@@ -65,7 +66,7 @@ class SlowTables:
         longest = 0.5 if self._world.is_calm else 8.0
         await asyncio.sleep(self._world.random.choice([0.0, 0.0, 0.001, 0.5, longest]))
         async with self._tables.open_table(name) as table:
-            yield SlowTable(self, table)  # type: ignore[misc]
+            yield SubmittingTable(table, partial(self.submit, table))  # type: ignore[misc]
 
     async def create_table(self, name: str, *, key_length: int = 0) -> None:
         await self._tables.create_table(name, key_length=key_length)
@@ -88,18 +89,16 @@ class SlowTables:
         return self._newest
 
 
-class SlowTable:
-    """What groups use of a table."""
+class SubmittingTable:
+    """What groups use of a table, whose updates go another way."""
 
-    def __init__(self, tables: SlowTables, table: Table) -> None:
-        self._tables = tables
-        self._table = table
+    def __init__(
+        self, table: Table, update: "Callable[[Sequence[TableEntry]], Future[Sequence[int]]]"
+    ) -> None:
         self.get_nowait = table.get_nowait
         self.get = table.get
         self.read_keys = table.read_keys
-
-    def update(self, entries: Sequence[TableEntry]) -> "Future[Sequence[int]]":
-        return self._tables.submit(self._table, entries)
+        self.update = update
 
 
 class World:

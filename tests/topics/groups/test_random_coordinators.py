@@ -15,6 +15,7 @@ from segmentstore.topics.groups.groups import Groups
 from tests.sim.node import SimulationError
 from tests.sim.simulation import run_simulation
 from tests.topics.groups.random_coordinators import one_schedule
+from tests.topics.planted_bugs import require_found
 
 pytestmark = pytest.mark.simulation
 
@@ -96,9 +97,6 @@ def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    for seed in range(1, _SEEDS_FOR_A_BUG + 1):
-        try:
-            run(seed)
-        except (AssertionError, SimulationError, KeyError, ExceptionGroup):
-            return
-    pytest.fail(f"{_SEEDS_FOR_A_BUG} seeds did not find it")
+    require_found(
+        run, _SEEDS_FOR_A_BUG, (AssertionError, SimulationError, KeyError, ExceptionGroup)
+    )
