@@ -30,6 +30,7 @@ class ByteQuota:
         self._clients_max = clients_max
         self._paid_until: dict[str | None, float] = {}
         """When a client that takes nothing more has paid for all that it took."""
+        self._swept_at = -math.inf
 
     def take(self, client_id: str, byte_count: int, now: float) -> int:
         """Milliseconds that the client has to wait now; 0 if it is inside its rate. `now`: seconds, as of the loop."""
@@ -45,8 +46,10 @@ class ByteQuota:
     def _name_of(self, client_id: str, now: float) -> str | None:
         if client_id in self._paid_until or len(self._paid_until) < self._clients_max:
             return client_id
-        # Those that have their whole allowance are as good as new.
-        for name, paid_until in list(self._paid_until.items()):
-            if paid_until <= now - 1.0:
-                del self._paid_until[name]
+        if now >= self._swept_at + 1.0:
+            # Those that have their whole allowance are as good as new. Not with each request: all names are looked at.
+            self._swept_at = now
+            for name, paid_until in list(self._paid_until.items()):
+                if paid_until <= now - 1.0:
+                    del self._paid_until[name]
         return client_id if len(self._paid_until) < self._clients_max else _OTHERS
