@@ -33,8 +33,8 @@ from benchmarks.tier2_care import BilledObjectStore
 from benchmarks.workbench import Row, median, print_rows, row, seconds_of_calls
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.demo.s3_gateway import CACHE, gateway_command, gateway_environment
+from segmentstore.runtime.local_processes import free_ports
 from segmentstore.runtime.process import freeze_long_lived_objects, loop_factory, tune_for_serving
-from tests.tier2.object_stores.s3.conftest import free_port
 from tests.tier2.object_stores.s3.real_server import gateway, wait_for
 from tier2.object_stores.s3.s3_object_store import S3ObjectStore
 from tier2.object_stores.s3.settings import S3Settings
@@ -77,7 +77,7 @@ def start_ours(directory: str) -> tuple["subprocess.Popen[str]", str]:
 
 
 def start_gateway(directory: str) -> tuple["subprocess.Popen[str]", str]:
-    port = free_port()
+    (port,) = free_ports(1)
     environment = {**os.environ, **gateway_environment(ACCESS_KEY, SECRET_KEY)}
     process = subprocess.Popen(
         gateway_command(gateway(), f"127.0.0.1:{port}", Path(directory)),
@@ -86,7 +86,7 @@ def start_gateway(directory: str) -> tuple["subprocess.Popen[str]", str]:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    wait_for(port)
+    wait_for(port, process)
     return process, f"http://127.0.0.1:{port}"
 
 
@@ -103,7 +103,7 @@ def minio() -> Path | None:
 
 
 def start_minio(directory: str) -> tuple["subprocess.Popen[str]", str]:
-    port, program = free_port(), minio()
+    (port,), program = free_ports(1), minio()
     assert program is not None, "MinIO is measured only where it can be built"
     environment = {
         **os.environ,
@@ -119,7 +119,7 @@ def start_minio(directory: str) -> tuple["subprocess.Popen[str]", str]:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    wait_for(port)
+    wait_for(port, process)
     return process, f"http://127.0.0.1:{port}"
 
 

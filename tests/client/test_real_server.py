@@ -1,7 +1,6 @@
 """The client against the real store and the real controller, in a process of their own that may be killed."""
 
 import asyncio
-import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
@@ -38,6 +37,7 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
 )
 from tests.client.real_server import controller_address
+from tests.integration.pravega_clients.store_process import StoreProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -305,11 +305,10 @@ async def test_a_group_may_start_at_the_tail(store: Store, stream: Stream, scope
 
 async def test_h25_nothing_is_lost_or_doubled_when_the_server_is_killed(tmp_path: Path) -> None:
     """kill -9 three times under a writer and a group's reader; the ports stay, so that both find it again."""
-    ports = [f"127.0.0.1:{port}" for port in _free_ports(2)]
-    options = ["--wire", ports[0], "--controller", ports[1]]
-    server = ServerProcess(tmp_path / "data", options)
+    # Its ports are held while it is down, so that no client of another test is given one of them.
+    server = StoreProcess(tmp_path / "data")
     with server:
-        async with connect(f"tcp://{ports[1]}", settings=FAST) as store:
+        async with connect(server.uri, settings=FAST) as store:
             await store.scope("s").create()
             stream = store.stream("s/t")
             await stream.create(StreamConfig(ScalingPolicy.fixed(2)))
@@ -332,14 +331,3 @@ async def test_h25_nothing_is_lost_or_doubled_when_the_server_is_killed(tmp_path
             await stream.seal()
             async with stream.read() as reader:
                 assert_each_key_in_order([event.data async for event in reader], number)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.tier2.object_stores.s3.conftest import free_port
+from segmentstore.runtime.local_processes import free_ports
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,7 +42,11 @@ def start(directory: Path) -> Path:
 def _planned(directory: Path) -> list[dict[str, Any]]:
     words = [sys.executable, "-m", "tests.integration.cluster.standalone_store", str(directory)]
     again = f"cd {shlex.quote(str(ROOT))} && {shlex.join(words)}"
-    addresses = {each: f"127.0.0.1:{free_port()}" for each in ("http", "wire", "grpc")}
+    # Not of those that the kernel gives to clients: one could have them between a kill and the next start.
+    servers = ("http", "wire", "grpc")
+    addresses = {
+        name: f"127.0.0.1:{port}" for name, port in zip(servers, free_ports(3), strict=True)
+    }
     return [
         {"name": name, "role": name, "pid": 0, **addresses, "start": again}
         for name in ("node", "controller")

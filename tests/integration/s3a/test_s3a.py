@@ -17,6 +17,7 @@ import pyspark
 import pytest
 
 from tests.integration.java_libraries import class_path, require_maven
+from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
 from tests.integration.spark.class_archive import java_options
 from tests.s3.conftest import KEYS, Process, client_of
 
@@ -64,7 +65,15 @@ def process(tmp_path: Path) -> Any:
 def test_s3a_jobs_go_on_over_a_kill_9_of_the_endpoint(
     process: Process, jars: str, tmp_path: Path
 ) -> None:
-    url = process.start()
+    # Held over the kill, so that no client of another test is given it meanwhile.
+    (holder,) = bound_sockets(1)
+    (port,) = ports_of([holder])
+    with holder:
+        run_jobs(process, port, jars, tmp_path)
+
+
+def run_jobs(process: Process, port: int, jars: str, tmp_path: Path) -> None:
+    url = process.start(port=port)
     client = client_of(url)
     client.create_bucket(Bucket="lake")
     words = [url, KEYS.access_key, KEYS.secret_key, jars, "lake", str(ROWS), java_options()]
@@ -83,7 +92,7 @@ def test_s3a_jobs_go_on_over_a_kill_9_of_the_endpoint(
                     assert job.poll() is None, (tmp_path / "log").read_text()[-3000:]
                     time.sleep(_POLL_SECONDS)
                 process.kill()
-                process.start(port=int(url.rpartition(":")[2]))
+                process.start(port=port)
                 said = job.stdout.readline()
                 assert said, (tmp_path / "log").read_text()[-3000:]
                 assert json.loads(said) == SEEN, committer

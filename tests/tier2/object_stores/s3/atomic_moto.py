@@ -1,4 +1,4 @@
-"""moto's S3 in a process of its own, one request at a time: `python atomic_moto.py PORT`.
+"""moto's S3 in a process of its own, one request at a time: `python atomic_moto.py` prints its port.
 
 As it comes, moto checks the condition of a put and stores in two steps, and with threads two racing puts can both win
 (which is exactly what the start-up race of S3ObjectStore refuses).
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import run_simple
+from werkzeug.serving import make_server
 
 LOCK = threading.Lock()
 DISPATCHER = DomainDispatcherApplication(create_backend_app)
@@ -24,4 +24,7 @@ def one_at_a_time(
 
 
 if __name__ == "__main__":
-    run_simple("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True)
+    server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True)
+    sys.stdout.write(f"{server.port}\n")
+    sys.stdout.flush()
+    server.serve_forever()

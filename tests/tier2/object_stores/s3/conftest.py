@@ -1,11 +1,8 @@
 """A server of S3's protocol in a process of its own (moto), and buckets in it."""
 
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from itertools import count
@@ -16,35 +13,26 @@ import pytest
 _NUMBERS = count(1)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.fixture(scope="session")
-def moto_url() -> Iterator[str]:
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("atomic_moto.py")), str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    url = f"http://127.0.0.1:{port}"
+def moto_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its port is its own choice, which it says when it listens."""
+    log = tmp_path_factory.mktemp("moto") / "log"
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("atomic_moto.py"))],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        )
+    assert process.stdout is not None
     try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(url + "/moto-api/", timeout=1).close()
-                break
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.05)
-        else:
-            raise RuntimeError("moto did not start")
-        yield url
+        port = process.stdout.readline().strip()
+        assert port, f"moto did not start: {log.read_text()[-2000:]}"
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
+        process.stdout.close()
 
 
 @pytest.fixture
@@ -61,5 +49,5 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def bucket(moto_url: str, credentials: None) -> str:
     name = f"bucket-{next(_NUMBERS)}"
     request = urllib.request.Request(f"{moto_url}/{name}", method="PUT")
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
     return name

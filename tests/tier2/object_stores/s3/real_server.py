@@ -1,19 +1,19 @@
 """versitygw, a real S3 gateway over a file system, as the tests start it: with credentials and buckets of theirs."""
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import aioboto3
 import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.demo.s3_gateway import built_gateway, gateway_command, gateway_environment
-from tests.tier2.object_stores.s3.conftest import free_port
+from segmentstore.runtime.local_processes import free_ports, is_listening
 
 _NUMBERS = count(1)
 
@@ -29,28 +29,27 @@ def gateway() -> Path:
 
 @pytest.fixture(scope="module")
 def gateway_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    program, port = gateway(), free_port()
+    program, (port,) = gateway(), free_ports(1)
     directory = tmp_path_factory.mktemp("gateway")
+    log = tmp_path_factory.mktemp("gateway-log") / "log"
     environment = {**os.environ, **gateway_environment("testkey", "testsecret1")}
     command = gateway_command(program, f"127.0.0.1:{port}", directory)
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    with log.open("wb") as said:
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
     try:
-        wait_for(port)
+        wait_for(port, process, log)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(20)
 
 
-def wait_for(port: int) -> None:
-    for _ in range(400):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
+def wait_for(port: int, process: "subprocess.Popen[Any]", log: Path | None = None) -> None:
+    """However long its start takes: a test has its own end."""
+    while not is_listening(port):
+        said = "" if log is None else log.read_text()[-2000:]
+        assert process.poll() is None, f"the server did not start: {said}"
         time.sleep(0.05)
-    raise RuntimeError("the gateway did not start")
 
 
 async def new_bucket(url: str) -> str:
