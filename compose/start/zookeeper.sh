@@ -4,7 +4,9 @@ set -eu
 : "${HOST:=$(hostname -i)}"
 mkdir -p "/data"
 cat > /data/settings <<END
-tickTime=1000
+tickTime=200
+minSessionTimeout=2000
+maxSessionTimeout=20000
 dataDir=/data
 clientPort=2181
 clientPortAddress=${HOST}

@@ -10,6 +10,8 @@ Invariants:
 
 - Only processes that were started here are ended: a pid counts together with the start time that was written down.
 - up() on a directory with data goes on with it, and starts what does not run.
+- A bookie that ends itself while it is waited for is started again, as the supervisor of a real one does: a bookie that
+  lost its session gives the old registration `zkTimeout` to vanish, and ends if ZooKeeper, just back, still has it.
 
     python -m tier1.bookkeeper.local_ensemble up DIR
     python -m tier1.bookkeeper.local_ensemble down DIR
@@ -42,6 +44,8 @@ ZOOKEEPER: Final = "zookeeper"
 LEDGERS_PATH: Final = "/ledgers"
 _START_SECONDS_MAX: Final = 120.0
 _END_SECONDS_MAX: Final = 15.0
+_STARTS_MAX: Final = 3
+_LOG_LINES_SHOWN: Final = 15
 _LOOK_SECONDS: Final = 0.05
 _JAVA: Final = (
     "java",
@@ -74,7 +78,11 @@ ZOOKEEPER_ROLE: Final = ProcessRole(
     command=(*_JAVA, "org.apache.zookeeper.server.ZooKeeperServerMain", "{settings}"),
     directories=("{data}",),
     settings={
-        "tickTime": "1000",
+        # Sessions end a tick late at most. The shorter that is, the surer the registration of a bookie is gone when the
+        # bookie has waited for that as long as its session, and the sooner a node that died is replaced.
+        "tickTime": "200",
+        "minSessionTimeout": "2000",
+        "maxSessionTimeout": "20000",
         "dataDir": "{data}",
         "clientPort": "{port}",
         "clientPortAddress": "{host}",
@@ -211,8 +219,8 @@ class LocalEnsemble:
         await self.make_cluster()
         for number in range(len(self.bookies)):
             self._start_bookie(number)
-        for bookie in self.bookies:
-            await self._wait_for(bookie)
+        for number in range(len(self.bookies)):
+            await self._wait_for_bookie(number)
 
     async def down(self, *, number: int = signal.SIGTERM) -> None:
         """End those that run; bookies first. What does not end by the signal is killed."""
@@ -226,7 +234,8 @@ class LocalEnsemble:
     async def start_zookeeper(self) -> None:
         if not self.runs(self.zookeeper):
             self._start(self.zookeeper, self.zookeeper_command())
-        await self._wait_for(self.zookeeper)
+        if not await self._listens(self.zookeeper):
+            raise self._did_not_start(self.zookeeper)
 
     def zookeeper_command(self) -> list[str]:
         """What starts ZooKeeper; its settings are written."""
@@ -243,7 +252,7 @@ class LocalEnsemble:
     async def restart(self, number: int) -> None:
         """Start a bookie that was ended."""
         self._start_bookie(number)
-        await self._wait_for(self.bookies[number])
+        await self._wait_for_bookie(number)
 
     async def add_bookie(self) -> int:
         """Start one more; its number. Its directory may be there already."""
@@ -320,16 +329,35 @@ class LocalEnsemble:
             is_detached=self.is_detached,
         )
 
-    async def _wait_for(self, server: Server) -> None:
+    async def _wait_for_bookie(self, number: int) -> None:
         """Until it listens."""
+        bookie = self.bookies[number]
+        for _ in range(_STARTS_MAX):
+            self._start_bookie(number)
+            if await self._listens(bookie):
+                return
+            if self.runs(bookie):
+                break
+        raise self._did_not_start(bookie)
+
+    async def _listens(self, server: Server) -> bool:
+        """Whether it does, in time and before it ends."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_START_SECONDS_MAX):
                 while self.runs(server):
                     if is_listening(server.port):
-                        return
+                        return True
                     await asyncio.sleep(_LOOK_SECONDS)
-        raise InvalidRequestError(
-            f"{server.name} did not start; its log is {self.directory / server.name}.log"
+        return False
+
+    def _did_not_start(self, server: Server) -> InvalidRequestError:
+        log = self.directory / f"{server.name}.log"
+        lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+        what = f"does not listen on port {server.port}" if self.runs(server) else "has ended"
+        return InvalidRequestError(
+            "\n".join(
+                [f"{server.name} did not start: it {what}; the end of its log {log}:", *lines]
+            )
         )
 
     async def _wait_for_end(self, server: Server) -> None:

@@ -25,6 +25,8 @@ from tier1.bookkeeper.settings import BookKeeperLogSettings
 
 SETTINGS = BookKeeperLogSettings(ledger_bytes_max=4 << 20, look_again_seconds=0.5)
 """Some ledgers a second, so that a fault meets rollovers."""
+_OLD_SESSIONS_SECONDS = 6.0
+"""Sessions of bookies that do not come back to a new ZooKeeper last four seconds and a tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,9 @@ async def _without_zookeeper(cluster: Cluster, seconds: float) -> Outcome:
         await ensemble.kill(ensemble.zookeeper)
         await asyncio.sleep(seconds)
         await ensemble.start_zookeeper()
+        # Until ZooKeeper has ended the sessions that it lost, each bookie has registered anew or ended itself.
+        await asyncio.sleep(_OLD_SESSIONS_SECONDS)
+        await ensemble.up()
 
     return await written_during(cluster, fault)
 
