@@ -13,6 +13,7 @@ clientPortAddress=${HOST}
 maxClientCnxns=200
 admin.enableServer=false
 forceSync=yes
+4lw.commands.whitelist=srvr,cons
 END
 exec "java" \
     "-Xmx128m" \

@@ -57,6 +57,7 @@ from segmentstore.runtime.local_processes import (
     LocalProcess,
     free_ports,
     is_listening,
+    last_lines,
     start_process,
 )
 from segmentstore.runtime.process_role import Place, ProcessRole
@@ -71,6 +72,7 @@ _PYTHON: Final = (sys.executable, "-P", "-m")
 _LISTEN_SECONDS_MAX: Final = 120.0
 _READY_SECONDS_MAX: Final = 120.0
 _END_SECONDS_MAX: Final = 40.0
+_STARTS_MAX: Final = 3
 _LOOK_SECONDS: Final = 0.1
 
 
@@ -274,7 +276,7 @@ class LocalCluster:
         _, said = await process.communicate()
         return said.decode().splitlines() if process.returncode else []
 
-    async def _wait_until_listening(self, name: str, *, may_start: bool = True) -> None:
+    async def _wait_until_listening(self, name: str, *, starts_left: int = _STARTS_MAX - 1) -> None:
         found = self.of(name)
         loop = asyncio.get_running_loop()
         end = loop.time() + _LISTEN_SECONDS_MAX
@@ -282,12 +284,18 @@ class LocalCluster:
             if is_listening(found.listens_on):
                 return
             await asyncio.sleep(_LOOK_SECONDS)
-        if may_start and not found.process.runs:
-            # It was about to end when it was looked at first.
+        if starts_left and not found.process.runs:
+            # It was about to end when it was looked at first, or is a bookie whose old registration is still there.
             self.start(name)
-            await self._wait_until_listening(name, may_start=False)
+            await self._wait_until_listening(name, starts_left=starts_left - 1)
             return
-        raise InvalidRequestError(f"{name} did not start; its log is {self.log_path(name)}")
+        what = f"does not listen on port {found.listens_on}" if found.process.runs else "has ended"
+        log = self.log_path(name)
+        raise InvalidRequestError(
+            "\n".join(
+                [f"{name} did not start: it {what}; the end of its log {log}:", *last_lines(log)]
+            )
+        )
 
     async def _wait_until_ready(self) -> None:
         for role in ("node", "controller"):

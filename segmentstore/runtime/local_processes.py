@@ -22,6 +22,7 @@ _PORT_COUNT: Final = 10_000
 _PORTS_OF_A_PROCESS: Final = 97
 """Processes that start beside one another have pids beside one another, and none binds what it chose at once."""
 _LOOK_SECONDS: Final = 0.05
+_LOG_LINES_SHOWN: Final = 15
 _EXITING: Final = 4
 """PF_EXITING, of the flags in /proc/PID/stat."""
 
@@ -83,6 +84,11 @@ def start_process(
         setsid=is_detached,
     )
     return LocalProcess(pid, start_time(pid))
+
+
+def last_lines(log: Path) -> Sequence[str]:
+    """The end of what a process has said, for an error about it."""
+    return log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:] if log.exists() else []
 
 
 def start_time(pid: int) -> int:

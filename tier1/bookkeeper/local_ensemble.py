@@ -35,6 +35,7 @@ from segmentstore.runtime.local_processes import (
     LocalProcess,
     free_ports,
     is_listening,
+    last_lines,
     start_process,
 )
 from segmentstore.runtime.process_role import Place, ProcessRole
@@ -45,7 +46,7 @@ LEDGERS_PATH: Final = "/ledgers"
 _START_SECONDS_MAX: Final = 120.0
 _END_SECONDS_MAX: Final = 15.0
 _STARTS_MAX: Final = 3
-_LOG_LINES_SHOWN: Final = 15
+_MADE_BEFORE: Final = f"Ledger root path: {LEDGERS_PATH} already exists"
 _LOOK_SECONDS: Final = 0.05
 _JAVA: Final = (
     "java",
@@ -89,6 +90,8 @@ ZOOKEEPER_ROLE: Final = ProcessRole(
         "maxClientCnxns": "200",
         "admin.enableServer": "false",
         "forceSync": "yes",
+        # Which sessions have a connection: so is told apart who is registered from whose registration is left.
+        "4lw.commands.whitelist": "srvr,cons",
     },
 )
 BOOKIE_ROLE: Final = ProcessRole(
@@ -306,10 +309,28 @@ class LocalEnsemble:
         """Once: what BookKeeper keeps in ZooKeeper of a cluster."""
         done = self.directory / "cluster.made"
         if not done.exists():
-            command = self.roles.shell.command_at(self._bookie_place(0))
-            shell = self._process(self.roles.shell.name, command)
-            async with asyncio.timeout(_START_SECONDS_MAX):
-                await shell.wait_until_ended()
+            name, command = (
+                self.roles.shell.name,
+                self.roles.shell.command_at(self._bookie_place(0)),
+            )
+            log = self.directory / f"{name}.log"
+            with log.open("ab") as said:
+                shell = await asyncio.create_subprocess_exec(
+                    *command, stdin=asyncio.subprocess.DEVNULL, stdout=said, stderr=said
+                )
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_START_SECONDS_MAX):
+                        await shell.wait()
+            finally:
+                if shell.returncode is None:
+                    shell.kill()
+                    await shell.wait()
+            # One that was interrupted may have made it, and is refused the next time.
+            if shell.returncode and _MADE_BEFORE not in log.read_text(errors="replace"):
+                raise InvalidRequestError(
+                    f"{name} failed exit_code={shell.returncode}; {_end_of(log)}"
+                )
             done.touch()
 
     def _start(self, server: Server, command: Sequence[str]) -> None:
@@ -352,13 +373,8 @@ class LocalEnsemble:
 
     def _did_not_start(self, server: Server) -> InvalidRequestError:
         log = self.directory / f"{server.name}.log"
-        lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
         what = f"does not listen on port {server.port}" if self.runs(server) else "has ended"
-        return InvalidRequestError(
-            "\n".join(
-                [f"{server.name} did not start: it {what}; the end of its log {log}:", *lines]
-            )
-        )
+        return InvalidRequestError(f"{server.name} did not start: it {what}; {_end_of(log)}")
 
     async def _wait_for_end(self, server: Server) -> None:
         await server.process.end(0, seconds_max=_END_SECONDS_MAX)
@@ -374,6 +390,10 @@ class LocalEnsemble:
         made = self.directory / "ensemble.json.new"
         made.write_text(json.dumps(values, indent=2) + "\n")
         made.replace(self.directory / "ensemble.json")
+
+
+def _end_of(log: Path) -> str:
+    return "\n".join([f"the end of its log {log}:", *last_lines(log)])
 
 
 def _fields(server: Server) -> dict[str, str | int]:

@@ -11,6 +11,7 @@ import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
 from tests.integration.bookkeeper.cluster import Cluster
+from tests.integration.bookkeeper.registered_bookies import until_all_are_registered
 from tests.integration.java_libraries import missing
 from tier1.bookkeeper.jars import Part, build
 from tier1.bookkeeper.local_ensemble import LocalEnsemble
@@ -35,7 +36,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEnsemble
 @pytest.fixture
 async def cluster(ensemble: LocalEnsemble) -> AsyncIterator[Cluster]:
     """Clients of that BookKeeper, closed after the test, and metadata below a root of its own."""
-    await ensemble.up()
+    await until_all_are_registered(ensemble)
     found = Cluster(ensemble)
     yield found
     found.resume_bookies()

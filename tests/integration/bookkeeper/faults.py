@@ -19,14 +19,15 @@ from pathlib import Path
 from tests.integration.bookkeeper.checked_log import CheckedOwner, check_log
 from tests.integration.bookkeeper.cluster import Cluster
 from tests.integration.bookkeeper.log_owners import Process, started
+from tests.integration.bookkeeper.registered_bookies import until_all_are_registered
 from tier1.bookkeeper.java_client import JavaLedgerClient
 from tier1.bookkeeper.local_ensemble import LocalEnsemble
 from tier1.bookkeeper.settings import BookKeeperLogSettings
 
+APPENDED_MEANWHILE = 100
+"""What is away comes back only when so many more were acknowledged without it."""
 SETTINGS = BookKeeperLogSettings(ledger_bytes_max=4 << 20, look_again_seconds=0.5)
 """Some ledgers a second, so that a fault meets rollovers."""
-_OLD_SESSIONS_SECONDS = 6.0
-"""Sessions of bookies that do not come back to a new ZooKeeper last four seconds and a tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,10 @@ async def kill_bookie(cluster: Cluster) -> Outcome:
     """A bookie dies by SIGKILL, and comes back after some seconds."""
     ensemble = cluster.ensemble
 
-    async def fault() -> None:
+    async def fault(owner: CheckedOwner) -> None:
         await ensemble.kill(ensemble.bookies[0])
         await asyncio.sleep(3)
+        await owner.until_more(APPENDED_MEANWHILE)
         await ensemble.restart(0)
 
     return await written_during(cluster, fault)
@@ -60,10 +62,13 @@ async def stop_bookie(cluster: Cluster) -> Outcome:
     """A bookie stands still for longer than it is given to answer."""
     ensemble = cluster.ensemble
 
-    async def fault() -> None:
+    async def fault(owner: CheckedOwner) -> None:
         ensemble.send(ensemble.bookies[1], signal.SIGSTOP)
-        await asyncio.sleep(8)
-        ensemble.send(ensemble.bookies[1], signal.SIGCONT)
+        try:
+            await asyncio.sleep(8)
+            await owner.until_more(APPENDED_MEANWHILE)
+        finally:
+            ensemble.send(ensemble.bookies[1], signal.SIGCONT)
 
     return await written_during(cluster, fault)
 
@@ -80,13 +85,13 @@ async def lose_zookeeper_for_a_minute(cluster: Cluster) -> Outcome:
 async def _without_zookeeper(cluster: Cluster, seconds: float) -> Outcome:
     ensemble = cluster.ensemble
 
-    async def fault() -> None:
+    async def fault(owner: CheckedOwner) -> None:
         await ensemble.kill(ensemble.zookeeper)
         await asyncio.sleep(seconds)
+        await owner.until_more(APPENDED_MEANWHILE)
         await ensemble.start_zookeeper()
-        # Until ZooKeeper has ended the sessions that it lost, each bookie has registered anew or ended itself.
-        await asyncio.sleep(_OLD_SESSIONS_SECONDS)
-        await ensemble.up()
+        # A bookie whose session is over registers anew, or ends itself and is started again.
+        await until_all_are_registered(ensemble)
 
     return await written_during(cluster, fault)
 
@@ -103,7 +108,7 @@ async def fill_bookie(cluster: Cluster) -> Outcome:
         watcher = await cluster.client()
         await _until_living(watcher, number + 1)
 
-        async def fault() -> None:
+        async def fault(_: CheckedOwner) -> None:
             await _until_living(watcher, number)
 
         return await written_during(cluster, fault, entry_bytes=60_000)
@@ -114,7 +119,8 @@ async def fill_bookie(cluster: Cluster) -> Outcome:
 
 
 async def _until_living(client: JavaLedgerClient, count: int) -> None:
-    async with asyncio.timeout(90):
+    # A disk of 128 MB is filled as fast as the machine's own disk takes the other copies.
+    async with asyncio.timeout(300):
         while await client.living_bookies() != count:
             await asyncio.sleep(0.2)
 
@@ -123,7 +129,7 @@ async def kill_all_bookies(cluster: Cluster) -> Outcome:
     """All bookies die at once, as in a power cut, and come back."""
     ensemble = cluster.ensemble
 
-    async def fault() -> None:
+    async def fault(_: CheckedOwner) -> None:
         for bookie in ensemble.bookies:
             ensemble.send(bookie, signal.SIGKILL)
         for bookie in ensemble.bookies:
@@ -154,17 +160,19 @@ async def duel(cluster: Cluster, *, turns: int = 100) -> Outcome:
 
 
 async def written_during(
-    cluster: Cluster, fault: Callable[[], Awaitable[None]], *, entry_bytes: int = 2000
+    cluster: Cluster, fault: Callable[[CheckedOwner], Awaitable[None]], *, entry_bytes: int = 2000
 ) -> Outcome:
     """One owner writes before, while and after the fault."""
     owner = await _opened(await started(cluster), 0)
     owner.entry_bytes = entry_bytes
     writing = asyncio.create_task(owner.run())
     await asyncio.sleep(1)
+    await owner.until_more(1)
     before = len(owner.acknowledged)
-    await fault()
+    await fault(owner)
     meanwhile = len(owner.acknowledged) - before
     await asyncio.sleep(2)
+    await owner.until_more(1)
     owner.is_stopping = True
     await writing
     owner.check()

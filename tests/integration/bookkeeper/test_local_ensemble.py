@@ -80,6 +80,27 @@ async def test_a_bookie_that_cannot_start_shows_the_end_of_its_log(ensemble: Loc
     assert "no room for a ledger" in str(error.value)
 
 
+async def test_a_cluster_that_was_not_made_is_told_and_made_the_next_time(
+    ensemble: LocalEnsemble,
+) -> None:
+    roles = ensemble.roles
+    ensemble.roles = replace(roles, shell=replace(roles.shell, command=_python(REFUSES)))
+    with pytest.raises(InvalidRequestError, match="bookkeeper-init failed exit_code=1") as error:
+        await ensemble.up()
+    assert "no room for a ledger" in str(error.value)
+    ensemble.roles = roles
+    await ensemble.up()
+
+
+async def test_a_cluster_that_an_interrupted_start_has_made_is_taken(
+    ensemble: LocalEnsemble,
+) -> None:
+    refuses = "import sys; sys.exit('ERROR Ledger root path: /ledgers already exists')"
+    roles = ensemble.roles
+    ensemble.roles = replace(roles, shell=replace(roles.shell, command=_python(refuses)))
+    await ensemble.up()
+
+
 async def test_a_zookeeper_that_cannot_start_shows_the_end_of_its_log(
     ensemble: LocalEnsemble,
 ) -> None:

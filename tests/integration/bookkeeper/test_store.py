@@ -21,6 +21,7 @@ from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess, ServerProcessError
 from tests.cli.command_line import CommandLine
 from tests.host.node_directories import new_node
+from tests.integration.bookkeeper.registered_bookies import until_all_are_registered
 from tier1.bookkeeper.local_ensemble import LEDGERS_PATH, LocalEnsemble
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -40,7 +41,7 @@ def root() -> str:
 
 @pytest.fixture(autouse=True)
 def _every_server_runs(ensemble: LocalEnsemble) -> None:
-    asyncio.run(ensemble.up())
+    asyncio.run(until_all_are_registered(ensemble))
 
 
 @pytest.fixture

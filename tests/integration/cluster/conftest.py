@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.demo.local_cluster import LocalCluster
+from segmentstore.demo.local_cluster import ZOOKEEPER, LocalCluster
 from segmentstore.demo.s3_gateway import built_gateway
+from tests.integration.bookkeeper.registered_bookies import registered
 from tests.integration.java_libraries import missing
 from tier1.bookkeeper.jars import Part, build
 
@@ -36,4 +37,15 @@ def cluster_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loc
 def cluster(cluster_of_session: LocalCluster) -> LocalCluster:
     """Everything in it runs; a test that ends a process need not start it again."""
     asyncio.run(cluster_of_session.up())
+    asyncio.run(until_all_bookies_are_registered(cluster_of_session))
     return cluster_of_session
+
+
+async def until_all_bookies_are_registered(cluster: LocalCluster) -> None:
+    """One whose session ended in the test before may still listen, and end itself. However long it takes."""
+    bookies = cluster.with_role("bookie")
+    servers, ports = f"127.0.0.1:{cluster.of(ZOOKEEPER).port}", [each.port for each in bookies]
+    while await asyncio.to_thread(registered, servers, ports) < len(ports):
+        for each in bookies:
+            cluster.start(each.name)
+        await asyncio.sleep(0.2)
