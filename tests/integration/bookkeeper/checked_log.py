@@ -15,6 +15,7 @@ from segmentstore.contracts.identifiers import LogAddress
 from tests.contracts.durable_data_log_suite import entries
 
 _NAME = struct.Struct("<II")
+_SECONDS_MAX = 120.0
 
 
 @dataclass(slots=True)
@@ -46,6 +47,14 @@ class CheckedOwner:
                 self.failures.append(error)
                 return
             self.longest_wait_seconds = max(self.longest_wait_seconds, loop.time() - began)
+
+    async def until_more(self, count: int) -> None:
+        """Until so many more are acknowledged than now."""
+        goal = len(self.acknowledged) + count
+        async with asyncio.timeout(_SECONDS_MAX):
+            while len(self.acknowledged) < goal:
+                assert not self.failures, self.failures[0]
+                await asyncio.sleep(0.01)
 
     @property
     def has_lost_the_log(self) -> bool:

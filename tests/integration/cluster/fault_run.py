@@ -23,6 +23,8 @@ class FaultSettings:
 
     before_seconds: float = 4.0
     after_seconds: float = 3.0
+    operations_min: int = 0
+    """So many are answered before the fault, and as many behind it, however long that takes."""
     session_seconds: float = 10.0
     """Of nodes and controllers in ZooKeeper: what is stopped for longer has lost it."""
     s3_seconds: float = 120.0
@@ -45,7 +47,9 @@ class FaultRun(ClusterHealth):
 
     async def segments_on(self, node: str) -> list[str]:
         """The long-lived segments whose containers the node has."""
-        health = await self.health(node)
+        async with asyncio.timeout(RECOVER_SECONDS_MAX):
+            while not (health := await self.health(node)):
+                await asyncio.sleep(LOOK_SECONDS)
         here = {
             each["container"] for each in health.get("containers", []) if each["state"] == "running"
         }
@@ -54,7 +58,7 @@ class FaultRun(ClusterHealth):
     async def _container_of(self, name: str) -> object:
         node = self.random.choice(self.processes.rows("node"))
         url = url_of(node.http, name, "info")
-        async with asyncio.timeout(20), self.session.get(url) as response:
+        async with asyncio.timeout(RECOVER_SECONDS_MAX), self.session.get(url) as response:
             values = json.loads(await response.read())
         return values.get("container")
 
@@ -79,6 +83,14 @@ class FaultRun(ClusterHealth):
         for node in self.processes.rows("node"):
             await self.until_ready(node.name)
         await self.until_appends_go_on()
+
+    async def until_more_is_answered(self, count: int) -> None:
+        """Until clients have so many more answers than now."""
+        history = self.workload.history
+        goal = history.checked_count + count
+        async with asyncio.timeout(RECOVER_SECONDS_MAX):
+            while history.checked_count < goal:
+                await asyncio.sleep(LOOK_SECONDS)
 
     async def until_appends_go_on(self) -> None:
         """Until each segment has taken an append that was sent after this call."""

@@ -34,7 +34,9 @@ from random import Random
 
 import aiohttp
 
+from tests.integration.bookkeeper.registered_bookies import registered
 from tests.integration.cluster.clock_faults import step_clock_of_leader, step_clock_of_node
+from tests.integration.cluster.cluster_health import LOOK_SECONDS, RECOVER_SECONDS_MAX
 from tests.integration.cluster.fault_run import FaultRun, FaultSettings
 from tests.integration.cluster.history import History
 from tests.integration.cluster.partition_faults import (
@@ -128,13 +130,20 @@ async def two_leaders(run: FaultRun) -> None:
     finally:
         run.processes.send(leader, signal.SIGCONT)
     await asyncio.sleep(3)
-    leading = [
+    async with asyncio.timeout(RECOVER_SECONDS_MAX):
+        # One that leads may be slow to say so, and one that leads no more to notice.
+        while len(leading := await _leading(run)) != 1:
+            await asyncio.sleep(LOOK_SECONDS)
+    assert leading != [leader], "the one that was stopped leads, and was not elected again"
+
+
+async def _leading(run: FaultRun) -> list[str]:
+    """Controllers that say that they lead."""
+    return [
         each.name
         for each in run.processes.rows("controller")
         if (await run.health(each.name)).get("leads")
     ]
-    assert len(leading) == 1, f"{leading=}"
-    assert leading != [leader], "the one that was stopped leads, and was not elected again"
 
 
 async def kill_leader_and_node(run: FaultRun) -> None:
@@ -162,10 +171,16 @@ async def lose_zookeeper(run: FaultRun) -> None:
     await run.processes.kill(zookeeper.name)
     await asyncio.sleep(1)
     await run.processes.start(zookeeper.name)
+    await run.until_it_works(zookeeper.name)
     await asyncio.sleep(run.settings.session_seconds)
-    # One whose session is over, and whose old registration is still there, gives up.
-    for bookie in run.processes.rows("bookie"):
-        await run.processes.start(bookie.name)
+    # One whose session is over, and whose old registration is still there, gives up; perhaps not at once.
+    bookies = run.processes.rows("bookie")
+    servers, ports = f"127.0.0.1:{zookeeper.port}", [each.port for each in bookies]
+    async with asyncio.timeout(RECOVER_SECONDS_MAX):
+        while await asyncio.to_thread(registered, servers, ports) < len(ports):
+            for bookie in bookies:
+                await run.processes.start(bookie.name)
+            await asyncio.sleep(1)
 
 
 async def lose_s3(run: FaultRun) -> None:
@@ -333,11 +348,13 @@ async def report_of_unchecked(
         run = FaultRun(processes, session, workload, settings, random, shimmed or {})
         await run.until_whole()
         await asyncio.sleep(settings.before_seconds)
+        await run.until_more_is_answered(settings.operations_min)
         since = loop.time()
         await fault(run)
         await run.until_whole()
         fault_seconds = loop.time() - since
         await asyncio.sleep(settings.after_seconds)
+        await run.until_more_is_answered(settings.operations_min)
     history = workload.history
     pauses = [history.longest_pause_seconds(each, since - 1) for each in workload.segments]
     return Report(

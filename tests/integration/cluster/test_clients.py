@@ -64,7 +64,8 @@ __all__ = [
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 150.0
+"""No promise, only an end: half a minute is usual beside other tests."""
 KEYS = 8
 JAVA_SCENARIOS = (
     "scopes_are_made_listed_and_deleted",

@@ -11,9 +11,8 @@ import signal
 import subprocess
 import time
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -22,14 +21,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from segmentstore.client.kafka_connection import open_kafka_connection
-from segmentstore.cluster.cluster_state import change_wishes, read_cluster_state
 from segmentstore.codec.kafka_protocol.cluster import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
 from segmentstore.demo.local_cluster import LocalCluster
-from segmentstore.host.cluster_access import open_cluster_access
-from segmentstore.host.setting_sources import resolve_settings
+from tests.integration.cluster.spreading import SECONDS_MAX, is_well, spread_containers, until
 from tests.integration.java_libraries import missing, require_maven
 from tests.integration.kafka.clients import new_group, new_topic
 from tests.integration.kafka.committing_members import are_at_the_end, committing_members
@@ -38,7 +35,6 @@ from tests.integration.kafka.numbered_records import NumberedRecords, read_parti
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-SECONDS_MAX = 120.0
 PARTITIONS = 6
 NODES = ("node0", "node1", "node2")
 
@@ -48,23 +44,6 @@ def cluster(cluster: LocalCluster) -> LocalCluster:
     """Every node has containers: those before may have left all of them at one."""
     asyncio.run(spread_containers(cluster))
     return cluster
-
-
-async def spread_containers(cluster: LocalCluster) -> None:
-    resolved = resolve_settings(flags={"tier1.kind": cluster.place}, environment={})
-    async with open_cluster_access(resolved) as access:
-        await change_wishes(
-            access.store, lambda wishes: replace(wishes, rebalance=wishes.rebalance + 1)
-        )
-
-        async def is_spread() -> bool:
-            state = await read_cluster_state(access.store)
-            return len(state.nodes) == len(NODES) and all(
-                state.containers_of(each) for each in state.nodes
-            )
-
-        await until(is_spread)
-    await until(lambda: is_well(cluster))
 
 
 def node_at(cluster: LocalCluster, kafka: str) -> str:
@@ -115,12 +94,6 @@ async def ask(
     ):
         body = await answer.read()
         return answer.status, json.loads(body) if body else None
-
-
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = SECONDS_MAX) -> None:
-    async with asyncio.timeout(seconds):
-        while not await condition():
-            await asyncio.sleep(0.1)
 
 
 def test_every_node_is_a_broker_and_partitions_are_led_by_several(cluster: LocalCluster) -> None:
@@ -178,7 +151,7 @@ async def test_topics_are_made_changed_and_deleted_at_any_node(cluster: LocalClu
         async def is_gone(name: str = name) -> bool:
             return {(await ask(cluster, each, "GET", f"/{name}"))[0] for each in NODES} == {404}
 
-        await until(is_gone, 10.0)
+        await until(is_gone)
 
 
 async def test_records_are_written_and_read_over_http_at_nodes_that_do_not_lead(
@@ -290,10 +263,6 @@ async def test_a_node_that_is_told_to_end_hands_its_partitions_on(cluster: Local
             await until(lambda: is_well(cluster))
         await asyncio.to_thread(records.stop)
         await asyncio.to_thread(records.compare)
-
-
-async def is_well(cluster: LocalCluster) -> bool:
-    return not await cluster.problems()
 
 
 async def test_a_leader_and_then_the_coordinator_are_killed_and_nothing_is_lost(
