@@ -123,7 +123,7 @@ async def tail_of(address: str, stream: str) -> StreamCut:
 
 async def read_from(address: str, stream: str, start: StreamCut) -> list[bytes]:
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(120),
         connect(address) as store,
         store.stream(stream).read(start) as events,
     ):

@@ -97,7 +97,7 @@ class Process:
 
     def _end(self) -> int:
         assert self.process is not None
-        code = self.process.wait(30)
+        code = self.process.wait(120)  # its last writes may wait for a busy disk
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.process = None

@@ -75,7 +75,7 @@ def send(
 ) -> Answer:
     """One request on a connection of its own; `length` may lie."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
     skip_host = "Host" in headers
     target = parts.path + (f"?{parts.query}" if parts.query else "")
     try:
@@ -97,7 +97,7 @@ def send_bytes(url: str, request: bytes, *, half_close: bool = True) -> bytes:
     """What a server says to bytes that need not be a request, until it closes."""
     parts = urlsplit(url)
     with socket.create_connection(
-        (parts.hostname or "", parts.port or 0), timeout=20
+        (parts.hostname or "", parts.port or 0), timeout=60
     ) as connection:
         connection.sendall(request)
         if half_close:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 def test_a_client_that_was_refused_before_it_sent_goes_on(
     url: str, bucket: str, body: bytes
 ) -> None:
-    client = client_of(url, read_timeout=5)
+    client = client_of(url, read_timeout=60)
     refused = code_of(client.put_object, Bucket="no-such-bucket", Key="k", Body=body)
     assert refused == (404, "NoSuchBucket")
     client.put_object(Bucket=bucket, Key="k", Body=b"next")
@@ -37,7 +37,7 @@ def test_a_connection_lives_on_only_if_the_body_was_asked_for(
 ) -> None:
     target = f"{url}/{bucket if bucket_there else 'no-such-bucket'}/k"
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
     headers = {**signed_headers("PUT", target), "Expect": "100-continue", "Content-Length": "0"}
     connection.request("PUT", urlsplit(target).path, headers=headers)
     answer = connection.getresponse()

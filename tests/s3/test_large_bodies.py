@@ -149,7 +149,7 @@ async def test_a_wrong_body_in_chunks_leaves_nothing(
 
 async def still(directory: Path) -> None:
     """Returns when no file of a body is left."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while temporary(directory):
             await asyncio.sleep(0.01)
 

@@ -127,7 +127,7 @@ def sending_slowly(
 ) -> Iterator[None]:
     """A request that declares more than it sends while the block lasts."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
     connection.putrequest(method, parts.path)
     for name, value in {**headers, "Content-Length": str(length)}.items():
         connection.putheader(name, value)
@@ -178,7 +178,7 @@ def test_keys_are_made_once_and_readable_by_their_owner_alone(tmp_path: Path) ->
         assert process.stdout is not None
         line = process.stdout.readline()
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
         assert f"{expected}{path}" in line
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         contents.append(path.read_text())
@@ -186,14 +186,14 @@ def test_keys_are_made_once_and_readable_by_their_owner_alone(tmp_path: Path) ->
     assert contents[0] == contents[1]
     path.chmod(0o644)
     process = run_without_keys(tmp_path)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "chmod 600" in errors
 
 
 def test_half_a_key_pair_is_refused(tmp_path: Path) -> None:
     process = run_without_keys(tmp_path, SEGMENTSTORE_S3_ACCESS_KEY="half")
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "SEGMENTSTORE_S3_SECRET_KEY" in errors
 
@@ -201,7 +201,7 @@ def test_half_a_key_pair_is_refused(tmp_path: Path) -> None:
 def test_a_second_process_does_not_get_the_volumes(process: Process) -> None:
     process.start()
     second = run_without_keys(process.directory)
-    _, errors = second.communicate(timeout=30)
+    _, errors = second.communicate(timeout=60)
     assert second.returncode == 5
     assert "another process has these volumes" in errors
     assert process.stop() == 0

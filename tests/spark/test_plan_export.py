@@ -237,5 +237,5 @@ def test_questions_are_answered_one_after_the_other_until_there_are_none(tmp_pat
         "error": str(refused.value)
     }
     process.stdin.close()
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     process.stdout.close()

@@ -19,7 +19,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
 
-SECONDS_MAX = 60.0
+SECONDS_MAX = 120.0
+"""No promise, only an end."""
 
 
 @dataclass(frozen=True, slots=True)

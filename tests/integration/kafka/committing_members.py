@@ -27,6 +27,12 @@ class Member:
         self.found: set[tuple[int, int]] = set()
         """Partition and offset."""
 
+    async def kill(self) -> None:
+        """It has ended when this returns."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
     async def follow(self) -> None:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
@@ -77,10 +83,8 @@ async def committing_members(bootstrap: str, group: str, topic: str) -> AsyncIte
             for each in following:
                 each.cancel()
     finally:
-        for process in started:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        for each in members:
+            await each.kill()
 
 
 def are_at_the_end(bootstrap: str, group: str, topic: str, partitions: int) -> bool:

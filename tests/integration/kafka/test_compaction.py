@@ -31,6 +31,7 @@ COMPACTED = {
 }
 KEYS = 40
 KILLS = 3
+SENT_BEFORE_EACH = 400
 
 
 @dataclass
@@ -55,9 +56,10 @@ class Sending:
             }
         )
 
-    def send_for(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+    def send_more(self, count: int) -> None:
+        goal, until = len(self.sent) + count, time.monotonic() + SECONDS_MAX
+        while len(self.sent) < goal:
+            assert time.monotonic() < until, f"{len(self.offsets)} of {len(self.sent)} are stored"
             if len(self.sent) - len(self.offsets) < 200:
                 self._send()
             self._producer.poll(0.003)
@@ -173,10 +175,10 @@ def read_over_kills(server: KafkaServerProcess, topic: str) -> None:
     readers = [beside, slow]
     try:
         for _ in range(KILLS):
-            sending.send_for(1.5)
+            sending.send_more(SENT_BEFORE_EACH)
             server.kill()
             server.start()
-        sending.send_for(1.5)
+        sending.send_more(SENT_BEFORE_EACH)
         sending.finish()
         last = max(sending.offsets.values())
         assert sorted(sending.offsets.values()) == list(range(last + 1))

@@ -12,7 +12,7 @@ from tests.integration.kafka.kafka_server import KafkaServerProcess
 FILE_OPTIONS: Final = ["--tier2=filesystem", "--set=kafka.file_seconds=0.2"]
 """Whatever is older than a fifth of a second becomes a file, which is a file of the system too."""
 
-_SECONDS_MAX = 20.0
+_SECONDS_MAX = 120.0
 
 
 def files_of(server: KafkaServerProcess, topic: str) -> list[tuple[RecordFileName, Path]]:

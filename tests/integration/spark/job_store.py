@@ -1,6 +1,7 @@
 """A real store that the jobs work on: nobody joins chunks in it but the jobs, and nobody flushes but the test."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
@@ -19,7 +20,7 @@ from tests.integration.pravega_clients.store_process import StoreProcess
 from tests.integration.spark.sink_runs import make_stream, scale_to
 
 ROUNDS, LINES = 6, 300
-_LOOKS_MAX = 100
+_SEEN_SECONDS_MAX = 120.0
 _SETTINGS = ("tier2.compaction_bytes_max=65536", "writer.flush_interval_seconds=600")
 
 
@@ -65,7 +66,8 @@ class JobStore(StoreProcess):
 
         lengths = asyncio.run(work())
         with LoopRunner() as runner:
-            for _ in range(_LOOKS_MAX):
+            until = time.monotonic() + _SEEN_SECONDS_MAX
+            while time.monotonic() < until:
                 if runner.run(self._is_seen(lengths, runner)):
                     return
                 runner.run(asyncio.sleep(0.2))

@@ -9,7 +9,8 @@ other's interpreter.
 
 The writer makes the stream, then says so. It reports how many events it has handed over, the reader how many it has
 read; the last line has the verdict. At `pause_at` events the writer waits for a line on stdin; a transaction does so
-when half of its events are written. `share` is one of several readers: it tells each event and never ends.
+when half of its events are written. `share` is one of several readers: when it is one of its group it waits for a line
+on stdin; then it tells each event and never ends.
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -128,7 +129,9 @@ class Load:
 
     def share(self) -> None:
         group = self.manager.create_reader_group("g", self.scope, "s")
-        asyncio.run(tell_events(group.create_reader(f"r{self.options['reader']}")))
+        reader = group.create_reader(f"r{self.options['reader']}")
+        wait_for_the_test(read=0)
+        asyncio.run(tell_events(reader))
 
 
 async def tell_events(reader: Reader) -> None:
@@ -138,8 +141,8 @@ async def tell_events(reader: Reader) -> None:
         reader.release_segment(taken)
 
 
-def wait_for_the_test(*, written: int) -> None:
-    line(paused=written)
+def wait_for_the_test(*, written: int = 0, read: int = 0) -> None:
+    line(paused=written or read)
     sys.stdin.readline()
 
 

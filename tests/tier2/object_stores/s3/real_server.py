@@ -41,7 +41,7 @@ def gateway_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def wait_for(port: int, process: "subprocess.Popen[Any]", log: Path | None = None) -> None:
