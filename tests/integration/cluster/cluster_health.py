@@ -89,7 +89,7 @@ class ClusterHealth:
         await self.until_it_works(name)
 
     async def until_it_works(self, name: str) -> None:
-        """Until a node has containers, a controller answers, a bookie listens."""
+        """Until a node has containers, a controller answers, a bookie or ZooKeeper listens."""
         match self.processes.row(name).role:
             case "node":
                 await self.until_ready(name)
@@ -98,7 +98,7 @@ class ClusterHealth:
                 async with asyncio.timeout(RECOVER_SECONDS_MAX):
                     while not await self.health(name):
                         await asyncio.sleep(LOOK_SECONDS)
-            case "bookie":
+            case "bookie" | "zookeeper":
                 await _until_listening(self.processes.row(name).port)
 
 

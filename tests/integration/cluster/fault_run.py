@@ -42,6 +42,8 @@ class FaultRun(ClusterHealth):
     """Processes that run with a shim in any case; others are started with one when a fault needs it."""
     lost_at: float = 0.0
     lost_segments: Sequence[str] = ()
+    notes: list[str] = field(default_factory=list)
+    """What was measured beside pauses, in words."""
 
     async def segments_on(self, node: str) -> list[str]:
         """The long-lived segments whose containers the node has."""

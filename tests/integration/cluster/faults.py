@@ -159,9 +159,14 @@ async def kill_bookie(run: FaultRun) -> None:
 async def lose_zookeeper(run: FaultRun) -> None:
     """ZooKeeper dies by SIGKILL, and is back within some seconds. A bookie that ended by that is started again."""
     (zookeeper,) = run.processes.rows("zookeeper")
+    loop = asyncio.get_running_loop()
+    killed_at = loop.time()
     await run.processes.kill(zookeeper.name)
     await asyncio.sleep(1)
     await run.processes.start(zookeeper.name)
+    await run.until_it_works(zookeeper.name)
+    # What a pause is to be judged by: sessions and leases outlive it, if it was back soon.
+    run.notes.append(f"ZooKeeper listens again behind {loop.time() - killed_at:.1f} s")
     await asyncio.sleep(run.settings.session_seconds)
     # One whose session is over, and whose old registration is still there, gives up.
     for bookie in run.processes.rows("bookie"):
@@ -271,6 +276,7 @@ class Report:
     """From its beginning until the cluster was whole again."""
     load: float
     """Of this machine: processes that wanted to run, in the mean of the last minute."""
+    notes: Sequence[str] = ()
     violations: Sequence[Violation] = ()
 
     @property
@@ -285,11 +291,12 @@ class Report:
             failover = f" failover={first:.2f}..{last:.2f} s"
         verdict = "" if not self.violations else f" VIOLATIONS={len(self.violations)}"
         refused = "".join(f"\n    {count} x {kind}" for kind, count in self.history.refused_kinds())
+        notes = "".join(f"\n    {note}" for note in self.notes)
         return (
             f"{self.fault:<31} checked={self.history.checked_count} unknown={self.history.unknown_count}"
             f" refused={self.history.refused.total()} longest_pause={self.longest_pause_seconds:.2f} s"
             f"{failover} seconds={self.seconds:.0f} fault={self.fault_seconds:.0f} load={self.load:.0f}"
-            f"{verdict}{refused}"
+            f"{verdict}{notes}{refused}"
         )
 
 
@@ -348,6 +355,7 @@ async def report_of_unchecked(
         loop.time() - began,
         fault_seconds,
         os.getloadavg()[0],
+        run.notes,
     )
 
 
