@@ -5,8 +5,8 @@ Invariants:
 - A map is written by compare-and-set on the one that was read, in one commit with a check of the leader's epoch.
 - What is read is no older than the moment at which the round began; a change that comes during a round is followed by
   another round.
-- Failures are in the map. The pauses behind them, and how long a container has run well, are this leader's own: a new
-  leader begins them anew, with the number of failures that the map has.
+- Failures are in the map. The pauses behind them, how long their nodes are suspects, and how long a container has run
+  well, are this leader's own: a new leader begins them anew, with the number of failures that the map has.
 - The first map of a cluster gives containers away when the nodes that were started together have had time to come.
 """
 
@@ -64,6 +64,8 @@ class AssignerSettings:
     failure_pause_seconds: float = 1.0
     """Behind the first failure of a container; doubled with each that follows."""
     failure_pause_seconds_max: float = 60.0
+    suspect_seconds: float = 30.0
+    """So long behind a failure the container's node is not given others that are well elsewhere."""
     forgive_after_seconds: float = 300.0
     """A container that has run for so long has no failures behind it."""
     first_assignment_seconds: float = 2.0
@@ -94,6 +96,8 @@ class Assigner:
         self._loads: dict[ContainerId, float] = {}
         self._pauses: dict[tuple[ContainerId, int], float] = {}
         """When the pause behind a failure of a container ends, by container and number of failures."""
+        self._failed_since: dict[tuple[ContainerId, int], float] = {}
+        """Since when a container has its last failure behind it, by container and number of failures."""
         self._running_since: dict[tuple[ContainerId, int], float] = {}
         """Since when a container with failures behind it runs, by container and `since`."""
 
@@ -138,6 +142,7 @@ class Assigner:
             loads=self._loads,
             held_back=self._held_back(now),
             forgiven=self._forgiven(reports, now),
+            suspects=self._suspects(now),
         )
         following = next_assignment(
             self._map,
@@ -147,7 +152,11 @@ class Assigner:
         )
         if following is None:
             return min(
-                (due for due in (*self._pauses.values(), *self._forgiveness()) if due > now),
+                (
+                    due
+                    for due in (*self._pauses.values(), *self._forgiveness(), *self._trust())
+                    if due > now
+                ),
                 default=inf,
             )
         await self._write(following)
@@ -240,6 +249,24 @@ class Assigner:
             seconds_max=self._settings.failure_pause_seconds_max,
         )
         return [backoff.next_seconds() for _ in range(min(failures, 64))][-1]
+
+    def _suspects(self, now: float) -> set[HostId]:
+        """Nodes where a container failed a short while ago. A failure that is new here is one of this moment."""
+        assert self._map is not None, "it was read at the start of the round"
+        before, self._failed_since = self._failed_since, {}
+        found: set[HostId] = set()
+        for container_id, each in self._map.containers.items():
+            if each.failure is None:
+                continue
+            key = container_id, each.failure.count
+            since = self._failed_since[key] = before.get(key, now)
+            if now < since + self._settings.suspect_seconds:
+                found.add(each.failure.node)
+        return found
+
+    def _trust(self) -> list[float]:
+        """When a node is none of the suspects any more."""
+        return [since + self._settings.suspect_seconds for since in self._failed_since.values()]
 
     def _forgiven(self, reports: dict[HostId, NodeReport], now: float) -> set[ContainerId]:
         assert self._map is not None, "it was read at the start of the round"

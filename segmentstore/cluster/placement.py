@@ -5,23 +5,25 @@ In the order in which it is decided:
 1. A container of a node that is gone is given to none; so is one that the node reports as failed. One that was
    leaving a node has left when that node is gone, or follows a version without the container and does not hold it.
 2. A container that is given to none, leaves none, and is not held back, goes to a pinned node, else to the node with
-   the least load, and rather to another than the one where it failed last.
+   the least load: rather to one where none has just failed, and rather to another than the one where it failed last.
 3. Of containers that are well where they are some begin to move: those of drained nodes, those that are pinned
    elsewhere, and those whose move makes loads more even. At most `moves_at_once` are given to none by that.
 
-So a node that joins gets what has no node by the second step, and more by the third.
+So a node that joins gets what has no node by the second step, and more by the third. A node that failed containers, for
+want of bookies say, has become the emptiest by that, and would be given others by both: it is a suspect for a while.
 
 Invariants:
 
 - A map gives a container to a registered node, and never to one while another may hold it.
 - A container moves only if it gains by it: what is on a node that is neither drained nor too full, and not pinned
   elsewhere, stays.
+- No container is moved to a suspect to make loads even. A suspect gets what has no node if no other node has room.
 - Loads that differ from one another are figures of a moment: a difference below a quarter of the mean moves nothing,
   unless a person asks for it.
 - What stays down is given to no node; a person has to ask for another attempt.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -66,6 +68,8 @@ class Observed:
     """Failed containers whose pause is not over."""
     forgiven: AbstractSet[ContainerId] = frozenset()
     """Containers that have run well for long enough since their last failure."""
+    suspects: AbstractSet[HostId] = frozenset()
+    """Nodes where a container has just failed."""
 
 
 def next_assignment(
@@ -107,6 +111,7 @@ class _Planning:
             for node_id in self._nodes
             if any(is_named(node_id, name) for name in observed.wishes.drained)
         }
+        self._suspects = set(observed.suspects)
         self._load_of = observed.loads
         self._loads = dict.fromkeys(self._nodes, 0.0)
         self._counts = dict.fromkeys(self._nodes, 0)
@@ -125,6 +130,7 @@ class _Planning:
             failure = report.failed.get(container_id)
             if failure is not None and failure.since == each.since:
                 record = self._failure(each, each.node, failure)
+                self._suspects.add(each.node)
                 each = AssignedContainer(None, self.version, None, record)
             elif each.node not in self._nodes:
                 each = AssignedContainer(None, self.version, None, each.failure)
@@ -198,9 +204,12 @@ class _Planning:
         candidates = [n for n in candidates if n not in self._drained] or candidates
         return min(
             candidates,
-            key=lambda n: (n == failed_at, self._loads[n], self._counts[n], n),
+            key=lambda n: (n in self._suspects, n == failed_at, *self._fullness(n)),
             default=None,
         )
+
+    def _fullness(self, node_id: HostId) -> tuple[float, int, HostId]:
+        return self._loads[node_id], self._counts[node_id], node_id
 
     def _pinned_node(self, container_id: ContainerId) -> HostId | None:
         name = self._wishes.pinned.get(container_id)
@@ -236,7 +245,9 @@ class _Planning:
                 each, node=None, since=self.version, leaving=each.node
             )
             room -= 1
-        if room and self._wishes.rebalance > self.rebalanced and self._evening_move(0.0) is None:
+        is_asked = self._wishes.rebalance > self.rebalanced
+        # What only a suspect keeps from being even is made even later.
+        if room and is_asked and self._evening_move(0.0, self._nodes) is None:
             self.rebalanced = self._wishes.rebalance
 
     def _wanted_moves(self, room: int) -> Iterator[tuple[ContainerId, HostId]]:
@@ -250,8 +261,9 @@ class _Planning:
                 room -= 1
                 yield container_id, target
         is_asked = self._wishes.rebalance > self.rebalanced
+        trusted = [n for n in self._nodes if n not in self._suspects]
         while room > 0:
-            found = self._evening_move(0.0 if is_asked else _UNEVEN_SHARE)
+            found = self._evening_move(0.0 if is_asked else _UNEVEN_SHARE, trusted)
             if found is None:
                 return
             room -= 1
@@ -265,12 +277,14 @@ class _Planning:
         if node not in self._drained:
             return None
         others = [n for n in self._nodes if n not in self._drained and self._has_room(n)]
-        return min(others, key=lambda n: (self._loads[n], self._counts[n], n), default=None)
+        return min(others, key=lambda n: (n in self._suspects, *self._fullness(n)), default=None)
 
-    def _evening_move(self, slack_share: float) -> tuple[ContainerId, HostId] | None:
-        """The move from the fullest to the emptiest node that makes them most alike, if it is worth it."""
+    def _evening_move(
+        self, slack_share: float, to_nodes: Iterable[HostId]
+    ) -> tuple[ContainerId, HostId] | None:
+        """The move from the fullest to the emptiest of some nodes that makes them most alike, if it is worth it."""
         open_nodes = [n for n in self._nodes if n not in self._drained]
-        targets = [n for n in open_nodes if self._has_room(n)]
+        targets = [n for n in to_nodes if n not in self._drained and self._has_room(n)]
         if len(open_nodes) < 2 or not targets:
             return None
         fullest = max(open_nodes, key=lambda n: (self._loads[n], n))

@@ -7,6 +7,7 @@ from segmentstore.cluster.assigner import Assigner, AssignerSettings
 from segmentstore.cluster.leader import Election, Leadership
 from segmentstore.cluster.records import (
     ASSIGNMENT_PATH,
+    AssignmentMap,
     FailureReport,
     LeaderRecord,
     NodeReport,
@@ -26,13 +27,19 @@ from tests.tier1.bookkeeper.simulated_network import Network
 
 ZERO = ContainerId(0)
 PAUSE_SECONDS = 60.0
+FAILING_SECONDS = 2.0
+"""Of a start that fails for want of bookies."""
 
 
 class Cluster:
-    """A leader of one container, and nodes by hand."""
+    """A leader of some containers, and nodes by hand."""
 
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(
+        self, loop: SimLoop, *, container_count: int = 1, settings: AssignerSettings
+    ) -> None:
         self.loop = loop
+        self.container_count = container_count
+        self.settings = settings
         self.world = SimulatedCoordination(Random(0))
         self.sessions: dict[HostId, SimulatedSession] = {}
 
@@ -42,8 +49,9 @@ class Cluster:
 
     async def lead(self) -> None:
         async def work(leadership: Leadership) -> None:
-            settings = AssignerSettings(failure_pause_seconds=PAUSE_SECONDS)
-            await Assigner(leadership, container_count=1, settings=settings).run()
+            await Assigner(
+                leadership, container_count=self.container_count, settings=self.settings
+            ).run()
 
         await Election(
             connect=self.connect, leader=LeaderRecord("c0", "c0:90"), work=work, random=Random(2)
@@ -61,9 +69,38 @@ class Cluster:
         version = self.world.values[path].version
         await self.sessions[node_id].compare_and_set(path, encode_report(report), version=version)
 
-    def owner(self) -> HostId | None:
+    def map(self) -> AssignmentMap | None:
         found = self.world.values.get(ASSIGNMENT_PATH)
-        return None if found is None else decode_assignment(found.value).containers[ZERO].node
+        return None if found is None else decode_assignment(found.value)
+
+    def owner(self) -> HostId | None:
+        found = self.map()
+        return None if found is None else found.containers[ZERO].node
+
+    def count_at(self, node_id: HostId) -> int:
+        found = self.map()
+        return 0 if found is None else len(found.given_to(node_id))
+
+    async def follow(self, node_id: HostId, *, failing: asyncio.Event) -> None:
+        """The node runs what it is given; while it is `failing`, what it is given fails there."""
+        told: NodeReport | None = None
+        while True:
+            following = self.map()
+            if following is not None:
+                given = following.given_to(node_id)
+                failed = {
+                    c: FailureReport(since, "no bookie answers", "passing")
+                    for c, since in given.items()
+                    if failing.is_set()
+                }
+                held = {c: since for c, since in given.items() if c not in failed}
+                report = NodeReport(following.version, held, sorted(held), failed)
+                if report != told:
+                    if failed:
+                        await asyncio.sleep(FAILING_SECONDS)
+                    await self.report(node_id, report)
+                    told = report
+            await asyncio.sleep(0.1)
 
     async def until_owned(self, *, other_than: HostId | None = None) -> tuple[HostId, float]:
         """By whom, and behind how many seconds."""
@@ -83,7 +120,7 @@ class Cluster:
 
 def test_the_pause_behind_a_failure_is_over_when_the_container_was_given_away() -> None:
     async def main(loop: SimLoop) -> None:
-        cluster = Cluster(loop)
+        cluster = Cluster(loop, settings=AssignerSettings(failure_pause_seconds=PAUSE_SECONDS))
         leader = loop.start("c0", cluster.lead())
         await cluster.register("a")
         await cluster.register("b")
@@ -102,6 +139,44 @@ def test_the_pause_behind_a_failure_is_over_when_the_container_was_given_away() 
         assert third == first
         assert seconds < PAUSE_SECONDS / 4
         keeping.cancel()
+        loop.crash(leader)
+
+    run_simulation(1, main)
+
+
+def test_a_node_that_fails_its_containers_is_given_no_others_until_it_has_been_left_alone() -> None:
+    async def main(loop: SimLoop) -> None:
+        settings = AssignerSettings()
+        cluster = Cluster(loop, container_count=6, settings=settings)
+        leader = loop.start("c0", cluster.lead())
+        failing = {HostId(name): asyncio.Event() for name in ("a", "b", "c")}
+        for node_id in failing:
+            await cluster.register(node_id)
+        tasks = [asyncio.create_task(cluster.keep())]
+        tasks += [
+            asyncio.create_task(cluster.follow(node_id, failing=event))
+            for node_id, event in failing.items()
+        ]
+        cut = HostId("b")
+        while cluster.count_at(cut) < 2:
+            await asyncio.sleep(0.1)
+        failing[cut].set()
+        failed_at = loop.time()
+        while sum(cluster.count_at(node_id) for node_id in failing if node_id != cut) < 6:
+            assert loop.time() < failed_at + FAILING_SECONDS + 5
+            await asyncio.sleep(0.1)
+        # It is the emptiest by far now, and would fail whatever it is given.
+        while loop.time() < failed_at + settings.suspect_seconds:
+            assert cluster.count_at(cut) == 0, (
+                f"{loop.time() - failed_at:.1f} s behind its failures"
+            )
+            await asyncio.sleep(0.1)
+        failing[cut].clear()
+        while cluster.count_at(cut) < 2:
+            assert loop.time() < failed_at + settings.suspect_seconds + 5, "it is well"
+            await asyncio.sleep(0.1)
+        for task in tasks:
+            task.cancel()
         loop.crash(leader)
 
     run_simulation(1, main)

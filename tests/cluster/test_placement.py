@@ -82,7 +82,11 @@ class Cluster:
         if since is not None:
             self.failed[node_id][container] = FailureReport(since, "a cause", kind)
 
-    def decide(self, held_back: frozenset[ContainerId] = frozenset()) -> bool:
+    def decide(
+        self,
+        held_back: frozenset[ContainerId] = frozenset(),
+        suspects: frozenset[HostId] = frozenset(),
+    ) -> bool:
         reports = {
             node_id: NodeReport(
                 self.followed[node_id].version if node_id in self.followed else 0,
@@ -99,6 +103,7 @@ class Cluster:
             wishes=decode_wishes(encode_wishes(self.wishes)),
             loads=self.loads,
             held_back=held_back,
+            suspects=suspects,
         )
         found = next_assignment(self.map, observed, epoch=EPOCH, settings=SETTINGS)
         if found is None:
@@ -250,12 +255,64 @@ def test_a_failed_container_waits_for_its_pause_and_starts_elsewhere() -> None:
     held_back = frozenset([failed])
     assert cluster.decide(held_back)
     assert cluster.map.containers[failed].node is None
-    assert not cluster.decide(held_back)
+    assert not cluster.decide(held_back, frozenset([A.node_id]))
     cluster.settle()
     assert cluster.map.containers[failed].node == B.node_id
     record = cluster.map.containers[failed].failure
     assert record is not None
     assert (record.count, record.node, record.kind) == (1, A.node_id, "passing")
+
+
+def test_nothing_is_moved_to_a_node_that_has_just_failed_a_container() -> None:
+    cluster = Cluster.of(6, A, B)
+    cluster.settle()
+    suspects = frozenset([A.node_id])
+    for container in cluster.map.given_to(A.node_id):
+        cluster.fail(A.node_id, container)
+        # Also not by the decision that takes notice of the failure, which makes it the emptier one.
+        cluster.decide()
+        cluster.follow(B.node_id)
+        cluster.follow(A.node_id)
+        while cluster.decide(suspects=suspects):
+            cluster.follow(B.node_id)
+    assert cluster.moves == 0
+    assert len(cluster.map.given_to(B.node_id)) == 6
+
+
+def test_a_wish_for_rebalancing_waits_for_a_node_that_has_just_failed_a_container() -> None:
+    cluster = Cluster.of(6, A)
+    cluster.settle()
+    cluster.join(B)
+    cluster.wishes = Wishes(rebalance=1)
+    assert not cluster.decide(suspects=frozenset([B.node_id]))
+    cluster.settle()
+    assert cluster.counts() == [3, 3]
+    assert cluster.map.rebalanced == 1
+
+
+def test_what_has_no_node_goes_to_a_suspect_only_if_there_is_no_other() -> None:
+    cluster = Cluster.of(6, A, B, C)
+    cluster.settle()
+    suspects = frozenset([B.node_id])
+    cluster.leave(A.node_id)
+    while cluster.decide(suspects=suspects):
+        cluster.follow(C.node_id)
+    assert len(cluster.map.given_to(C.node_id)) == 4
+    cluster.leave(C.node_id)
+    while cluster.decide(suspects=suspects):
+        cluster.follow(B.node_id)
+    assert len(cluster.map.given_to(B.node_id)) == 6
+
+
+def test_a_drained_node_s_containers_go_rather_to_a_node_that_is_no_suspect() -> None:
+    cluster = Cluster.of(6, A, B, C)
+    cluster.settle()
+    cluster.wishes = Wishes(drained=["a"])
+    suspects = frozenset([B.node_id])
+    while cluster.decide(suspects=suspects):
+        for node_id in cluster.nodes:
+            cluster.follow(node_id)
+    assert len(cluster.map.given_to(C.node_id)) == 4
 
 
 def test_a_corrupt_container_stays_down_until_a_person_asks() -> None:
@@ -351,7 +408,10 @@ def test_h85_in_any_history_no_container_is_at_two_nodes_and_all_of_them_find_a_
             case "follow" if at is not None:
                 cluster.follow(at)
             case "decide":
-                cluster.decide(frozenset([cid(other)]) if number else frozenset())
+                cluster.decide(
+                    frozenset([cid(other)]) if number else frozenset(),
+                    frozenset(n for n in living if n.startswith(f"n{other}")),
+                )
             case "fail" if at is not None:
                 cluster.fail(at, cid(other), ["passing", "corrupt", "lasting: x"][number % 3])
             case "wish":

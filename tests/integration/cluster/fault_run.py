@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 
 from tests.integration.cluster.cluster_health import (
@@ -15,6 +16,9 @@ from tests.integration.cluster.cluster_health import (
 from tests.integration.cluster.http_calls import url_of
 from tests.integration.cluster.shimmed_processes import ShimmedProcess, shimmed
 from tests.integration.cluster.workload import Workload
+
+PROMISED_PAUSE_SECONDS = 15.0
+"""A kill of any one process interrupts appends to no segment for longer, if the machine has a processor for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,10 @@ class FaultRun(ClusterHealth):
     """Processes that run with a shim in any case; others are started with one when a fault needs it."""
     lost_at: float = 0.0
     lost_segments: Sequence[str] = ()
+    pause_seconds_max: float = inf
+    """What is promised of appends to any segment."""
+    notes: list[str] = field(default_factory=list)
+    """What was measured beside pauses, in words."""
 
     async def segments_on(self, node: str) -> list[str]:
         """The long-lived segments whose containers the node has."""

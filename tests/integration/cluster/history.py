@@ -80,11 +80,11 @@ class History:
             if each.target == target and each.verb is Verb.APPEND and each.outcome is Outcome.OK:
                 yield each
 
-    def longest_pause_seconds(self, target: str, since: float) -> float:
-        """Between two acknowledgements of appends to the segment."""
+    def longest_pause(self, target: str, since: float) -> tuple[float, float]:
+        """From one acknowledgement of an append to the segment to the next: when it began and when it ended."""
         times = sorted(each.answered for each in self.appends_acknowledged(target))
         times = [each for each in times if each >= since]
-        return max((b - a for a, b in pairwise(times)), default=0.0)
+        return max(pairwise(times), key=lambda pair: pair[1] - pair[0], default=(since, since))
 
     def seconds_until_append(self, target: str, since: float) -> float:
         """From then to the first acknowledgement of an append that was sent later."""

@@ -1,12 +1,13 @@
 """Partitions: a process does not reach others, is not reached by their answers, or both, for a while.
 
 Its connections go by way of proxies (shimmed_processes.py), which are cut three times under load, in each direction
-and in both; clients reach the process all the time. A cut from ZooKeeper lasts for longer than a session. Before each
-next cut the cluster has to be whole again.
+and in both, each time those of another node; clients reach the process all the time. A cut from ZooKeeper lasts for
+longer than a session. Before each next cut the cluster has to be whole again.
 """
 
 import asyncio
 from collections.abc import Sequence
+from itertools import cycle
 
 from tests.integration.cluster.cut_proxy import Direction
 from tests.integration.cluster.fault_run import FaultRun
@@ -74,10 +75,14 @@ async def cut_leader_from_zookeeper(run: FaultRun) -> None:
 
 
 async def _cut_node(run: FaultRun, *roles: str) -> None:
-    """Others have its containers before it is healed."""
-    node = run.any_node()
-    async with run.with_shim(node) as process:
-        for direction in _directions(run):
+    """Others have its containers before it is healed.
+
+    Then it is another node's turn: one where containers failed is given none for a while.
+    """
+    names = [each.name for each in run.processes.rows("node")]
+    nodes = cycle(run.random.sample(names, len(names)))
+    for node, direction in zip(nodes, _directions(run), strict=False):
+        async with run.with_shim(node) as process:
             await run.until_it_has_containers(node)
             process.cut(roles, direction)
             # It has lost its containers by then: appends that are acknowledged now are acknowledged by other nodes.

@@ -45,10 +45,10 @@ LOADS_SECONDS_MAX = 400.0
 SHORT = FaultSettings(
     before_seconds=2.0, after_seconds=1.0, operations_min=110, s3_seconds=5.0, cuts=1
 )
-PAUSE_SECONDS_MAX = 60.0
-"""Between two acknowledged appends to one segment, when one process dies. On a machine of its own it is below 15 s, as
-rounds of faults show; here a session of ten seconds ends first, and then the recovery has a part of two cores, beside
-other tests, and a disk that may stall for seconds, for each of its steps."""
+PAUSE_SECONDS_MAX = 45.0
+"""Between two acknowledged appends to one segment, when one process dies, without the time in which processes waited
+for a processor. On a machine of its own it is below 15 s, as rounds of faults show; here the disk may stall for seconds
+besides, for each step of a recovery."""
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ async def test_a_fault_costs_no_acknowledged_operation(
     assert not report.violations, report.violations[0]
     assert not report.failed_requests, report
     if fault not in SEVERAL:
-        assert report.longest_pause_seconds < PAUSE_SECONDS_MAX, report
+        assert report.own_pause_seconds < PAUSE_SECONDS_MAX, report
     assert report.history.checked_count > 200, report
 
 
