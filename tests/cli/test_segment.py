@@ -1,6 +1,8 @@
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -199,22 +201,34 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly(server: ServerProc
         assert reader.wait(30) == ExitCode.OK
 
 
-@pytest.mark.parametrize("verb", ["tail", "append"])
-def test_an_interrupt_ends_a_waiting_command_at_once(server: ServerProcess, verb: str) -> None:
-    base = [sys.executable, "-m", "segmentstore.cli", "segment"]
-    here = ["--server", server.address]
-    name = f"interrupted/{verb}"
-    subprocess.run([*base, "create", name, *here], check=True, capture_output=True)
+@pytest.mark.parametrize("verb", [("tail", "--from-start"), ("append",)], ids=lambda verb: verb[0])
+def test_an_interrupt_ends_a_waiting_command(
+    server: ServerProcess, cli: CommandLine, tmp_path: Path, verb: Sequence[str]
+) -> None:
+    """It has done something by then, so that it has begun, and waits for more."""
+    name = f"interrupted/{verb[0]}"
+    cli.segment("create", name)
+    command = [sys.executable, "-m", "segmentstore.cli", "segment", *verb, name]
     with subprocess.Popen(
-        [*base, verb, name, *here],
+        [*command, "--server", server.address],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-    ) as command:
-        with pytest.raises(subprocess.TimeoutExpired):
-            command.wait(2)
-        command.send_signal(signal.SIGINT)
-        assert command.wait(10) == ExitCode.INTERRUPTED
+    ) as waiting:
+        assert waiting.stdin is not None
+        assert waiting.stdout is not None
+        if verb[0] == "append":
+            waiting.stdin.write(b"begun")
+            waiting.stdin.flush()
+            while cli.segment("read", name).content != b"begun":
+                time.sleep(0.05)
+        else:
+            source = tmp_path / "source"
+            source.write_bytes(b"begun")
+            cli.segment("append", name, str(source))
+            assert waiting.stdout.read(5) == b"begun"
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.wait(60) == ExitCode.INTERRUPTED
 
 
 async def test_bench_fails_with_the_error_of_an_append() -> None:
