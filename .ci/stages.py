@@ -1,11 +1,13 @@
 # ruff: noqa: INP001 - a script, not a package
 """Runs every stage of `make test`, and says at the end what passed.
 
-    lint, types, unit, simulation, integration, clusters
+    lint, types, unit, unit: computed, simulation, integration, clusters
 
 What the stages print comes in this order, each stage as a whole. They run in two lanes: in the first one after the
 other, with the machine as if they were alone; in the second those that only compute, with a lower priority, so that
-they take the time in which the first lane waits. No result of theirs depends on how long they take.
+they take the time in which the first lane waits. No result of theirs depends on how long they take. Of the unit tests
+these are the folders in COMPUTED; the others have sockets, processes and clocks. `clusters` begins when both lanes have
+nothing else.
 
 A stage that fails does not stop the later ones. The last line is `N passed, N failed`, over all tests; a lint or type
 stage that fails counts as one failure. A suite that needs a tool which is not installed is named, not hidden. Whoever
@@ -36,12 +38,17 @@ _BEHIND = ("nice", "-n", "10")
 
 @dataclass(frozen=True)
 class Stage:
-    """One command; `tests` if its closing line counts tests, `behind` if it runs in the second lane."""
+    """One command.
+
+    `tests` if its closing line counts tests, `behind` if it runs in the second lane, `alone` if it begins when all
+    others have ended; such stages come last.
+    """
 
     name: str
     command: Sequence[str]
     tests: bool = False
     behind: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,27 @@ BY_HALVES = ("-n", "auto", "--dist", "worksteal")
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 CLUSTERS = [f"tests/integration/{name}" for name in ("cluster", "bookkeeper", "kafka")]
 """Many processes each, most of them Java's: a stage of their own."""
+UNIT = "not simulation and not integration"
+COMPUTED = [
+    "tests/codec",
+    "tests/containers",
+    "tests/controller/autoscale",
+    "tests/controller/random_runs",
+    "tests/controller/retention",
+    "tests/controller/transactions",
+    "tests/linearizability",
+    "tests/sim",
+    "tests/tier2/format",
+    "tests/tier2/storage",
+    "tests/tier2/volumes",
+]
+"""Unit tests that hold the machine's time against nothing but a hang."""
+
+
+def ignoring(paths: Sequence[str]) -> list[str]:
+    """The words that leave them out of a test run."""
+    return [f"--ignore={path}" for path in paths]
+
 
 STAGES = (
     Stage("lint: ruff check", [str(BIN / "ruff"), "check", "--quiet", "."]),
@@ -84,14 +112,17 @@ STAGES = (
         ],
         behind=True,
     ),
-    Stage("unit", pytest(*BY_HALVES, "-m", "not simulation and not integration"), tests=True),
+    Stage("unit", pytest(*BY_HALVES, "-m", UNIT, *ignoring(COMPUTED)), tests=True),
+    Stage("unit: computed", pytest(*BY_HALVES, "-m", UNIT, *COMPUTED), tests=True, behind=True),
     Stage("simulation", pytest(*BY_HALVES, "-m", "simulation"), tests=True, behind=True),
     Stage(
         "integration",
-        pytest(*SIDE_BY_SIDE, "-m", "integration", *(f"--ignore={each}" for each in CLUSTERS)),
+        pytest(*SIDE_BY_SIDE, "-m", "integration", *ignoring(CLUSTERS)),
         tests=True,
     ),
-    Stage("clusters", pytest(*SIDE_BY_SIDE, "-m", "integration", *CLUSTERS), tests=True),
+    Stage(
+        "clusters", pytest(*SIDE_BY_SIDE, "-m", "integration", *CLUSTERS), tests=True, alone=True
+    ),
 )
 
 _DURABLE_STREAMS = "the conformance suite of Durable Streams (tests/integration/durable_streams)"
@@ -189,8 +220,8 @@ def run(stages: Sequence[Stage]) -> list[Outcome]:
                 say(f"== {stage.name}")
                 done = False
                 while not done:
-                    for behind, current in lanes.items():
-                        if waiting[behind] and (current is None or current.has_ended()):
+                    for behind in lanes:
+                        if may_begin(waiting, lanes, behind):
                             following = waiting[behind].pop(0)
                             output = files.enter_context(tempfile.TemporaryFile())
                             started[following.name] = RunningStage(following, output)
@@ -207,6 +238,21 @@ def run(stages: Sequence[Stage]) -> list[Outcome]:
                     each.end()
             raise
         return [started[stage.name].outcome() for stage in stages]
+
+
+def may_begin(
+    waiting: Mapping[bool, Sequence[Stage]], lanes: Mapping[bool, RunningStage | None], behind: bool
+) -> bool:
+    """Whether the lane has a next stage, and that need not wait any more."""
+
+    def has_ended(lane: bool) -> bool:
+        current = lanes[lane]
+        return current is None or current.has_ended()
+
+    if not waiting[behind] or not has_ended(behind):
+        return False
+    other = not behind
+    return not waiting[behind][0].alone or (not waiting[other] and has_ended(other))
 
 
 def say(line: str) -> None:

@@ -4,7 +4,7 @@ A test that draws its world from a seed is parametrized over "seed" alone, with 
 With SOAK_SEEDS=N in the environment such tests get N other seeds, from SOAK_FROM on, and no other test runs
 (tests/soak.py).
 
-A session of one kind (`-m simulation`, `-m integration`, or neither) passes over the files that hold nothing of it:
+A session of one kind (`-m simulation`, `-m integration`, or neither) passes over files and folders without any of it:
 what they import is half of what a worker does before its first test. Which files these are is read from their text, and
 each test that is collected is compared with it.
 """
@@ -74,7 +74,13 @@ def kinds_of(path: Path) -> frozenset[str]:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     wanted = config.option.markexpr
     kind = "unit" if wanted == _UNIT else wanted
-    if kind not in ("unit", *KINDS) or not collection_path.name.startswith("test_"):
+    if kind not in ("unit", *KINDS):
+        return None
+    if collection_path.is_dir():
+        # So that its conftest.py is not imported, and what that needs: Spark alone is half a second.
+        files = collection_path.rglob("test_*.py")
+        return None if any(kind in kinds_of(path) for path in files) else True
+    if not collection_path.name.startswith("test_"):
         return None
     return None if kind in kinds_of(collection_path) else True
 

@@ -11,7 +11,8 @@ from types import ModuleType
 
 import pytest
 
-STAGES = Path(__file__).parents[1] / ".ci" / "stages.py"
+ROOT = Path(__file__).parents[1]
+STAGES = ROOT / ".ci" / "stages.py"
 # Who is started in the background is told to ignore SIGINT, and hands that on.
 LOAD = f"""
 import importlib.util, signal, sys
@@ -78,6 +79,28 @@ def test_the_lanes_run_at_the_same_time_and_print_in_order(
     assert [each.failed for each in outcomes] == [0, 0, 0]
     printed = [f"{words} {name}" for name in programs for words in ("==", "says")]
     assert capfd.readouterr().out.splitlines() == printed
+
+
+def test_a_stage_that_is_to_be_alone_waits_for_both_lanes(
+    stages: ModuleType, tmp_path: Path
+) -> None:
+    made = str(tmp_path / "made")
+    late = f"import pathlib, time\ntime.sleep(1)\npathlib.Path({made!r}).touch()"
+    look = f"assert __import__('os').path.exists({made!r})"
+    first = stages.Stage("first", [sys.executable, "-c", ""])
+    behind = stages.Stage("behind", [sys.executable, "-c", late], behind=True)
+    alone = stages.Stage("alone", [sys.executable, "-c", look], alone=True)
+    outcomes = stages.run([first, behind, alone])
+    assert [each.failed for each in outcomes] == [0, 0, 0]
+
+
+def test_what_is_computed_behind_is_left_out_in_front(stages: ModuleType) -> None:
+    by_name = {stage.name: stage for stage in stages.STAGES}
+    words = [word for word in by_name["unit"].command if word.startswith("--ignore=")]
+    assert words == [f"--ignore={path}" for path in stages.COMPUTED]
+    assert list(by_name["unit: computed"].command[-len(words) :]) == stages.COMPUTED
+    assert all(any((ROOT / path).rglob("test_*.py")) for path in stages.COMPUTED)
+    assert stages.STAGES[-1].alone
 
 
 @pytest.mark.parametrize("behind", [False, True])

@@ -6,7 +6,8 @@ Invariants:
   ContainerStoppedError if the connection ended first: what became of it is then not known. It is never sent twice.
 - A connection carries nothing before the node has accepted the token and the epoch of the leader.
 - A connection with calls under way ends when the node's registration is gone, or when the node says nothing for
-  `silence_seconds` though it was asked: no call waits for a node that was stopped or cut off.
+  `silence_seconds` though it was asked: no call waits for a node that was stopped or cut off. Behind a
+  pause of this process itself the time begins anew: the answer may be here, and not read yet.
 - At most `calls_per_node_max` calls are under way on a connection; one more is refused, and nothing is done.
 - There is one task, run(): it looks at silent connections.
 """
@@ -33,6 +34,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.runtime.cancellation import fail_unless_done, retrieve_exception
 from segmentstore.runtime.keyed_locks import KeyedLocks
+from segmentstore.runtime.waiting import sleep_and_tell_lateness
 
 _Result = TypeVar("_Result")
 _Kind = TypeVar("_Kind", bound=Command)
@@ -103,7 +105,7 @@ class NodeConnection:
         self._calls_max = calls_max
         self._under_way = 0
         self._waiting_since = 0.0
-        """Since when it has owed an answer without a break."""
+        """Since when it has owed an answer without a break, of its own or of this process."""
         self._asked_at = float("-inf")
 
     @property
@@ -143,6 +145,10 @@ class NodeConnection:
         self._under_way -= 1
         self._wire.unsubscribe(request_id)
         assert self._under_way >= 0, f"under_way={self._under_way}"
+
+    def wait_anew(self, now: float) -> None:
+        """What the node said until now may not be read yet."""
+        self._waiting_since = now
 
     def look(self, now: float, *, silence_seconds: float) -> None:
         """End it if the node owes an answer and has been silent for too long."""
@@ -189,10 +195,10 @@ class NodeConnections:
         """Look at the connections until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self._settings.look_seconds)
-            self.look(loop.time())
+            late = await sleep_and_tell_lateness(self._settings.look_seconds)
+            self.look(loop.time(), stood_still=late >= self._settings.silence_seconds / 4)
 
-    def look(self, now: float) -> None:
+    def look(self, now: float, *, stood_still: bool) -> None:
         """End those to nodes that are gone, and those that are silent. O(connections and nodes)."""
         registered = {node.node_id for node in self._locations.nodes()}
         for node_id, connection in list(self._connections.items()):
@@ -201,6 +207,8 @@ class NodeConnections:
             if not connection.is_open:
                 del self._connections[node_id]
                 continue
+            if stood_still:
+                connection.wait_anew(now)
             connection.look(now, silence_seconds=self._settings.silence_seconds)
 
     async def connection(self, node: ClusterNode) -> NodeConnection:

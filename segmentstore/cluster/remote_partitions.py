@@ -50,6 +50,7 @@ from segmentstore.codec.record_batch import BatchProblem
 from segmentstore.contracts.cluster import ContainerLocations
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.cancellation import await_shielded
+from segmentstore.runtime.waiting import sleep_and_tell_lateness
 from segmentstore.topics.brokers import Broker
 from segmentstore.topics.errors import (
     InvalidRecordError,
@@ -208,10 +209,13 @@ class RemotePartitions:
         loop = asyncio.get_running_loop()
         self._is_closed = False
         while True:
-            await asyncio.sleep(self._settings.look_seconds)
+            late = await sleep_and_tell_lateness(self._settings.look_seconds)
+            stood_still = late >= self._settings.silence_seconds / 4
             for address, leader in list(self._leaders.items()):
                 connections = leader.connections()
                 for connection in connections:
+                    if stood_still:
+                        connection.wait_anew(loop.time())
                     connection.look(loop.time(), silence_seconds=self._settings.silence_seconds)
                 if not any(each.is_open for each in connections):
                     del self._leaders[address]

@@ -3,6 +3,7 @@
 - gather_all(): work side by side, all of which ends before a failure of one is raised. asyncio.gather() raises at
   once, and what it leaves behind goes on beside whatever its caller does next.
 - wait_for_event(): an event or a point in time, without a timeout that cancels anything.
+- sleep_and_tell_lateness(): for looks whether another process has been silent for too long, and not this one.
 - Change: any number of waiters for something that happens again and again.
 - first_cause(): which of the errors of several is told.
 """
@@ -35,6 +36,14 @@ async def wait_for_event(event: Event, *, until: float = inf) -> None:
     finally:
         if timer is not None:
             timer.cancel()
+
+
+async def sleep_and_tell_lateness(seconds: float) -> float:
+    """asyncio.sleep(); by how many seconds it ended too late: so long did this process itself stand still."""
+    loop = asyncio.get_running_loop()
+    due = loop.time() + seconds
+    await asyncio.sleep(seconds)
+    return loop.time() - due
 
 
 class Change:

@@ -113,8 +113,11 @@ class RemoteNode:
 class RemoteNodes:
     """The nodes, which container runs where, and the store over them."""
 
-    def __init__(self, *, container_count: int = 4) -> None:
+    def __init__(
+        self, *, container_count: int = 4, connections: NodeConnectionSettings = QUICK
+    ) -> None:
         self.container_count = container_count
+        self._connections = connections
         self.locations = KnownLocations(container_count=container_count)
         self.nodes = [RemoteNode(each, container_count=container_count) for each in ("a", "b")]
         self.containers: dict[ContainerId, StreamSegmentContainer] = {}
@@ -126,7 +129,10 @@ class RemoteNodes:
     def new_store(self, *, leader_epoch: int, token: str = TOKEN) -> RemoteStore:
         """Close it."""
         return RemoteStore(
-            locations=self.locations, token=token, leader_epoch=leader_epoch, settings=QUICK
+            locations=self.locations,
+            token=token,
+            leader_epoch=leader_epoch,
+            settings=self._connections,
         )
 
     def node_of(self, container_id: ContainerId) -> RemoteNode:
@@ -193,9 +199,11 @@ class RemoteNodes:
 
 
 @asynccontextmanager
-async def remote_nodes(*, container_count: int = 4) -> AsyncIterator[RemoteNodes]:
+async def remote_nodes(
+    *, container_count: int = 4, connections: NodeConnectionSettings = QUICK
+) -> AsyncIterator[RemoteNodes]:
     """Started; the store's own work runs beside."""
-    nodes = RemoteNodes(container_count=container_count)
+    nodes = RemoteNodes(container_count=container_count, connections=connections)
     await nodes.start()
     looking = asyncio.create_task(nodes.store.run())
     try:

@@ -1,7 +1,9 @@
 """What a controller sees of nodes that move containers, break connections, fall silent, or know a newer leader."""
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -26,7 +28,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import EVENT_COUNT, ContainerId
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType, read_available
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry
-from tests.cluster.remote_nodes import call_into_silence, remote_nodes, silent_node
+from tests.cluster.remote_nodes import QUICK, call_into_silence, remote_nodes, silent_node
 
 TABLE = "_system/_tables/t"
 
@@ -224,11 +226,12 @@ async def test_a_question_is_asked_again_over_a_new_connection() -> None:
 
 
 async def test_calls_to_a_node_that_is_gone_end_though_its_connection_is_open() -> None:
-    async with remote_nodes() as nodes, silent_node() as (address, _):
+    patient = replace(QUICK, silence_seconds=600)
+    async with remote_nodes(connections=patient) as nodes, silent_node() as (address, _):
         waits = await call_into_silence(nodes, address)
         del nodes.locations.registered[nodes.nodes[0].node_id]
         with pytest.raises(ContainerStoppedError):
-            async with asyncio.timeout(0.8):
+            async with asyncio.timeout(60):
                 await waits
 
 
@@ -239,6 +242,18 @@ async def test_calls_to_a_node_that_says_nothing_end() -> None:
             async with asyncio.timeout(5):
                 await waits
         assert pings, "it was not asked for a sign of life"
+
+
+async def test_a_node_is_not_given_up_because_the_controller_stood_still() -> None:
+    """Its answer may be here by then, and nothing of it is read."""
+    async with remote_nodes() as nodes:
+        name = nodes.name_in(0)
+        await nodes.store.create(name)
+        sealing = asyncio.create_task(nodes.store.seal(name))
+        await asyncio.sleep(0)
+        time.sleep(2 * QUICK.silence_seconds)
+        await sealing
+        assert (await nodes.store.info(name)).sealed
 
 
 # --- one leader -----------------------------------------------------------------------------------

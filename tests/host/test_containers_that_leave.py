@@ -88,5 +88,5 @@ async def test_the_end_of_the_session_does_not_wait_for_a_short_log() -> None:
     assignments, host = await started(container_that_shortens(PATIENCE_SECONDS))
     assignments.assign()
     await asyncio.sleep(0.05)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PATIENCE_SECONDS / 2):
         await host.stop()

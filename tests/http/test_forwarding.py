@@ -229,7 +229,7 @@ async def test_h86_nothing_is_passed_on_twice(nodes: TwoNodes, client: ClientSes
     """Each believes that the other has it."""
     nodes.far.locations.owners[FAR] = nodes.near.node_id
     nodes.far.served.discard(FAR)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         async with client.post(nodes.near.node.segment(f"{NAME}/append"), data=b"x") as answer:
             assert answer.status == 503
             assert answer.headers["Retry-After"] == "1"
@@ -388,7 +388,7 @@ async def test_h86_an_owner_that_stands_still_is_waited_for_until_its_registrati
         await asyncio.sleep(0.3)
         assert not request.done()
         near.locations.registered.clear()
-        async with asyncio.timeout(2), await request as answer:
+        async with asyncio.timeout(60), await request as answer:
             assert answer.status == 504
 
 
@@ -411,7 +411,7 @@ async def test_an_answer_that_arrives_behind_the_word_that_its_node_is_gone_is_p
             return []
 
         monkeypatch.setattr(near.locations, "nodes", none_is_registered)
-        async with asyncio.timeout(2), await request as answer:
+        async with asyncio.timeout(60), await request as answer:
             assert answer.status == 200
 
 

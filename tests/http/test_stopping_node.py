@@ -103,19 +103,25 @@ async def test_a_request_that_meets_the_end_of_an_idle_connection_is_told_that_n
         request = (
             f"POST /v1/segments/{NAME}/append HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\n\r\nx"
         ).encode()
+        loop = asyncio.get_running_loop()
         with socket.create_connection(member.node.server.address) as client:
-            client.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" + sent_before)
-            await asyncio.sleep(0.05)
-            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            client.setblocking(False)
+            await loop.sock_sendall(
+                client, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" + sent_before
+            )
+            assert (await loop.sock_recv(client, 1 << 16)).startswith(b"HTTP/1.1 200")
             closing = asyncio.create_task(member.node.server.close())
-            # A client without a loop of its own: it looks at the connection when it has sent.
-            await asyncio.sleep(0.5)
-            client.sendall(request.removeprefix(sent_before))
-            await asyncio.sleep(0.05)
-            client.settimeout(5)
-            answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
+            # A client that looks at the connection when it has sent: the farewell is there before.
+            is_there = asyncio.Event()
+            loop.add_reader(client, is_there.set)
+            await is_there.wait()
+            loop.remove_reader(client)
+            await loop.sock_sendall(client, request.removeprefix(sent_before))
+            answer = b""
+            while content := await loop.sock_recv(client, 1 << 16):
+                answer += content
             client.shutdown(socket.SHUT_WR)
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(60):
                 await closing
         assert answer.startswith(b"HTTP/1.1 503")
         assert b"connection: close" in answer.lower()

@@ -2,6 +2,7 @@
 asked from the process that does not lead them."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -473,3 +474,12 @@ async def test_what_a_leader_does_not_answer_is_unknown_and_given_up() -> None:
             await partition.produce(batch_of(b"y"))
         assert again.value.stored is False
         assert (await made.nodes[0].topics.partition("t", 1)).high_watermark == 2
+
+
+async def test_a_leader_is_not_given_up_because_the_asking_process_stood_still() -> None:
+    """Its answer may be here by then, and nothing of it is read."""
+    async with cluster() as made:
+        partition = await made.nodes[0].topics.partition("t", 1)
+        produced = partition.produce(batch_of(b"x"))
+        time.sleep(2 * QUICK.silence_seconds)
+        assert (await produced).base_offset == 0

@@ -1,9 +1,15 @@
 import asyncio
+import time
 from math import inf
 
 import pytest
 
-from segmentstore.runtime.waiting import Change, gather_all, wait_for_event
+from segmentstore.runtime.waiting import (
+    Change,
+    gather_all,
+    sleep_and_tell_lateness,
+    wait_for_event,
+)
 from tests.sim.simulation import run_simulation
 
 
@@ -39,6 +45,18 @@ async def test_a_wait_that_is_cancelled_leaves_no_timer() -> None:
         await waiting
     await asyncio.sleep(0.03)
     assert not event.is_set()
+
+
+async def test_a_sleep_tells_how_late_it_ended() -> None:
+    asyncio.get_running_loop().call_soon(time.sleep, 0.2)
+    assert await sleep_and_tell_lateness(0.01) >= 0.18
+
+
+def test_a_sleep_that_ends_in_time_is_not_late() -> None:
+    async def main(_: object) -> float:
+        return await sleep_and_tell_lateness(5)
+
+    assert run_simulation(1, main).result == 0
 
 
 def test_a_change_wakes_all_that_wait_and_none_that_come_later() -> None:

@@ -1,5 +1,6 @@
 """An endpoint in this loop, or in a process of its own, and boto3 as its client."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -45,7 +46,7 @@ async def endpoint(
 
 def client_of(url: str, *, secret: str = KEYS.secret_key, **config: object) -> Any:
     """boto3 makes its classes at run time."""
-    return boto3.session.Session().client(
+    return _session().client(
         "s3",
         endpoint_url=url,
         region_name="us-east-1",
@@ -53,6 +54,12 @@ def client_of(url: str, *, secret: str = KEYS.secret_key, **config: object) -> A
         aws_secret_access_key=secret,
         config=Config(retries={"total_max_attempts": 1}, **config),
     )
+
+
+@functools.cache
+def _session() -> Any:
+    """It parses megabytes that describe AWS's services; clients have nothing else in common."""
+    return boto3.session.Session()
 
 
 class Process:

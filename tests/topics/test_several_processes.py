@@ -183,7 +183,7 @@ async def test_who_waits_at_a_partition_that_leaves_is_woken() -> None:
     store.move(segment_of(one, "a", 0), 1)
     assert not waiting.done()
     one.close_left()
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 60)
     assert not partition.is_open
     with pytest.raises(PartitionUnavailableError):
         await partition.produce(batch_of(b"x"))
