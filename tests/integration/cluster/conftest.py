@@ -13,6 +13,7 @@ from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.demo.local_cluster import ZOOKEEPER, LocalCluster
 from segmentstore.demo.s3_gateway import built_gateway
 from tests.integration.bookkeeper.registered_bookies import registered
+from tests.integration.cluster.spreading import until_settled
 from tests.integration.java_libraries import missing
 from tier1.bookkeeper.jars import Part, build
 
@@ -35,9 +36,10 @@ def cluster_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loc
 
 @pytest.fixture
 def cluster(cluster_of_session: LocalCluster) -> LocalCluster:
-    """Everything in it runs; a test that ends a process need not start it again."""
+    """Everything in it runs, and nothing is about to move; a test that ends a process need not start it again."""
     asyncio.run(cluster_of_session.up())
     asyncio.run(until_all_bookies_are_registered(cluster_of_session))
+    asyncio.run(until_settled(cluster_of_session))
     return cluster_of_session
 
 
