@@ -50,9 +50,11 @@ def _is_settled(state: ClusterState, cluster: LocalCluster) -> bool:
         return False
     loads = {c: load for report in state.reports.values() for c, load in report.loads.items()}
     observed = Observed(list(state.nodes.values()), state.reports, state.wishes, loads)
-    epoch = state.assignment.epoch
     following = next_assignment(
-        state.assignment, observed, epoch=epoch, settings=PlacementSettings()
+        state.assignment,
+        observed,
+        epoch=state.assignment.leader_epoch,
+        settings=PlacementSettings(),
     )
     containers = map(ContainerId, range(cluster.plan.containers))
     return following is None and all(map(state.runs, containers))
