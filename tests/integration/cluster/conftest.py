@@ -17,7 +17,6 @@ from tests.integration.cluster.spreading import until_settled
 from tests.integration.java_libraries import missing
 from tier1.bookkeeper.jars import Part, build
 
-
 PATIENT = ("bookkeeper.start_seconds=120",)
 """A node that does not reach the bookies in time ends, and no supervisor starts it again here. The usual half a minute
 was too little for its JVM and the first connections at a load of forty."""
