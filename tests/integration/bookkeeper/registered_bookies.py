@@ -7,6 +7,7 @@ for too long: that it listens, or that something is registered in its name, does
 import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -31,17 +32,19 @@ def registered(servers: str, ports: Sequence[int]) -> int:
     client = KazooClient(servers)
     client.start(timeout=60)
     try:
-        return sum(_is_registered(client, port) for port in ports)
+        owners = [_owner(client, port) for port in ports]
+        said = client.command(b"cons")
+        content = said if isinstance(said, bytes) else said.encode()
+        sessions = {int(each, 16) for each in _SESSION.findall(content)}
+        return sum(owner in sessions for owner in owners)
     finally:
         client.stop()
         client.close()
 
 
-def _is_registered(client: KazooClient, port: int) -> bool:
-    try:
+def _owner(client: KazooClient, port: int) -> int:
+    """The session that has registered the bookie; 0 if none has."""
+    with suppress(NoNodeError):
         _, status = client.get(f"{LEDGERS_PATH}/available/127.0.0.1:{port}")
-    except NoNodeError:
-        return False
-    said = client.command(b"cons")
-    sessions = _SESSION.findall(said if isinstance(said, bytes) else said.encode())
-    return status.ephemeralOwner in {int(each, 16) for each in sessions}
+        return int(status.ephemeralOwner)
+    return 0

@@ -21,6 +21,8 @@ from tier1.bookkeeper.local_ensemble import (
     LocalEnsemble,
 )
 
+pytestmark = pytest.mark.integration
+
 LISTENS = """
 import signal, socket, sys, time
 

@@ -27,6 +27,8 @@ from tier1.bookkeeper.local_ensemble import LEDGERS_PATH, LocalEnsemble
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 _roots = count()
+PATIENT = ["--set", "bookkeeper.start_seconds=120"]
+"""A JVM and its first connections took more than the usual time at a load of seventy."""
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def data(tmp_path: Path) -> Path:
 
 def server_at(data: Path, place: str, root: str, *options: str) -> ServerProcess:
     flags = ["--tier1", place, "--set", f"bookkeeper.root={root}", "--containers", "2", *options]
-    return ServerProcess(data, ["--controller", "off", "--wire", "off", *flags])
+    return ServerProcess(data, ["--controller", "off", "--wire", "off", *PATIENT, *flags])
 
 
 def wait_for_registered_bookies(ensemble: LocalEnsemble, count: int) -> None:
@@ -123,6 +125,7 @@ def test_a_killed_node_and_a_new_one_without_its_directory_have_every_acknowledg
             place,
             "--set",
             f"bookkeeper.root={root}",
+            *PATIENT,
         ],
     )
     with again:
@@ -145,7 +148,9 @@ def test_what_cannot_work_at_a_start_is_one_sentence(
 
     def refusal(options: list[str], environment: dict[str, str] | None = None) -> str:
         refused = ServerProcess(
-            data, ["--controller", "off", "--wire", "off", *options], environment=environment
+            data,
+            ["--controller", "off", "--wire", "off", *PATIENT, *options],
+            environment=environment,
         )
         with pytest.raises(ServerProcessError) as caught:
             refused.start()
@@ -177,6 +182,7 @@ def test_too_few_bookies_are_told_and_waited_for(
         [
             *("--controller", "off", "--wire", "off", "--containers", "2", "--tier1", place),
             *("--set", f"bookkeeper.root={root}", "--set", "bookkeeper.retry_seconds=2"),
+            *PATIENT,
         ],
         accept=("ready", "partial"),
     )

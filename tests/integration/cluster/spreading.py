@@ -1,19 +1,37 @@
-"""Every node of a cluster has containers: tests before may have left all of them at one."""
+"""Where the containers of a cluster are when a test begins: all of them served, and none about to move.
+
+A node that was started again is given containers a while after it is there. A test that asks for the node of a
+container just then would be told that it has none, and what it sends there would be refused.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from segmentstore.cluster.cluster_state import change_wishes, read_cluster_state
+from segmentstore.cluster.cluster_state import ClusterState, change_wishes, read_cluster_state
+from segmentstore.cluster.placement import Observed, PlacementSettings, next_assignment
+from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.demo.local_cluster import LocalCluster
 from segmentstore.host.cluster_access import open_cluster_access
 from segmentstore.host.setting_sources import resolve_settings
 
 SECONDS_MAX = 150.0
+"""No promise, only an end."""
+
+
+async def until_settled(cluster: LocalCluster) -> None:
+    """Until every node is there, every container is served, and the leader would move none."""
+    resolved = resolve_settings(flags={"tier1.kind": cluster.place}, environment={})
+    async with open_cluster_access(resolved) as access:
+
+        async def settled() -> bool:
+            return _is_settled(await read_cluster_state(access.store), cluster)
+
+        await until(settled)
 
 
 async def spread_containers(cluster: LocalCluster) -> None:
-    """Asks for even loads; each node has a container when this returns, and all of them are served."""
+    """Asks for even loads; each node has a container when this returns, and it is settled."""
     resolved = resolve_settings(flags={"tier1.kind": cluster.place}, environment={})
     async with open_cluster_access(resolved) as access:
         await change_wishes(
@@ -22,12 +40,24 @@ async def spread_containers(cluster: LocalCluster) -> None:
 
         async def is_spread() -> bool:
             state = await read_cluster_state(access.store)
-            return len(state.nodes) == cluster.plan.nodes and all(
-                state.containers_of(each) for each in state.nodes
-            )
+            return _is_settled(state, cluster) and all(map(state.containers_of, state.nodes))
 
         await until(is_spread)
-    await until(lambda: is_well(cluster))
+
+
+def _is_settled(state: ClusterState, cluster: LocalCluster) -> bool:
+    if state.assignment is None or len(state.nodes) < cluster.plan.nodes:
+        return False
+    loads = {c: load for report in state.reports.values() for c, load in report.loads.items()}
+    observed = Observed(list(state.nodes.values()), state.reports, state.wishes, loads)
+    following = next_assignment(
+        state.assignment,
+        observed,
+        epoch=state.assignment.leader_epoch,
+        settings=PlacementSettings(),
+    )
+    containers = map(ContainerId, range(cluster.plan.containers))
+    return following is None and all(map(state.runs, containers))
 
 
 async def is_well(cluster: LocalCluster) -> bool:

@@ -28,7 +28,8 @@ def test_a_producer_and_a_consumer_are_told_to_wait(slow_server: KafkaServerProc
         producer.produce(topic, partition=0, value=value)
         producer.flush(SECONDS_MAX)
     producer.poll(0)
-    assert told, "the producer was not told to wait"
+    # When it is over the client is told so, by a time of nothing.
+    assert any(each.throttle_time > 0 for each in told), "the producer was not told to wait"
     told.clear()
     consumer = Consumer(
         {**config, "client.id": "consumer", "group.id": "none", "max.partition.fetch.bytes": 65_536}
@@ -36,6 +37,5 @@ def test_a_producer_and_a_consumer_are_told_to_wait(slow_server: KafkaServerProc
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = [consumer.poll(SECONDS_MAX) for _ in values]
     assert [None if each is None else each.value() for each in found] == values
-    assert told, "the consumer was not told to wait"
-    assert all(each.throttle_time > 0 for each in told)
+    assert any(each.throttle_time > 0 for each in told), "the consumer was not told to wait"
     consumer.close()

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pyspark
@@ -45,10 +46,13 @@ def java_options() -> str:
 
 
 def _make(kept: Path) -> None:
-    """A file in any case, so that it is tried once."""
+    """A file in any case, so that it is tried once. One that takes too long is not waited for: it only saves time."""
     made = kept.with_suffix(".new")
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
-    with tempfile.TemporaryDirectory() as directory:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory,
+        suppress(subprocess.TimeoutExpired),
+    ):
         subprocess.run(
             [sys.executable, "-m", "tests.integration.spark.class_archive", str(made)],
             cwd=directory,
