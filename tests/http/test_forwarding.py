@@ -250,16 +250,18 @@ async def test_h83_a_node_whose_lease_is_over_answers_for_none_of_its_containers
 
 
 async def test_so_many_requests_wait_and_no_more(client: ClientSession) -> None:
-    settings = replace(SETTINGS, forwarded_requests_max=1)
+    settings = replace(SETTINGS, forwarded_requests_max=1, owner_wait_seconds=60)
     async with two_nodes(settings) as nodes:
         nodes.move(FAR, None)
         url = nodes.near.node.segment(f"{NAME}/info")
-        first = asyncio.ensure_future(client.get(url))
-        await asyncio.sleep(0.1)
-        async with client.get(url) as answer:
-            assert "too many" in (await answer.json())["error"]
-        async with await first as answer:
+        requests = [asyncio.ensure_future(client.get(url)) for _ in range(2)]
+        (refused,), (waiting,) = await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+        async with await refused as answer:
             assert answer.status == 503
+            assert "too many" in (await answer.json())["error"]
+        nodes.move(FAR, nodes.near)
+        async with await waiting as answer:
+            assert answer.status == 404
 
 
 # --- an owner that fails --------------------------------------------------------------------------
