@@ -6,7 +6,7 @@
 What the stages print comes in this order, each stage as a whole. They run in two lanes: in the first one after the
 other, with the machine as if they were alone; in the second those that only compute, with a lower priority, so that
 they take the time in which the first lane waits. No result of theirs depends on how long they take. Of the unit tests
-these are the folders in COMPUTED; the others have sockets, processes and clocks. `clusters` begins when both lanes have
+these are what COMPUTED names; the others have sockets, processes and clocks. `clusters` begins when both lanes have
 nothing else.
 
 A stage that fails does not stop the later ones. The last line is `N passed, N failed`, over all tests; a lint or type
@@ -73,18 +73,28 @@ SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 CLUSTERS = [f"tests/integration/{name}" for name in ("cluster", "bookkeeper", "kafka")]
 """Many processes each, most of them Java's: a stage of their own."""
 UNIT = "not simulation and not integration"
+
+
+def all_but_sockets(folder: str) -> list[str]:
+    """What is in a folder of tests, without `api`, which has the servers of its room."""
+    found = sorted((ROOT / folder).iterdir())
+    return [
+        f"{folder}/{each.name}"
+        for each in found
+        if each.match("test_*.py") or (each.is_dir() and each.name not in ("api", "__pycache__"))
+    ]
+
+
 COMPUTED = [
     "tests/codec",
     "tests/containers",
-    "tests/controller/autoscale",
-    "tests/controller/random_runs",
-    "tests/controller/retention",
-    "tests/controller/transactions",
+    *all_but_sockets("tests/controller"),
     "tests/linearizability",
     "tests/sim",
     "tests/tier2/format",
     "tests/tier2/storage",
     "tests/tier2/volumes",
+    *all_but_sockets("tests/topics"),
 ]
 """Unit tests that hold the machine's time against nothing but a hang."""
 

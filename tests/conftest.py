@@ -37,6 +37,9 @@ if sys.dont_write_bytecode:
     compiled = Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
     os.environ.setdefault("PYTHONPYCACHEPREFIX", str(compiled))
 
+# Until all is collected there is next to nothing to find.
+gc.disable()
+
 # Timings decide no test: an example that is slow on a busy machine is not wrong.
 settings.register_profile("store", deadline=None)
 settings.load_profile("store")
@@ -99,5 +102,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # What was imported and collected stays: the garbage collector need not look at it again and again.
     gc.collect()
     gc.freeze()
+    gc.enable()
     if _SOAK_SEEDS:
         keep_those_with_a_seed(config, items)

@@ -20,7 +20,7 @@ from tests.http.node import START_MS, Node, TurnableClock, healthy_container
 CONTAINERS = 4
 SETTINGS = HttpSettings(
     port=0,
-    long_poll_seconds=1.0,
+    long_poll_seconds=60.0,
     tick_seconds=0.05,
     owner_wait_seconds=0.5,
     linger_seconds=0.05,

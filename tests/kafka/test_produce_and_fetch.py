@@ -290,14 +290,14 @@ async def test_what_a_fetch_watched_is_let_go_of() -> None:
         await client.ask(fetch((0, 0), wait_ms=10), FetchResponse)
         gone = await node.client()
         gone.send(fetch((0, 0), wait_ms=60_000))
-        await asyncio.sleep(0.05)
         partition = await node.topics.own_partition("t", 0)
-        assert len(partition._log._watchers) == 1
+        while len(partition._log._watchers) != 1:
+            await asyncio.sleep(0.001)
         gone.close()
         while node.server.statistics().connections > 1:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.01)
-        assert len(partition._log._watchers) == 0
+            await asyncio.sleep(0.001)
+        while partition._log._watchers:
+            await asyncio.sleep(0.001)
 
 
 async def test_offsets_by_time() -> None:

@@ -263,7 +263,7 @@ async def test_a_fetch_that_waits_is_answered_when_its_partition_leaves() -> Non
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         made.move(made.segment(0), 1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             answer = await client.answer(number, FetchResponse)
         assert fetched(answer).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 

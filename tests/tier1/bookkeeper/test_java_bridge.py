@@ -3,6 +3,7 @@
 import asyncio
 import os
 import struct
+import threading
 from array import array
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -129,7 +130,8 @@ async def test_a_late_report_of_a_writer_that_was_forgotten_ends_nothing() -> No
     for code in (0, -6):
         side.end(1, 5, code)
     side.end(2, 7)
-    await asyncio.sleep(0.05)
+    while not kept.reports:
+        await asyncio.sleep(0.001)
     assert forgotten.reports == []
     assert kept.reports == [(7, 0)]
     assert kept.errors == []
@@ -165,8 +167,10 @@ async def test_a_bug_on_the_way_fails_all_that_wait() -> None:
     bridge, side = bridged()
     writer = Writer()
     bridge.register_writer(1, writer)
-    waiting = asyncio.create_task(bridge.call(lambda number: None))
-    await asyncio.sleep(0.05)
+    is_called = threading.Event()
+    waiting = asyncio.create_task(bridge.call(lambda number: is_called.set()))
+    while not is_called.is_set():
+        await asyncio.sleep(0.001)
     side.end(-77)  # a call that never was
     with pytest.raises(LedgerUnavailableError):
         await waiting
