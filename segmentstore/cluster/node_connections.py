@@ -6,7 +6,8 @@ Invariants:
   ContainerStoppedError if the connection ended first: what became of it is then not known. It is never sent twice.
 - A connection carries nothing before the node has accepted the token and the epoch of the leader.
 - A connection with calls under way ends when the node's registration is gone, or when the node says nothing for
-  `silence_seconds` though it was asked: no call waits for a node that was stopped or cut off.
+  `silence_seconds` though it was asked: no call waits for a node that was stopped or cut off. It is asked first also
+  where nothing was looked at for longer than that: this process stood still then, and not the node.
 - At most `calls_per_node_max` calls are under way on a connection; one more is refused, and nothing is done.
 - There is one task, run(): it looks at silent connections.
 """
@@ -145,18 +146,22 @@ class NodeConnection:
         assert self._under_way >= 0, f"under_way={self._under_way}"
 
     def look(self, now: float, *, silence_seconds: float) -> None:
-        """End it if the node owes an answer and has been silent for too long."""
+        """End it if the node owes an answer and has been silent for too long, also when it was asked."""
         if not self._under_way:
             return
         silent = min(self._wire.silent_seconds, now - self._waiting_since)
-        if silent >= silence_seconds:
-            self._wire.abort()
-        elif silent >= silence_seconds / 2 and now - self._asked_at >= silence_seconds / 2:
+        half = silence_seconds / 2
+        if silent < half:
+            return
+        asked_ago = now - self._asked_at
+        if asked_ago > silent:
             self._asked_at = now
             try:
                 self._wire.send(KeepAlive())
             except ConnectionLostError:
                 return
+        elif silent >= silence_seconds and asked_ago >= half:
+            self._wire.abort()
 
     def abort(self) -> None:
         """End it; what is under way is unknown."""

@@ -1,6 +1,7 @@
 """What a controller sees of nodes that move containers, break connections, fall silent, or know a newer leader."""
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from random import Random
 
@@ -26,7 +27,14 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import EVENT_COUNT, ContainerId
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType, read_available
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry
-from tests.cluster.remote_nodes import call_into_silence, remote_nodes, silent_node
+from tests.cluster.remote_nodes import (
+    IMPATIENT,
+    PATIENT,
+    SilentNode,
+    call_into_silence,
+    remote_nodes,
+    silent_node,
+)
 
 TABLE = "_system/_tables/t"
 
@@ -224,21 +232,37 @@ async def test_a_question_is_asked_again_over_a_new_connection() -> None:
 
 
 async def test_calls_to_a_node_that_is_gone_end_though_its_connection_is_open() -> None:
-    async with remote_nodes() as nodes, silent_node() as (address, _):
-        waits = await call_into_silence(nodes, address)
+    async with remote_nodes() as nodes, silent_node() as silent:
+        waits = await call_into_silence(nodes, silent)
         del nodes.locations.registered[nodes.nodes[0].node_id]
         with pytest.raises(ContainerStoppedError):
-            async with asyncio.timeout(0.8):
+            # Silence would end it later than that.
+            async with asyncio.timeout(PATIENT.silence_seconds / 2):
                 await waits
 
 
 async def test_calls_to_a_node_that_says_nothing_end() -> None:
-    async with remote_nodes() as nodes, silent_node() as (address, pings):
-        waits = await call_into_silence(nodes, address)
+    async with remote_nodes(settings=IMPATIENT) as nodes, silent_node() as silent:
+        waits = await call_into_silence(nodes, silent)
         with pytest.raises(ContainerStoppedError):
-            async with asyncio.timeout(5):
-                await waits
-        assert pings, "it was not asked for a sign of life"
+            await waits
+        await until_pinged(silent)
+
+
+async def test_a_node_is_asked_before_it_is_given_up_also_by_a_process_that_stood_still() -> None:
+    async with remote_nodes(settings=IMPATIENT) as nodes, silent_node() as silent:
+        waits = await call_into_silence(nodes, silent)
+        # Nothing is looked at meanwhile, and no answer would be heard.
+        time.sleep(1.5 * IMPATIENT.silence_seconds)
+        await until_pinged(silent)
+        with pytest.raises(ContainerStoppedError):
+            await waits
+
+
+async def until_pinged(silent: SilentNode) -> None:
+    async with asyncio.timeout(30):
+        while not silent.pings:
+            await asyncio.sleep(0.01)
 
 
 # --- one leader -----------------------------------------------------------------------------------
