@@ -71,6 +71,9 @@ _PYTHON: Final = (sys.executable, "-P", "-m")
 """A module of PYTHONPATH, and not of the directory from which it is started."""
 _LISTEN_SECONDS_MAX: Final = 120.0
 _READY_SECONDS_MAX: Final = 120.0
+_START_SETTING: Final = f"bookkeeper.start_seconds={_READY_SECONDS_MAX:.0f}"
+"""Of nodes and controllers: nothing starts one again that gave up earlier. All of them share a machine; on a busy one
+the start of a JVM alone takes half a minute."""
 _END_SECONDS_MAX: Final = 40.0
 _STARTS_MAX: Final = 3
 _LOOK_SECONDS: Final = 0.1
@@ -320,7 +323,7 @@ class LocalCluster:
                 role, place = self._role_of(process), self._place_of(process)
                 for each in role.directories_at(place):
                     Path(each).mkdir(parents=True, exist_ok=True)
-                settings = self.plan.settings if process.role != S3 else ()
+                settings = () if process.role == S3 else (_START_SETTING, *self.plan.settings)
                 more = [word for setting in settings for word in ("--set", setting)]
                 return [*role.command_at(place), *more]
 

@@ -7,7 +7,7 @@ they are refreshed, as a watch that comes late would make them.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 
 from containers.segment_container import StreamSegmentContainer
@@ -35,7 +35,10 @@ from segmentstore.wire.store_calls import StoreCallAccess
 from tests.containers.node import MemoryTiers, make_container
 
 TOKEN = "the token of the cluster"
-QUICK = NodeConnectionSettings(connect_seconds=1.0, silence_seconds=1.0, look_seconds=0.05)
+PATIENT = NodeConnectionSettings(connect_seconds=60.0, silence_seconds=60.0, look_seconds=0.05)
+"""On a busy machine all of it, nodes and store, may stand still for seconds: no node is given up by that."""
+IMPATIENT = replace(PATIENT, silence_seconds=1.0)
+"""For calls that no node answers."""
 
 
 class KnownLocations:
@@ -114,10 +117,10 @@ class RemoteNodes:
     """The nodes, which container runs where, and the store over them."""
 
     def __init__(
-        self, *, container_count: int = 4, connections: NodeConnectionSettings = QUICK
+        self, *, container_count: int = 4, settings: NodeConnectionSettings = PATIENT
     ) -> None:
         self.container_count = container_count
-        self._connections = connections
+        self._settings = settings
         self.locations = KnownLocations(container_count=container_count)
         self.nodes = [RemoteNode(each, container_count=container_count) for each in ("a", "b")]
         self.containers: dict[ContainerId, StreamSegmentContainer] = {}
@@ -132,7 +135,7 @@ class RemoteNodes:
             locations=self.locations,
             token=token,
             leader_epoch=leader_epoch,
-            settings=self._connections,
+            settings=self._settings,
         )
 
     def node_of(self, container_id: ContainerId) -> RemoteNode:
@@ -200,10 +203,10 @@ class RemoteNodes:
 
 @asynccontextmanager
 async def remote_nodes(
-    *, container_count: int = 4, connections: NodeConnectionSettings = QUICK
+    *, container_count: int = 4, settings: NodeConnectionSettings = PATIENT
 ) -> AsyncIterator[RemoteNodes]:
     """Started; the store's own work runs beside."""
-    nodes = RemoteNodes(container_count=container_count, connections=connections)
+    nodes = RemoteNodes(container_count=container_count, settings=settings)
     await nodes.start()
     looking = asyncio.create_task(nodes.store.run())
     try:
@@ -214,10 +217,21 @@ async def remote_nodes(
         await nodes.close()
 
 
+@dataclass(frozen=True, slots=True)
+class SilentNode:
+    """What it got."""
+
+    address: str
+    pings: Sequence[Command]
+    """The signs of life that it was asked for."""
+    calls: Sequence[Command]
+
+
 @asynccontextmanager
-async def silent_node() -> AsyncIterator[tuple[str, list[Command]]]:
-    """A server that accepts calls and answers none: its address, and the signs of life that it was asked for."""
+async def silent_node() -> AsyncIterator[SilentNode]:
+    """A server that accepts calls and answers none."""
     pings: list[Command] = []
+    calls: list[Command] = []
     served: list[asyncio.Task[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -232,12 +246,14 @@ async def silent_node() -> AsyncIterator[tuple[str, list[Command]]]:
                     writer.write(AnswerDone(command.request_id).encode())
                 elif isinstance(command, KeepAlive):
                     pings.append(command)
+                elif not isinstance(command, Hello):
+                    calls.append(command)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]
     try:
-        yield f"{host}:{port}", pings
+        yield SilentNode(f"{host}:{port}", pings, calls)
     finally:
         server.close()
         for task in served:
@@ -245,12 +261,13 @@ async def silent_node() -> AsyncIterator[tuple[str, list[Command]]]:
         await asyncio.gather(*served, return_exceptions=True)
 
 
-async def call_into_silence(nodes: RemoteNodes, address: str) -> "asyncio.Task[object]":
-    """A change of container 0, which is said to be at that address; it is under way."""
+async def call_into_silence(nodes: RemoteNodes, silent: SilentNode) -> "asyncio.Task[object]":
+    """A change of container 0, which is said to be at that node; it is under way."""
     node = nodes.nodes[0]
-    nodes.locations.registered[node.node_id] = replace(node.as_registered, wire=address)
+    nodes.locations.registered[node.node_id] = replace(node.as_registered, wire=silent.address)
     await nodes.locations.refresh()
     task: asyncio.Task[object] = asyncio.create_task(nodes.store.create(nodes.name_in(0)))
-    await asyncio.sleep(0.1)
+    while not silent.calls:
+        await asyncio.sleep(0.01)
     assert not task.done()
     return task

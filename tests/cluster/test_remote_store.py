@@ -3,7 +3,6 @@
 import asyncio
 import time
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -28,7 +27,14 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import EVENT_COUNT, ContainerId
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType, read_available
 from segmentstore.contracts.tables import NOT_EXISTS, TableEntry
-from tests.cluster.remote_nodes import QUICK, call_into_silence, remote_nodes, silent_node
+from tests.cluster.remote_nodes import (
+    IMPATIENT,
+    PATIENT,
+    SilentNode,
+    call_into_silence,
+    remote_nodes,
+    silent_node,
+)
 
 TABLE = "_system/_tables/t"
 
@@ -226,34 +232,49 @@ async def test_a_question_is_asked_again_over_a_new_connection() -> None:
 
 
 async def test_calls_to_a_node_that_is_gone_end_though_its_connection_is_open() -> None:
-    patient = replace(QUICK, silence_seconds=600)
-    async with remote_nodes(connections=patient) as nodes, silent_node() as (address, _):
-        waits = await call_into_silence(nodes, address)
+    async with remote_nodes() as nodes, silent_node() as silent:
+        waits = await call_into_silence(nodes, silent)
         del nodes.locations.registered[nodes.nodes[0].node_id]
         with pytest.raises(ContainerStoppedError):
-            async with asyncio.timeout(60):
+            # Silence would end it later than that.
+            async with asyncio.timeout(PATIENT.silence_seconds / 2):
                 await waits
 
 
 async def test_calls_to_a_node_that_says_nothing_end() -> None:
-    async with remote_nodes() as nodes, silent_node() as (address, pings):
-        waits = await call_into_silence(nodes, address)
+    async with remote_nodes(settings=IMPATIENT) as nodes, silent_node() as silent:
+        waits = await call_into_silence(nodes, silent)
         with pytest.raises(ContainerStoppedError):
-            async with asyncio.timeout(60):
-                await waits
-        assert pings, "it was not asked for a sign of life"
+            await waits
+        await until_pinged(silent)
+
+
+async def test_a_node_is_asked_before_it_is_given_up_also_by_a_process_that_stood_still() -> None:
+    async with remote_nodes(settings=IMPATIENT) as nodes, silent_node() as silent:
+        waits = await call_into_silence(nodes, silent)
+        # Nothing is looked at meanwhile, and no answer would be heard.
+        time.sleep(1.5 * IMPATIENT.silence_seconds)
+        await until_pinged(silent)
+        with pytest.raises(ContainerStoppedError):
+            await waits
 
 
 async def test_a_node_is_not_given_up_because_the_controller_stood_still() -> None:
     """Its answer may be here by then, and nothing of it is read."""
-    async with remote_nodes() as nodes:
+    async with remote_nodes(settings=IMPATIENT) as nodes:
         name = nodes.name_in(0)
         await nodes.store.create(name)
         sealing = asyncio.create_task(nodes.store.seal(name))
         await asyncio.sleep(0)
-        time.sleep(2 * QUICK.silence_seconds)
+        time.sleep(2 * IMPATIENT.silence_seconds)
         await sealing
         assert (await nodes.store.info(name)).sealed
+
+
+async def until_pinged(silent: SilentNode) -> None:
+    async with asyncio.timeout(30):
+        while not silent.pings:
+            await asyncio.sleep(0.01)
 
 
 # --- one leader -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from segmentstore.runtime.local_processes import is_listening
-from tests.integration.cluster.processes import Processes
+from tests.integration.cluster.processes import Processes, is_running
 
 LOOK_SECONDS = 0.1
 RECOVER_SECONDS_MAX = 150.0
@@ -43,6 +43,9 @@ class ClusterHealth:
         async with asyncio.timeout(RECOVER_SECONDS_MAX):
             while True:
                 health = await self.health(node)
+                assert health or is_running(self.processes.row(node).pid), (
+                    f"{node} has ended by itself: its log says why"
+                )
                 states = {each["state"] for each in health.get("containers", [])}
                 if health.get("ready") or (
                     health and not is_alone and states <= {"running", "stopped"}

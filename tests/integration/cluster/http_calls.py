@@ -30,6 +30,15 @@ _FACT = re.compile(r"\b(length|expected|start_offset)=(\d+)")
 _LOST = frozenset({410, 500, 502, 504})
 
 
+def http_session() -> aiohttp.ClientSession:
+    """For clients that record what they are told: a request is sent once."""
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    # aiohttp sends a PUT or DELETE a second time when its connection broke, and tells of the second one alone: that it
+    # was refused would be taken for "nothing was done", though the first may have arrived. It has no argument for it.
+    session._retry_connection = False
+    return session
+
+
 class HttpCalls:
     """One client. A call goes to a node drawn by lot; calls may run beside one another.
 

@@ -16,6 +16,8 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from tests.integration.cluster.http_calls import http_session
+
 LIES = ("old_length", "lost_append", "twice")
 _OFTEN = 0.2
 
@@ -70,7 +72,7 @@ class LyingProxy:
 @asynccontextmanager
 async def proxy_of(node: str, lie: str, random: Random) -> AsyncIterator[tuple[str, LyingProxy]]:
     """Its HOST:PORT."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with http_session() as session:
         proxy = LyingProxy(node, lie, random, session)
         server = web.ServerRunner(web.Server(proxy.handle))
         await server.setup()

@@ -37,7 +37,7 @@ from segmentstore.client.stream_config import ScalingPolicy, StreamConfig
 from segmentstore.contracts.errors import ErrorKind, SegmentSealedError
 from segmentstore.contracts.tables import NOT_EXISTS
 from tests.integration.cluster.history import History, NothingDoneError, OutcomeLostError
-from tests.integration.cluster.http_calls import HttpCalls
+from tests.integration.cluster.http_calls import HttpCalls, http_session
 from tests.integration.cluster.processes import Processes
 from tests.linearizability.operation import NO_ENTRY, Operation, Outcome, Verb
 
@@ -349,8 +349,7 @@ async def running(
     processes: Processes, *, settings: WorkloadSettings, random: Random, prefix: str
 ) -> AsyncIterator[Workload]:
     """Clients at work inside the block; behind it they have ended. A client that fails ends the block."""
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
+    async with http_session() as session:
         workload = Workload(processes, session, settings=settings, random=random, prefix=prefix)
         await workload.prepare()
         async with asyncio.TaskGroup() as group:
