@@ -83,8 +83,8 @@ async def committing_members(bootstrap: str, group: str, topic: str) -> AsyncIte
             for each in following:
                 each.cancel()
     finally:
-        for each in members:
-            await each.kill()
+        for member in members:
+            await member.kill()
 
 
 def are_at_the_end(bootstrap: str, group: str, topic: str, partitions: int) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,11 @@ def test_the_wheel_finds_that(name: str, uri: str) -> None:
     assert lines, f"exit_code={done.returncode} {done.stderr[-2000:]}"
     outcome = json.loads(lines[-1])
     assert outcome["passed"], outcome["failure"] + done.stderr[-1500:]
+
+
+async def until_set(events: Iterable[asyncio.Event]) -> None:
+    for each in events:
+        await each.wait()
 
 
 async def test_two_wheels_share_a_reader_group(uri: str, tmp_path: Path) -> None:
@@ -77,7 +82,7 @@ async def test_two_wheels_share_a_reader_group(uri: str, tmp_path: Path) -> None
         try:
             # Both are members before either asks for its segments, and before most of the events are there.
             await writer.wait_for_count("paused", 40)
-            joining = asyncio.gather(*(each.wait() for each in joined.values()))
+            joining = asyncio.create_task(until_set(joined.values()))
             await asyncio.wait([joining, *readers], return_when=asyncio.FIRST_COMPLETED)
             joining.cancel()
             both_joined.set()
