@@ -523,8 +523,12 @@ def produce_records(
     count: int,
     batch_bytes: int | None = None,
     per_second: int = -1,
+    warm_up: int = 0,
 ) -> dict[str, float]:
-    """Kafka's own producer, as fast as it can or at a rate; without `batch_bytes` with the defaults of its client."""
+    """Kafka's own producer, as fast as it can or at a rate; without `batch_bytes` with the defaults of its client.
+
+    The first `warm_up` records of `count` are in no figure.
+    """
     batches = (
         ()
         if batch_bytes is None
@@ -535,7 +539,9 @@ def produce_records(
         *("--topic", topic, "--num-records", str(count), "--record-size", str(size)),
         *("--throughput", str(per_second), "--producer-props", f"bootstrap.servers={address}"),
         *("acks=all", *batches),
+        *(("--warmup-records", str(warm_up)) if warm_up else ()),
     )
+    # With a warm-up the last line is of what came behind it.
     found = _RESULT.search(output.splitlines()[-1])
     assert found is not None, output[-500:]
     rate, p50, p99 = map(float, found.groups())

@@ -160,6 +160,9 @@ class Producing:
         length_max = self._settings.batch_bytes_max
         if len(records) > length_max:
             return _failed(RecordBatchTooLargeError(size=len(records), size_max=length_max))
+        found = self._topics.own_partition_if_open(topic, index)
+        if found is not None:
+            return found.produce(records)
         try:
             async with asyncio.timeout(self._settings.partition_seconds):
                 found = await self._topics.own_partition(topic, index)
@@ -180,8 +183,7 @@ class Producing:
         byte_count: int,
         future: "Future[Appended]",
     ) -> None:
-        error = PartitionUnavailableError("the wait for it has ended", stored=None)
-        failure = error if future.cancelled() else future.exception()
+        failure = future.exception() if not future.cancelled() else _broken_off()
         if failure is None:
             appended = future.result()
             outcome.base_offset = appended.base_offset
@@ -195,6 +197,10 @@ class Producing:
         else:
             raise failure
         submission.settled()
+
+
+def _broken_off() -> TopicError:
+    return PartitionUnavailableError("the wait for it has ended", stored=None)
 
 
 def _failed(error: TopicError) -> "Future[Appended]":

@@ -8,17 +8,24 @@ Invariants:
 - At most `thread_count` jobs run at once.
 - A lane with a waiting job starts it after at most one further job of each other lane.
 - All state belongs to the loop: `submit` is called on it, and a finished job reports to it. There is no lock.
+- A job wakes one thread, the one that was free last, whose memory is still in a processor's cache. (Of threads that
+  wait at one queue, as in `ThreadPoolExecutor`, the one that takes a job wakes the next, which finds the queue empty;
+  both take the interpreter for it.)
 - A finished job wakes the loop once: its outcome and its free thread are told together.
+- Threads end with close(), when the pool is garbage, or at the exit of the process; a job that runs is finished first.
 """
 
 import asyncio
 import os
 import sys
+import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar, cast
 
 from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
@@ -39,30 +46,35 @@ class FairThreadPool:
     def __init__(self, *, thread_count: int, name: str, niceness: int = 0) -> None:
         """`niceness` is added to that of the process: threads that compress must not hold up those that sync."""
         self._thread_count = thread_count
-        self._pool = ThreadPoolExecutor(
-            max_workers=thread_count,
-            thread_name_prefix=name,
-            initializer=_step_back,
-            initargs=(niceness,),
-        )
+        self._name = name
+        self._niceness = niceness
+        self._workers: list[_Worker] = []
+        """All that were started."""
+        self._idle: list[_Worker] = []
+        """The one that was free last is at the end."""
         self._turns: deque[Lane] = deque()
         self._running = 0
+        self._end = weakref.finalize(self, _end_workers, self._workers)
 
     def lane(self) -> "Lane":
         """A new user of the threads."""
         return Lane(self)
 
     def close(self) -> None:
-        """Jobs that run are finished, waiting ones are cancelled. Blocks for as long as the longest job."""
+        """Jobs that run are finished, waiting ones are cancelled. Blocks for as long as the longest job. Idempotent."""
         for lane in self._turns:
             lane.cancel_waiting()
         self._turns.clear()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._end()
 
     def check(self) -> None:
         """O(number of waiting jobs)."""
         assert 0 <= self._running <= self._thread_count, (
             f"jobs out of bounds running={self._running} threads={self._thread_count}"
+        )
+        assert self._running + len(self._idle) == len(self._workers), (
+            f"a thread is lost running={self._running} idle={len(self._idle)}"
+            f" threads={len(self._workers)}"
         )
         assert self._running == self._thread_count or not self._turns, (
             f"jobs wait beside a free thread running={self._running} lanes={len(self._turns)}"
@@ -76,7 +88,7 @@ class FairThreadPool:
         self.start_jobs()
 
     def start_jobs(self) -> None:
-        """Give free threads to the lanes whose turn it is."""
+        """Give free threads to the lanes whose turn it is. Raises RuntimeError when closed, or without a thread."""
         while self._turns and self._running < self._thread_count:
             lane = self._turns.popleft()
             job = lane.take_job()
@@ -84,11 +96,24 @@ class FairThreadPool:
                 self._turns.append(lane)
             if job.future.cancelled():
                 continue
+            worker = self._free_worker()
             self._running += 1
-            self._pool.submit(_run, job, job.future.get_loop(), self._finished)
+            worker.start(partial(_run, job, partial(self._finished, worker)))
 
-    def _finished(self, job: _Job, result: object, error: BaseException | None) -> None:
+    def _free_worker(self) -> "_Worker":
+        if not self._end.alive:
+            raise RuntimeError("a job behind the end of its threads")
+        if self._idle:
+            return self._idle.pop()
+        worker = _Worker(f"{self._name}_{len(self._workers)}", self._niceness)
+        self._workers.append(worker)
+        return worker
+
+    def _finished(
+        self, worker: "_Worker", job: _Job, result: object, error: BaseException | None
+    ) -> None:
         self._running -= 1
+        self._idle.append(worker)
         self.start_jobs()
         if error is not None:
             fail_unless_done(job.future, error)
@@ -132,17 +157,54 @@ class Lane(Executor):
             self._waiting.popleft().future.cancel()
 
 
+class _Worker:
+    """A thread that makes one call after the other."""
+
+    def __init__(self, name: str, niceness: int) -> None:
+        """Raises RuntimeError if the system has no thread."""
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        # The process would wait for any other thread at its exit, before what ends this one is called.
+        self._thread = threading.Thread(
+            target=_make_calls, args=(self._calls, niceness), name=name, daemon=True
+        )
+        self._thread.start()
+
+    def start(self, call: Callable[[], None]) -> None:
+        """Not before the one before it has ended."""
+        self._calls.put(call)
+
+    def end(self) -> None:
+        """Behind the call that is being made."""
+        self._calls.put(None)
+
+    def join(self) -> None:
+        """Returns when it has ended."""
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def _end_workers(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.end()
+    for worker in workers:
+        worker.join()
+
+
+def _make_calls(calls: "SimpleQueue[Callable[[], None] | None]", niceness: int) -> None:
+    """In a new thread. It holds on to nothing of a call that was made."""
+    _step_back(niceness)
+    while (call := calls.get()) is not None:
+        call()
+        del call
+
+
 def _step_back(niceness: int) -> None:
-    """In a new thread. On Linux niceness is a thread's own; elsewhere it is the whole process's, so it stays."""
+    """On Linux niceness is a thread's own; elsewhere it is the whole process's, so it stays."""
     if niceness and sys.platform == "linux":
         os.nice(niceness)
 
 
-def _run(
-    job: _Job,
-    loop: asyncio.AbstractEventLoop,
-    report: Callable[[_Job, object, BaseException | None], None],
-) -> None:
+def _run(job: _Job, report: Callable[[_Job, object, BaseException | None], None]) -> None:
     """In a thread."""
     result: object = None
     error: BaseException | None = None
@@ -151,7 +213,7 @@ def _run(
     except BaseException as raised:  # noqa: BLE001 - it belongs to the caller that waits for the job
         error = raised
     try:
-        loop.call_soon_threadsafe(report, job, result, error)
+        job.future.get_loop().call_soon_threadsafe(report, job, result, error)
     except RuntimeError:
         # The loop is closed: it starts no further jobs.
         return

@@ -72,6 +72,16 @@ class OpenPartitions:
         topic = self._catalogue.get(name)
         return topic is not None and topic.is_there and 0 <= index < topic.record.partitions
 
+    def if_open(self, name: str, index: int) -> Partition | None:
+        """What open() would give at once; None where it would wait or refuse."""
+        topic = self._catalogue.get(name)
+        if topic is None or not topic.is_there or index >= topic.record.partitions:
+            return None
+        partition = self._partitions.get((topic.record.topic_id, index))
+        if partition is None or not partition.is_open:
+            return None
+        return partition if self._brokers.is_here(partition.segment_name) else None
+
     async def open(self, name: str, index: int) -> Partition:
         """Recovered if it was not open. Keep it for one request: it may be closed when it was not used for long.
 

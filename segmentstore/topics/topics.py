@@ -305,6 +305,10 @@ class Topics:
         leader = None if description is None else self.leader_of(description, index)
         return None if leader == self._brokers.own() else leader
 
+    def own_partition_if_open(self, name: str, index: int) -> Partition | None:
+        """What own_partition() would give at once; None where it would wait or refuse."""
+        return self._partitions.if_open(name, index)
+
     async def own_partition(self, name: str, index: int) -> Partition:
         """Open, and recovered if it was not. Keep it for one request: it may be closed when it was not used for long.
 

@@ -1,4 +1,8 @@
 import asyncio
+import subprocess
+import sys
+import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -114,3 +118,95 @@ async def test_closing_cancels_what_waits() -> None:
     await first
     with pytest.raises(asyncio.CancelledError):
         await second
+
+
+async def test_a_job_goes_to_the_thread_that_was_free_last() -> None:
+    threads = FairThreadPool(thread_count=3, name="test")
+    lanes = [threads.lane() for _ in range(3)]
+    gates = [Gate() for _ in range(3)]
+    names: list[str] = []
+
+    def job(gate: Gate) -> None:
+        gate.wait()
+        names.append(threading.current_thread().name)
+
+    jobs = [
+        asyncio.ensure_future(run(lane, partial(job, gate)))
+        for lane, gate in zip(lanes, gates, strict=True)
+    ]
+    await asyncio.sleep(0)
+    for number in (0, 2, 1):
+        gates[number].open()
+        await jobs[number]
+    opened = Gate()
+    opened.open()
+    for _ in range(5):
+        await run(lanes[0], partial(job, opened))
+    threads.check()
+    threads.close()
+    assert len(set(names[:3])) == 3
+    assert names[3:] == [names[2]] * 5
+
+
+class Held:
+    """What a job gives back."""
+
+
+async def test_a_thread_that_is_free_holds_on_to_nothing() -> None:
+    threads = FairThreadPool(thread_count=1, name="test")
+    lane = threads.lane()
+    given = Held()
+    kept = weakref.ref(given)
+    assert await asyncio.get_running_loop().run_in_executor(lane, lambda held: held, given) is given
+    del given
+    # Its next call begins when it has let go of the one before.
+    await run(lane, lambda: None)
+    threads.check()
+    assert kept() is None
+    threads.close()
+
+
+async def test_behind_the_end_no_job_is_taken() -> None:
+    threads = FairThreadPool(thread_count=2, name="test")
+    lane = threads.lane()
+    await run(lane, lambda: None)
+    threads.close()
+    threads.close()
+    with pytest.raises(RuntimeError, match="behind the end"):
+        await run(lane, lambda: None)
+
+
+async def test_threads_end_with_a_pool_that_is_garbage() -> None:
+    threads = FairThreadPool(thread_count=1, name="test")
+    found: list[threading.Thread] = []
+    lane = threads.lane()
+    await run(lane, lambda: found.append(threading.current_thread()))
+    del threads, lane
+    # The loop's own reference goes with the turn in which the job was told of.
+    await asyncio.sleep(0)
+    found[0].join(timeout=30)
+    assert not found[0].is_alive()
+
+
+def test_a_process_that_exits_finishes_the_job_that_runs() -> None:
+    program = """
+import asyncio, time
+from segmentstore.runtime.thread_pool import FairThreadPool
+threads = FairThreadPool(thread_count=2, name="test")
+
+def slow():
+    print("begun", flush=True)
+    time.sleep(0.2)
+    print("ended", flush=True)
+
+async def main():
+    asyncio.get_running_loop().run_in_executor(threads.lane(), slow)
+    await asyncio.get_running_loop().run_in_executor(threads.lane(), lambda: None)
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["begun", "ended"]
+    assert done.stderr == ""

@@ -13,6 +13,7 @@ from segmentstore.contracts.errors import ContainerStoppedError, CorruptedDataEr
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.segments import Segment
 from segmentstore.host.record_files import Tier2RecordFiles
+from segmentstore.topics.brokers import Brokers, OneBroker
 from segmentstore.topics.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -42,6 +43,15 @@ from tier2.object_stores.memory import MemoryObjectStore
 NO_CONFIG: Mapping[str, str] = {}
 
 
+class Elsewhere(OneBroker):
+    """Of which partitions may have left."""
+
+    is_elsewhere = False
+
+    def is_here(self, segment: str) -> bool:
+        return not self.is_elsewhere and super().is_here(segment)
+
+
 class Store:
     """A process of topics over a store that outlives it."""
 
@@ -52,6 +62,7 @@ class Store:
         self.settings = settings or TopicSettings()
         self.random = Random(5)
         self.record_files: RecordFiles | None = None
+        self.brokers: Brokers | None = None
         self.topics: Topics
 
     async def start(self) -> Topics:
@@ -65,6 +76,7 @@ class Store:
             random=self.random,
             settings=self.settings,
             record_files=self.record_files,
+            brokers=self.brokers,
         )
         await self.topics.start()
         return self.topics
@@ -245,6 +257,41 @@ async def test_a_partition_that_failed_is_recovered_by_its_next_use() -> None:
     assert not partition.is_open
     partition = await topics.own_partition("a", 0)
     assert (await partition.produce(batch_of(b"kept"))).base_offset == 0
+
+
+async def test_what_is_given_at_once_is_open_and_everything_else_is_asked_for() -> None:
+    store = Store()
+    topics = await store.start()
+    assert topics.own_partition_if_open("a", 0) is None
+    await topics.create("a", 2, NO_CONFIG)
+    assert topics.own_partition_if_open("a", 0) is None, "it was never used"
+    partition = await topics.own_partition("a", 0)
+    assert topics.own_partition_if_open("a", 0) is partition
+    for index in (-1, 1, 2):
+        assert topics.own_partition_if_open("a", index) is None
+    store.segments.hold()
+    lost = partition.produce(batch_of(b"lost"))
+    store.segments.fail(ContainerStoppedError("stopped"))
+    with pytest.raises(PartitionUnavailableError):
+        await lost
+    assert topics.own_partition_if_open("a", 0) is None, "it has to be recovered"
+    partition = await topics.own_partition("a", 0)
+    assert topics.own_partition_if_open("a", 0) is partition
+    await topics.delete("a")
+    assert topics.own_partition_if_open("a", 0) is None
+
+
+async def test_what_another_process_leads_is_not_given_at_once() -> None:
+    store = Store()
+    brokers = Elsewhere()
+    store.brokers = brokers
+    topics = await store.start()
+    await topics.create("a", 1, NO_CONFIG)
+    partition = await topics.own_partition("a", 0)
+    assert topics.own_partition_if_open("a", 0) is partition
+    brokers.is_elsewhere = True
+    assert partition.is_open
+    assert topics.own_partition_if_open("a", 0) is None
 
 
 async def test_another_owner_of_the_catalogue_is_noticed() -> None:
