@@ -27,7 +27,7 @@ final class BlockDecoder {
 
     DamagedException(String what, Block block) {
       super(
-          what + " place=" + StoredUrl.withoutQuery(block.place()) + " position=" + block.position()
+          what + " place=" + ObjectReader.withoutQuery(block.place()) + " position=" + block.position()
               + " offset=" + block.offset() + " length=" + block.length());
     }
   }

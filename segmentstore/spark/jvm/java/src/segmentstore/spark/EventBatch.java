@@ -22,14 +22,14 @@ final class EventBatch {
   private final boolean needsHeaders;
   private final boolean needsContents;
   private final boolean needsBytes;
-  private final LongList offsets = new LongList();
-  private final LongList numbers = new LongList();
-  private final LongList times = new LongList();
-  private final Slices keys = new Slices();
-  private final Slices values = new Slices();
-  private final LongList headerEnds = new LongList();
-  private final Slices headerNames = new Slices();
-  private final Slices headerValues = new Slices();
+  private final RowBuffers.Longs offsets = new RowBuffers.Longs();
+  private final RowBuffers.Longs numbers = new RowBuffers.Longs();
+  private final RowBuffers.Longs times = new RowBuffers.Longs();
+  private final RowBuffers.Slices keys = new RowBuffers.Slices();
+  private final RowBuffers.Slices values = new RowBuffers.Slices();
+  private final RowBuffers.Longs headerEnds = new RowBuffers.Longs();
+  private final RowBuffers.Slices headerNames = new RowBuffers.Slices();
+  private final RowBuffers.Slices headerValues = new RowBuffers.Slices();
   private final RecordParser records = new RecordParser();
   private final ColumnarBatch batch;
   private ByteBuffer content;
@@ -57,22 +57,22 @@ final class EventBatch {
   private ColumnVector column(String name, DataType type, SegmentRange range) {
     boolean holdsRecords = range.content() == SegmentRange.Content.RECORD;
     return switch (name) {
-      case "key" -> holdsRecords ? new BytesColumn(type, keys) : ConstantColumn.ofNull(type);
-      case "value", "bytes" -> new BytesColumn(type, values);
-      case "scope" -> ConstantColumn.ofText(type, range.scope());
-      case "stream" -> ConstantColumn.ofText(type, range.stream());
-      case "segment" -> ConstantColumn.ofText(type, range.segment());
+      case "key" -> holdsRecords ? new EventColumns.Bytes(type, keys) : EventColumns.Constant.ofNull(type);
+      case "value", "bytes" -> new EventColumns.Bytes(type, values);
+      case "scope" -> EventColumns.Constant.ofText(type, range.scope());
+      case "stream" -> EventColumns.Constant.ofText(type, range.stream());
+      case "segment" -> EventColumns.Constant.ofText(type, range.segment());
       case "segment_id" ->
           range.segmentId() == null
-              ? ConstantColumn.ofNull(type)
-              : ConstantColumn.ofLong(type, range.segmentId());
-      case "offset" -> new LongColumn(type, offsets);
-      case "event_number" -> new LongColumn(type, numbers);
-      case "timestamp" -> new LongColumn(type, times);
+              ? EventColumns.Constant.ofNull(type)
+              : EventColumns.Constant.ofLong(type, range.segmentId());
+      case "offset" -> new EventColumns.Longs(type, offsets);
+      case "event_number" -> new EventColumns.Longs(type, numbers);
+      case "timestamp" -> new EventColumns.Longs(type, times);
       case "headers" ->
           holdsRecords
-              ? new HeadersColumn(type, headerEnds, headerNames, headerValues)
-              : ConstantColumn.ofNull(type);
+              ? new EventColumns.Headers(type, headerEnds, headerNames, headerValues)
+              : EventColumns.Constant.ofNull(type);
       default -> throw new IllegalArgumentException("no column is called " + name);
     };
   }

@@ -123,7 +123,7 @@ final class Planner implements Serializable {
   }
 
   private static long knownOrNot(JsonNode number) {
-    return number.isNull() ? LongColumn.UNKNOWN : number.asLong();
+    return number.isNull() ? EventColumns.UNKNOWN : number.asLong();
   }
 
   private static String defaultPython() {

@@ -4,8 +4,11 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.List;
 import java.util.Optional;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
@@ -36,7 +39,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
 
   private final Planner planner;
   private final EventBatch batch;
-  private final Places places = new Places();
+  private final ObjectReader objects = new ObjectReader();
   private final BlockDecoder decoder = new BlockDecoder();
   private final long rowsMax;
   private final boolean checksAll;
@@ -49,8 +52,8 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
   private long nextOffset;
   /** The block in which the last event began that was met, and the facts of the next one that begins there. */
   private Block begun;
-  private long nextNumber = LongColumn.UNKNOWN;
-  private long timeMicros = LongColumn.UNKNOWN;
+  private long nextNumber = EventColumns.UNKNOWN;
+  private long timeMicros = EventColumns.UNKNOWN;
   /** The beginning of an event whose end is in a later block; its position is its length. */
   private ByteBuffer joined = NOTHING;
 
@@ -104,7 +107,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
           return true;
         }
         content = contentOf(block);
-      } catch (Places.VanishedException | BlockDecoder.DamagedException error) {
+      } catch (ObjectReader.VanishedException | BlockDecoder.DamagedException error) {
         refuseTwice(block, error);
         if (!resolve()) {
           return false;
@@ -153,7 +156,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     if (count == UNCOUNTED) {
       return false;
     }
-    ByteBuffer content = places.read(block.place(), block.position(), block.length());
+    ByteBuffer content = objects.read(block.place(), block.position(), block.length());
     enter(block);
     batch.begin(NOTHING);
     long position = nextOffset - block.offset();
@@ -191,9 +194,9 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     }
     Block following = range.blocks().get(nextBlock + 1);
     boolean isKnown =
-        block.eventNumber() != LongColumn.UNKNOWN
-            && following.eventNumber() != LongColumn.UNKNOWN
-            && following.firstEventOffset() != LongColumn.UNKNOWN
+        block.eventNumber() != EventColumns.UNKNOWN
+            && following.eventNumber() != EventColumns.UNKNOWN
+            && following.firstEventOffset() != EventColumns.UNKNOWN
             && following.offset() == block.endOffset();
     long count = following.eventNumber() - block.eventNumber();
     // Of a block at the end of the range, or of the limit, only some events are ours.
@@ -243,17 +246,17 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
   }
 
   private ByteBuffer contentOf(Block block) throws IOException {
-    if (block.place().equals(Places.SERVICE)) {
+    if (block.place().equals(ObjectReader.SERVICE)) {
       byte[] tail = planner.tail(range, block.offset(), block.endOffset());
       storedBytes += tail.length;
       if (tail.length != block.length()) {
-        throw new Places.VanishedException("the service has fewer bytes than planned");
+        throw new ObjectReader.VanishedException("the service has fewer bytes than planned");
       }
       return ByteBuffer.wrap(tail);
     }
     int length = block.storedLength() + BlockDecoder.CHECKSUM_BYTES;
     storedBytes += length;
-    return decoder.decode(block, places.read(block.place(), block.position(), length));
+    return decoder.decode(block, objects.read(block.place(), block.position(), length));
   }
 
   private void refuseTwice(Block block, IOException why) throws IOException {
@@ -277,7 +280,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     batch.begin(content);
     int from = (int) (nextOffset - block.offset());
     int to = (int) (Math.min(end, block.endOffset()) - block.offset());
-    batch.add(from, to - from, nextOffset, LongColumn.UNKNOWN, block.timeMicros());
+    batch.add(from, to - from, nextOffset, EventColumns.UNKNOWN, block.timeMicros());
     nextOffset = block.offset() + to;
   }
 
@@ -313,7 +316,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
       }
       position += HEADER_BYTES + length;
       nextOffset = contentOffset + position;
-      if (nextNumber != LongColumn.UNKNOWN) {
+      if (nextNumber != EventColumns.UNKNOWN) {
         nextNumber++;
       }
     }
@@ -327,17 +330,17 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
   /** The first event that begins in a block is met: from here on its facts count. */
   private void enter(Block block) throws IOException {
     long known = block.firstEventOffset();
-    if (known != LongColumn.UNKNOWN && known != nextOffset) {
+    if (known != EventColumns.UNKNOWN && known != nextOffset) {
       throw new IOException(
           "an event is expected elsewhere segment=" + range.segment()
               + " expected=" + known + " found=" + nextOffset);
     }
     begun = block;
     // What is unknown of this block goes on from the one before: events follow each other without a gap.
-    if (known != LongColumn.UNKNOWN && block.eventNumber() != LongColumn.UNKNOWN) {
+    if (known != EventColumns.UNKNOWN && block.eventNumber() != EventColumns.UNKNOWN) {
       nextNumber = block.eventNumber();
     }
-    if (block.timeMicros() != LongColumn.UNKNOWN) {
+    if (block.timeMicros() != EventColumns.UNKNOWN) {
       timeMicros = block.timeMicros();
     }
   }
@@ -368,14 +371,30 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
 
   @Override
   public CustomTaskMetric[] currentMetricsValues() {
-    return new CustomTaskMetric[] {
-      new StoredBytesMetric.Value(storedBytes), new BlocksMetric.Value(blocksRead)
-    };
+    return ScanMetrics.ofTask(blocksRead, storedBytes);
   }
 
   @Override
   public void close() throws IOException {
-    places.close();
+    objects.close();
     decoder.close();
+  }
+
+  /** Makes the reader of a range on an executor. */
+  record Factory(Planner planner, StructType columns, long rowsMax) implements PartitionReaderFactory {
+    @Override
+    public boolean supportColumnarReads(InputPartition partition) {
+      return true;
+    }
+
+    @Override
+    public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
+      return new RangeReader((SegmentRange) partition, planner, columns, rowsMax);
+    }
+
+    @Override
+    public PartitionReader<InternalRow> createReader(InputPartition partition) {
+      throw new UnsupportedOperationException("ranges are read in batches");
+    }
   }
 }

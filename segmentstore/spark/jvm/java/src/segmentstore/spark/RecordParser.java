@@ -58,7 +58,7 @@ final class RecordParser {
     }
   }
 
-  void addHeaders(Slices names, Slices values) throws IOException {
+  void addHeaders(RowBuffers.Slices names, RowBuffers.Slices values) throws IOException {
     position = headersPosition;
     for (long header = 0; header < headerCount; header++) {
       int nameLength = countedBytes();

@@ -49,7 +49,7 @@ final class SegmentStoreScan implements Scan, Batch, SupportsReportStatistics {
 
   @Override
   public CustomMetric[] supportedCustomMetrics() {
-    return new CustomMetric[] {new StoredBytesMetric(), new BlocksMetric()};
+    return new CustomMetric[] {new ScanMetrics.StoredBytes(), new ScanMetrics.Blocks()};
   }
 
   @Override
@@ -59,7 +59,7 @@ final class SegmentStoreScan implements Scan, Batch, SupportsReportStatistics {
 
   @Override
   public PartitionReaderFactory createReaderFactory() {
-    return new RangeReaderFactory(planner, columns, rowsMax);
+    return new RangeReader.Factory(planner, columns, rowsMax);
   }
 
   /** Bytes before compression: what the rows of all columns take in memory, about. */

@@ -48,7 +48,7 @@ final class StoredFile implements Closeable {
       FileChannel file = FileChannel.open(path, StandardOpenOption.READ);
       return new StoredFile(path, file, mayMap() && isLocal(path.getParent()));
     } catch (NoSuchFileException error) {
-      throw new Places.VanishedException("no such file " + path);
+      throw new ObjectReader.VanishedException("no such file " + path);
     }
   }
 
@@ -85,8 +85,8 @@ final class StoredFile implements Closeable {
     return copied;
   }
 
-  private Places.VanishedException endsBefore(long end) throws IOException {
-    return new Places.VanishedException(
+  private ObjectReader.VanishedException endsBefore(long end) throws IOException {
+    return new ObjectReader.VanishedException(
         "file ends too early size=" + file.size() + " wanted=" + end + " " + path);
   }
 

@@ -1,5 +1,6 @@
 package segmentstore.spark;
 
+import java.io.Closeable;
 import java.io.IOException;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -7,9 +8,18 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.nio.ByteBuffer;
 import java.time.Duration;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.Map;
 
-/** Ranges of an object in a bucket, by a URL that carries the permission to read it. */
-final class StoredUrl {
+/** Where stored bytes are, as segmentstore/spark/jvm/block_locations.py names it. One for each reader. */
+final class ObjectReader implements Closeable {
+  /** The place of bytes that are not in Tier 2 yet: the position is their offset in the segment. */
+  static final String SERVICE = "service:";
+
+  /** The bytes of a small object are in the name of its place; none of one that is gone. */
+  private static final String DATA = "data:";
+
   private static final Duration CONNECT_MAX = Duration.ofSeconds(10);
   private static final Duration ANSWER_MAX = Duration.ofSeconds(60);
   private static final int ATTEMPTS_MAX = 4;
@@ -21,10 +31,48 @@ final class StoredUrl {
     static final HttpClient CLIENT = HttpClient.newBuilder().connectTimeout(CONNECT_MAX).build();
   }
 
-  private StoredUrl() {}
+  /** There is nothing at a place, or not enough: the layout has moved on. */
+  static final class VanishedException extends IOException {
+    private static final long serialVersionUID = 1L;
 
-  /** So many bytes from position 0 on. */
-  static ByteBuffer read(String url, long position, int length) throws IOException {
+    VanishedException(String what) {
+      super(what);
+    }
+  }
+
+  private final Map<String, StoredFile> files = new HashMap<>();
+
+  static boolean isFile(String place) {
+    return place.startsWith("/");
+  }
+
+  /** So many bytes from position 0 on; valid until the next call. */
+  ByteBuffer read(String place, long position, int length) throws IOException {
+    if (isFile(place)) {
+      StoredFile file = files.get(place);
+      if (file == null) {
+        file = StoredFile.open(place);
+        files.put(place, file);
+      }
+      return file.read(position, length);
+    }
+    if (place.startsWith(DATA)) {
+      return readData(place, (int) position, length);
+    }
+    return readUrl(place, position, length);
+  }
+
+  private static ByteBuffer readData(String place, int position, int length)
+      throws VanishedException {
+    byte[] content = Base64.getDecoder().decode(place.substring(DATA.length()));
+    if (content.length < position + length) {
+      throw new VanishedException("the object is gone");
+    }
+    return ByteBuffer.wrap(content, position, length).slice();
+  }
+
+  /** By a URL that carries the permission to read an object of a bucket. */
+  private static ByteBuffer readUrl(String url, long position, int length) throws IOException {
     String range = "bytes=" + position + "-" + (position + length - 1);
     HttpRequest request =
         HttpRequest.newBuilder(URI.create(url)).timeout(ANSWER_MAX).header("Range", range).build();
@@ -36,7 +84,7 @@ final class StoredUrl {
           return ByteBuffer.wrap(answer.body());
         }
         refuse(answer.statusCode(), withoutQuery(url), attempt);
-      } catch (Places.VanishedException error) {
+      } catch (VanishedException error) {
         throw error;
       } catch (IOException error) {
         if (attempt == ATTEMPTS_MAX) {
@@ -53,7 +101,7 @@ final class StoredUrl {
     switch (status) {
         // 403: the permission in the URL has expired; a reader that asks again gets another URL.
       case 403, 404, 416, PARTIAL_CONTENT ->
-          throw new Places.VanishedException("HTTP status " + status + " " + url);
+          throw new VanishedException("HTTP status " + status + " " + url);
       default -> {
         if (attempt == ATTEMPTS_MAX) {
           throw new IOException("HTTP status " + status + " " + url);
@@ -79,5 +127,13 @@ final class StoredUrl {
   static String withoutQuery(String url) {
     int query = url.indexOf('?');
     return query < 0 ? url : url.substring(0, query);
+  }
+
+  @Override
+  public void close() throws IOException {
+    for (StoredFile file : files.values()) {
+      file.close();
+    }
+    files.clear();
   }
 }
