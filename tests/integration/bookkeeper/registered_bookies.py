@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
 
 from tier1.bookkeeper.local_ensemble import LEDGERS_PATH, LocalEnsemble
 
@@ -28,15 +29,17 @@ async def until_all_are_registered(ensemble: LocalEnsemble) -> None:
 
 
 def registered(servers: str, ports: Sequence[int]) -> int:
-    """How many of the bookies with these ports are."""
+    """How many of the bookies with these ports are; none while ZooKeeper does not answer."""
     client = KazooClient(servers)
-    client.start(timeout=60)
     try:
+        client.start(timeout=60)
         owners = [_owner(client, port) for port in ports]
         said = client.command(b"cons")
         content = said if isinstance(said, bytes) else said.encode()
         sessions = {int(each, 16) for each in _SESSION.findall(content)}
         return sum(owner in sessions for owner in owners)
+    except (KazooException, KazooTimeoutError, OSError):
+        return 0
     finally:
         client.stop()
         client.close()
