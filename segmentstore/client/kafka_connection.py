@@ -58,7 +58,7 @@ class KafkaConnection(asyncio.Protocol):
         self._waiting_bytes = 0
         self._correlation_id = 0
         self._heard_at = 0.0
-        """When an answer came, or one was waited for for the first time since, or this process had stood still."""
+        """When an answer came, or one was waited for again; later by what this process stood still."""
         self._transport: asyncio.Transport | None = None
         self._asking = asyncio.Lock()
         self._ended = asyncio.Event()
@@ -158,9 +158,9 @@ class KafkaConnection(asyncio.Protocol):
         for each in waiting:
             each.lose(ConnectionLostError(f"the connection ended before the answer: {why}"))
 
-    def wait_anew(self, now: float) -> None:
-        """This process stood still: what the server said until now may not be read yet."""
-        self._heard_at = now
+    def leave_out(self, seconds: float, *, now: float) -> None:
+        """So long did this process stand still: what the server said meanwhile may not be read yet."""
+        self._heard_at = min(self._heard_at + seconds, now)
 
     def look(self, now: float, *, silence_seconds: float) -> None:
         """End it if it owes an answer and has been silent for too long."""

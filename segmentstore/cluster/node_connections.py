@@ -6,8 +6,8 @@ Invariants:
   ContainerStoppedError if the connection ended first: what became of it is then not known. It is never sent twice.
 - A connection carries nothing before the node has accepted the token and the epoch of the leader.
 - A connection with calls under way ends when the node's registration is gone, or when the node says nothing for
-  `silence_seconds` though it was asked: no call waits for a node that was stopped or cut off. Behind a
-  pause of this process itself the time begins anew: the answer may be here, and not read yet.
+  `silence_seconds` though it was asked: no call waits for a node that was stopped or cut off. Time in which
+  this process itself stood still does not count: the answer may be here, and not read yet.
 - At most `calls_per_node_max` calls are under way on a connection; one more is refused, and nothing is done.
 - There is one task, run(): it looks at silent connections.
 """
@@ -105,7 +105,7 @@ class NodeConnection:
         self._calls_max = calls_max
         self._under_way = 0
         self._waiting_since = 0.0
-        """Since when it has owed an answer without a break, of its own or of this process."""
+        """Since when it has owed an answer without a break; later by what this process stood still."""
         self._asked_at = float("-inf")
 
     @property
@@ -146,9 +146,9 @@ class NodeConnection:
         self._wire.unsubscribe(request_id)
         assert self._under_way >= 0, f"under_way={self._under_way}"
 
-    def wait_anew(self, now: float) -> None:
-        """What the node said until now may not be read yet."""
-        self._waiting_since = now
+    def leave_out(self, seconds: float, *, now: float) -> None:
+        """So long did this process stand still: what the node said meanwhile may not be read yet."""
+        self._waiting_since = min(self._waiting_since + seconds, now)
 
     def look(self, now: float, *, silence_seconds: float) -> None:
         """End it if the node owes an answer and has been silent for too long."""
@@ -196,9 +196,9 @@ class NodeConnections:
         loop = asyncio.get_running_loop()
         while True:
             late = await sleep_and_tell_lateness(self._settings.look_seconds)
-            self.look(loop.time(), stood_still=late >= self._settings.silence_seconds / 4)
+            self.look(loop.time(), stood_still_seconds=late)
 
-    def look(self, now: float, *, stood_still: bool) -> None:
+    def look(self, now: float, *, stood_still_seconds: float) -> None:
         """End those to nodes that are gone, and those that are silent. O(connections and nodes)."""
         registered = {node.node_id for node in self._locations.nodes()}
         for node_id, connection in list(self._connections.items()):
@@ -207,8 +207,7 @@ class NodeConnections:
             if not connection.is_open:
                 del self._connections[node_id]
                 continue
-            if stood_still:
-                connection.wait_anew(now)
+            connection.leave_out(stood_still_seconds, now=now)
             connection.look(now, silence_seconds=self._settings.silence_seconds)
 
     async def connection(self, node: ClusterNode) -> NodeConnection:

@@ -210,12 +210,10 @@ class RemotePartitions:
         self._is_closed = False
         while True:
             late = await sleep_and_tell_lateness(self._settings.look_seconds)
-            stood_still = late >= self._settings.silence_seconds / 4
             for address, leader in list(self._leaders.items()):
                 connections = leader.connections()
                 for connection in connections:
-                    if stood_still:
-                        connection.wait_anew(loop.time())
+                    connection.leave_out(late, now=loop.time())
                     connection.look(loop.time(), silence_seconds=self._settings.silence_seconds)
                 if not any(each.is_open for each in connections):
                     del self._leaders[address]

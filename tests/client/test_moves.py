@@ -189,7 +189,7 @@ async def test_h86_nothing_is_lost_repeated_or_reordered_while_the_container_mov
 ) -> None:
     random = Random(seed)
     settings = ClientSettings(retry_seconds_first=0.001, retry_seconds_max=0.02)
-    async with moving() as container, asyncio.timeout(30):
+    async with moving() as container, asyncio.timeout(300):
         calls = calls_of(container, settings)
         await created(calls, EVENTS, BYTES)
         writer = EventWriter(target=OneSegment(), calls=calls.with_own_connections())

@@ -377,10 +377,11 @@ async def test_h86_counters_live_through_moves_and_broken_connections(seed: int)
                 except (ContainerNotFoundError, TableVersionError):
                     await asyncio.sleep(0.01)
 
-        is_over = asyncio.Event()
+        are_counted = asyncio.Event()
 
         async def disturb() -> None:
-            while not is_over.is_set():
+            # It is not cancelled: a container in the middle of a move is nowhere.
+            while not are_counted.is_set():
                 await asyncio.sleep(random.uniform(0.01, 0.08))
                 if random.random() < 0.5:
                     await nodes.move(ContainerId(random.randrange(2)))
@@ -390,11 +391,10 @@ async def test_h86_counters_live_through_moves_and_broken_connections(seed: int)
 
         async with asyncio.TaskGroup() as disturbing:
             disturbing.create_task(disturb())
-            async with asyncio.TaskGroup() as counting:
+            async with asyncio.TaskGroup() as group:
                 for name in tables:
-                    counting.create_task(count(name))
-            # A move that was broken off would leave its container between two nodes.
-            is_over.set()
+                    group.create_task(count(name))
+            are_counted.set()
         for name in tables:
             async with nodes.store.open_table(name) as table:
                 (found,) = await table.get([b"k"])

@@ -466,7 +466,7 @@ async def test_what_a_leader_does_not_answer_is_unknown_and_given_up() -> None:
         await (await made.nodes[1].topics.own_partition("t", 1)).produce(batch_of(b"0"))
         made.store.segments.hold()
         with pytest.raises(PartitionUnavailableError) as refused:
-            await asyncio.wait_for(partition.produce(batch_of(b"x")), 5)
+            await asyncio.wait_for(partition.produce(batch_of(b"x")), 60)
         assert refused.value.stored is None
         made.store.segments.let_go()
         assert not partition.is_open
