@@ -87,7 +87,7 @@ def run_case(case: Case, server: Server, *, quick: bool) -> Figures:
                 continue
             line = json.loads(text)
             if "phase" in line:
-                usages[line["phase"]] = usage(server)
+                usages[line["phase"]] = usage(server, process.pid)
             else:
                 figures = line["figures"]
         process.wait()
@@ -115,11 +115,14 @@ def _used(used: Usage, figures: Figures) -> Figures:
         found[CPU_PER_MILLION_WITH_BOOKIES] = (
             used.cpu_seconds + used.cpu_seconds_of_bookies
         ) / millions
+        found["client_cpu_seconds_per_million_events"] = used.cpu_seconds_of_client / millions
     if used.frames:
         found["log_entries_per_second"] = used.frames / used.seconds
         found["log_bytes_per_entry"] = used.frame_bytes / used.frames
     found["server_cores"] = used.cpu_seconds / used.seconds
     found["bookies_cores"] = used.cpu_seconds_of_bookies / used.seconds
+    found["client_cores"] = used.cpu_seconds_of_client / used.seconds
+    found["idle_cores"] = used.idle_seconds / used.seconds
     return found
 
 

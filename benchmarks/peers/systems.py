@@ -8,7 +8,7 @@
 - Kafka 4.2.0 on one broker, driven by its own tools. `flush.messages=1` syncs each batch before it is acknowledged,
   which is what this store and Pravega promise.
 - The CPU and memory of a server are those of its process and of that one's children. Those of bookies in processes of
-  their own, and of their ZooKeeper, are told apart.
+  their own, and of their ZooKeeper, are told apart, and so is the CPU of the client, which shares the machine.
 """
 
 import asyncio
@@ -335,6 +335,9 @@ class Usage:
     frames: float = 0.0
     """Entries of our own log, and their bytes."""
     frame_bytes: float = 0.0
+    cpu_seconds_of_client: float = 0.0
+    idle_seconds: float = 0.0
+    """Of all processors of the machine together, when none had anything to run."""
 
     def __sub__(self, before: "Usage") -> "Usage":
         return Usage(
@@ -343,25 +346,30 @@ class Usage:
             self.cpu_seconds_of_bookies - before.cpu_seconds_of_bookies,
             self.frames - before.frames,
             self.frame_bytes - before.frame_bytes,
+            self.cpu_seconds_of_client - before.cpu_seconds_of_client,
+            self.idle_seconds - before.idle_seconds,
         )
 
 
-def usage(server: Server) -> Usage:
+def usage(server: Server, client_process_id: int) -> Usage:
     """Now."""
-    now = time.perf_counter()
-    own = cpu_seconds(server.process_id)
-    of_bookies = sum(map(cpu_seconds, server.bookie_process_ids))
-    if not isinstance(server, OurServer):
-        return Usage(now, own, of_bookies)
-    metrics = server.metrics()
+    metrics = server.metrics() if isinstance(server, OurServer) else {}
     container = "segmentstore_container"
     return Usage(
-        now,
-        own,
-        of_bookies,
+        time.perf_counter(),
+        cpu_seconds(server.process_id),
+        sum(map(cpu_seconds, server.bookie_process_ids)),
         metrics.get(f"{container}_frames_total", 0.0),
         metrics.get(f"{container}_frame_bytes_total", 0.0),
+        cpu_seconds(client_process_id),
+        idle_seconds(),
     )
+
+
+def idle_seconds() -> float:
+    """Since the machine began: without work, or waiting for a disk."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return (int(fields[4]) + int(fields[5])) / _TICKS_PER_SECOND
 
 
 @cache
