@@ -104,9 +104,16 @@ class _LeaderMovedError(PartitionUnavailableError):
 class _Leader:
     """The connections to one broker."""
 
-    def __init__(self, address: tuple[str, int], settings: RemotePartitionSettings) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        settings: RemotePartitionSettings,
+        opened: dict[KafkaConnection, None],
+    ) -> None:
+        """`opened`: what it opens is put there."""
         self._address = address
         self._settings = settings
+        self._opened = opened
         self._connecting = asyncio.Lock()
         self._ordered: KafkaConnection | None = None
         self._idle: list[KafkaConnection] = []
@@ -144,7 +151,7 @@ class _Leader:
         settings = self._settings
         try:
             async with asyncio.timeout(settings.connect_seconds):
-                return await open_kafka_connection(
+                connection = await open_kafka_connection(
                     *self._address,
                     requests_max=settings.requests_max,
                     bytes_max=settings.bytes_max,
@@ -153,10 +160,13 @@ class _Leader:
             raise ConnectionLostError(
                 f"connecting takes too long address={self._address}"
             ) from error
+        self._opened[connection] = None
+        return connection
 
-    def connections(self) -> list[KafkaConnection]:
+    @property
+    def has_connections(self) -> bool:
         ordered = [] if self._ordered is None else [self._ordered]
-        return [*ordered, *self._idle, *self._busy]
+        return any(each.is_open for each in (*ordered, *self._idle, *self._busy))
 
 
 class RemotePartitions:
@@ -172,6 +182,8 @@ class RemotePartitions:
         self._locations = locations
         self._settings = settings or RemotePartitionSettings()
         self._leaders: dict[tuple[str, int], _Leader] = {}
+        self._opened: dict[KafkaConnection, None] = {}
+        """All that may be open, also of a leader that was forgotten while it was connected to."""
         self._is_closed = False
 
     async def open(self, topic: str, index: int, leader: Broker) -> "RemotePartition":
@@ -180,7 +192,8 @@ class RemotePartitions:
             raise PartitionUnavailableError("the process ends")
         connections = self._leaders.get(leader.address)
         if connections is None:
-            connections = self._leaders[leader.address] = _Leader(leader.address, self._settings)
+            connections = _Leader(leader.address, self._settings, self._opened)
+            self._leaders[leader.address] = connections
         try:
             ordered = await connections.ordered()
             partition = RemotePartition(
@@ -210,20 +223,21 @@ class RemotePartitions:
         self._is_closed = False
         while True:
             late = await sleep_and_tell_lateness(self._settings.look_seconds)
+            for connection in list(self._opened):
+                if not connection.is_open:
+                    del self._opened[connection]
+                    continue
+                connection.leave_out(late, now=loop.time())
+                connection.look(loop.time(), silence_seconds=self._settings.silence_seconds)
             for address, leader in list(self._leaders.items()):
-                connections = leader.connections()
-                for connection in connections:
-                    connection.leave_out(late, now=loop.time())
-                    connection.look(loop.time(), silence_seconds=self._settings.silence_seconds)
-                if not any(each.is_open for each in connections):
+                if not leader.has_connections:
                     del self._leaders[address]
 
     async def close(self) -> None:
         """Connections end. Callers that wait hear of it in the loop's next turn. Closing twice is fine."""
         self._is_closed = True
-        for leader in self._leaders.values():
-            for connection in leader.connections():
-                connection.abort()
+        for connection in self._opened:
+            connection.abort()
 
 
 class RemotePartition:

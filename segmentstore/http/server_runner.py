@@ -67,6 +67,8 @@ class ServerRunner(web.ServerRunner):
         await asyncio.sleep(_HANDSHAKE_SECONDS)
         for site in self.sites:
             await site.stop()
+        # A connection that the loop has just taken is known behind its next turns only.
+        await asyncio.sleep(_LOOK_SECONDS)
         accepted: list[socket.socket] = []
         for each in listening:
             each.setblocking(False)

@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+import time
 from dataclasses import replace
 
 import pytest
 from aiohttp import ClientConnectorError, ClientSession
 
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.http import server_runner
 from tests.http.nodes_in_cluster import SETTINGS, name_in, running_member
 
 NAME = name_in(0)
@@ -173,3 +175,23 @@ async def test_a_connection_that_the_kernel_has_accepted_is_answered() -> None:
             answer = client.recv(1 << 16)
         assert answer.startswith(b"HTTP/1.1 200")
         assert b"connection: close" in answer.lower()
+
+
+async def test_a_connection_that_arrives_with_the_end_of_listening_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop finds both in one turn: that it is there, and that it is time to listen no more."""
+    begun = asyncio.Event()
+    monkeypatch.setattr(server_runner, "refuse_handshakes", lambda _: begun.set())
+    monkeypatch.setattr(server_runner, "_HANDSHAKE_SECONDS", 1.0)
+    async with running_member("node", replace(SETTINGS, linger_seconds=60)) as member:
+        address = member.node.server.address
+        closing = asyncio.create_task(member.node.server.close())
+        await begun.wait()
+        time.sleep(1.1)
+        with socket.create_connection(address) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            client.setblocking(False)
+            answer = await asyncio.get_running_loop().sock_recv(client, 1 << 16)
+        assert answer.startswith(b"HTTP/1.1 200")
+        await closing

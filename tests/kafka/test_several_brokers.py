@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from segmentstore.client.kafka_connection import KafkaConnection, open_kafka_connection
 from segmentstore.cluster.remote_partitions import RemotePartitions, RemotePartitionSettings
 from segmentstore.codec.kafka_protocol.administration import (
     BROKER_RESOURCE,
@@ -458,6 +459,23 @@ async def test_a_partition_that_is_nowhere_is_unavailable_and_nothing_is_stored(
         with pytest.raises(PartitionUnavailableError) as refused:
             await made.nodes[0].topics.partition("t", 1)
         assert refused.value.stored is False
+
+
+async def test_a_leader_to_which_connecting_took_a_while_is_given_up_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def connect_slowly(host: str, port: int, **bounds: int) -> KafkaConnection:
+        await asyncio.sleep(10 * QUICK.look_seconds)
+        return await open_kafka_connection(host, port, **bounds)
+
+    opening = "segmentstore.cluster.remote_partitions.open_kafka_connection"
+    monkeypatch.setattr(opening, connect_slowly)
+    async with cluster() as made:
+        partition = await made.nodes[0].topics.partition("t", 1)
+        made.store.segments.hold()
+        with pytest.raises(PartitionUnavailableError):
+            await asyncio.wait_for(partition.produce(batch_of(b"x")), 60)
+        made.store.segments.let_go()
 
 
 async def test_what_a_leader_does_not_answer_is_unknown_and_given_up() -> None:
