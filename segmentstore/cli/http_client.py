@@ -68,16 +68,24 @@ class HttpClient:
     def __init__(self, server: str, *, connections_max: int = 64) -> None:
         self._server = server.rstrip("/")
         self._connections_max = connections_max
-        self._session: aiohttp.ClientSession | None = None
+        self._reads: aiohttp.ClientSession | None = None
+        self._changes: aiohttp.ClientSession | None = None
+        """Over the same connections. aiohttp sends a PUT or DELETE a second time when its connection broke, and tells
+        of the second one alone: a segment that the first one created would be one that existed already."""
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=_CONNECT_SECONDS, sock_read=_ANSWER_SECONDS
         )
         connector = aiohttp.TCPConnector(limit=self._connections_max)
-        self._session = aiohttp.ClientSession(
+        self._reads = aiohttp.ClientSession(
             timeout=timeout, connector=connector, auto_decompress=False
         )
+        self._changes = aiohttp.ClientSession(
+            timeout=timeout, connector=connector, connector_owner=False, auto_decompress=False
+        )
+        # It has no argument for it.
+        self._changes._retry_connection = False
         return self
 
     async def __aexit__(
@@ -86,8 +94,10 @@ class HttpClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        if self._changes is not None:
+            await self._changes.close()
+        if self._reads is not None:
+            await self._reads.close()
 
     async def create(self, name: str) -> SegmentStatus:
         """Raises ServerError of kind CONFLICT if it exists."""
@@ -233,10 +243,11 @@ class HttpClient:
     async def _answer(
         self, method: str, path: str, query: Mapping[str, str], body: bytes | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        assert self._session is not None, "the client is used outside its async with"
+        session = self._reads if method == "GET" else self._changes
+        assert session is not None, "the client is used outside its async with"
         url = URL(self._server + path, encoded=True).with_query(dict(query))
         try:
-            async with self._session.request(method, url, data=body) as response:
+            async with session.request(method, url, data=body) as response:
                 yield response
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
             raise ServerError(
@@ -245,8 +256,9 @@ class HttpClient:
                 ErrorKind.UNAVAILABLE,
             ) from error
         except (aiohttp.ClientError, TimeoutError) as error:
+            outcome = "" if method == "GET" else "; it may have done what was asked"
             raise ServerError(
-                f"the server at {self._server} broke off or did not answer in time: "
+                f"the server at {self._server} broke off or did not answer in time{outcome}: "
                 f"{str(error) or type(error).__name__}",
                 ErrorKind.UNAVAILABLE,
             ) from error
