@@ -1,6 +1,8 @@
 """Objects of files that are registered no more: kept for those who still read them, then deleted.
 
-A reader may be at one, and what Tier 2 has published of the segment may name it.
+A reader may be at one, and what Tier 2 has published of the segment may name it: until the change that forgot the file
+is published too, a store that is recovered from Tier 2 alone needs the object. That the delay outlasts this is not
+proved here: the default is six flush intervals.
 
 Invariants:
 
