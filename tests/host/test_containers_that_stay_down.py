@@ -100,7 +100,7 @@ async def serving(directory: Path) -> AsyncIterator[Service]:
 async def down(directory: Path, poisoned: list[int]) -> AsyncIterator[Service]:
     poisoned.append(DOWN)
     async with serving(directory) as service:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not _is_down(service):
                 await asyncio.sleep(0.005)
         yield service

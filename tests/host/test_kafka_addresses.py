@@ -11,6 +11,9 @@ from segmentstore.host.setting_sources import ResolvedSettings, resolve_settings
 from segmentstore.host.settings import SettingsError
 from segmentstore.runtime.local_processes import free_ports
 
+HOST = "127.0.0.9"
+"""An address of this machine at which nothing else listens: what is free there stays so."""
+
 NODE = {
     "tier1.kind": "bookkeeper://127.0.0.1/ledgers",
     "tier2.place": "s3://bucket/prefix",
@@ -28,7 +31,7 @@ def port() -> Iterator[int]:
     """Of a socket, where the system gives no program a port by itself."""
     (number,) = free_ports(1)
     with socket.socket() as held:
-        held.bind(("127.0.0.1", number))
+        held.bind((HOST, number))
         yield number
 
 
@@ -42,7 +45,7 @@ def ports_of(flags: Mapping[str, str], count: int) -> list[int]:
 
 
 def test_processes_have_the_same_ports_of_their_own_at_every_start(port: int) -> None:
-    flags = {"kafka.address": f"127.0.0.1:{port}"}
+    flags = {"kafka.address": f"{HOST}:{port}"}
     first = ports_of(flags, 3)
     assert first == sorted(set(first))
     assert all(port < each < port + 1_000 for each in first)
@@ -50,17 +53,17 @@ def test_processes_have_the_same_ports_of_their_own_at_every_start(port: int) ->
 
 
 def test_ports_that_settings_name_are_left_to_them(port: int) -> None:
-    flags = {"kafka.address": f"127.0.0.1:{port}"}
+    flags = {"kafka.address": f"{HOST}:{port}"}
     (free, *_) = ports_of(flags, 1)
-    with_grpc = {**flags, "kafka.grpc_address": f"127.0.0.1:{free}"}
+    with_grpc = {**flags, "kafka.grpc_address": f"{HOST}:{free}"}
     assert ports_of(with_grpc, 1)[0] > free
 
 
 def test_a_port_that_is_taken_is_passed_over(port: int) -> None:
-    flags = {"kafka.address": f"127.0.0.1:{port}"}
+    flags = {"kafka.address": f"{HOST}:{port}"}
     (free, *_) = ports_of(flags, 1)
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", free))
+        taken.bind((HOST, free))
         taken.listen()
         assert ports_of(flags, 1)[0] != free
 

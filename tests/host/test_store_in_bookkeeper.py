@@ -90,7 +90,7 @@ async def serving(data: Path, **flags: str) -> AsyncIterator[Service]:
             "writer.flush_interval_seconds": "600",
             "restart.delay_initial_seconds": "0.2",
             "restart.delay_max_seconds": "0.2",
-            "bookkeeper.retry_seconds": "1",
+            "bookkeeper.retry_seconds": "60",
             **given,
         },
         environment={},
@@ -135,7 +135,7 @@ def complaints_of(service: Service) -> str:
 
 async def until_down(service: Service, container_id: int) -> str:
     """Why it stays down."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 service.registry.get(ContainerId(container_id))
@@ -314,12 +314,12 @@ async def test_a_dead_bookie_of_four_is_no_complaint_and_two_are(
         await service.logs.start()
         assert complaints_of(service) == ""
     cluster.bookies.kill(1)
-    async with in_bookkeeper(data) as service:
+    async with in_bookkeeper(data, bookkeeper__retry_seconds="1") as service:
         assert "2 bookies take writes, and a ledger needs 3: start bookies" in complaints_of(
             service
         )
         cluster.bookies.restart(0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while service.registry.running() != [0, 1]:
                 await asyncio.sleep(0.01)
         assert await content_of(service, NAMES[0]) == b"one two "

@@ -62,7 +62,7 @@ async def test_they_begin_anew_when_a_container_of_their_tables_was_lost() -> No
         await supervisor.wait_until_started()
         registry.lose()
         assert supervisor.metrics()["kafka_ready"] == 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while supervisor.metrics()["kafka_ready"] == 0:
                 await asyncio.sleep(0.01)
         assert supervisor.metrics()["kafka_starts_total"] == 2
@@ -77,7 +77,7 @@ async def test_tables_that_cannot_be_read_are_read_later() -> None:
             (complaint,) = supervisor.complaints()
             assert "topics do not answer now" in complaint
             node.tables._stopped = False
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await supervisor.wait_until_started()
 
 
@@ -96,7 +96,7 @@ class _Elsewhere(OneBroker):
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 

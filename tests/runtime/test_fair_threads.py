@@ -22,7 +22,7 @@ class Gate:
         self._open: Future[None] = Future()
 
     def wait(self) -> None:
-        self._open.result(timeout=30)
+        self._open.result(timeout=60)
 
     def open(self) -> None:
         self._open.set_result(None)
@@ -61,7 +61,7 @@ async def test_no_more_jobs_run_at_once_than_there_are_threads() -> None:
 
     lanes = [threads.lane() for _ in range(3)]
     jobs = [asyncio.ensure_future(run(lanes[n % 3], partial(job, n))) for n in range(6)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(entered) < 2:
             await asyncio.sleep(0.001)
     await asyncio.sleep(0.01)  # a third one would come by now
@@ -184,7 +184,7 @@ async def test_threads_end_with_a_pool_that_is_garbage() -> None:
     del threads, lane
     # The loop's own reference goes with the turn in which the job was told of.
     await asyncio.sleep(0)
-    found[0].join(timeout=30)
+    found[0].join(timeout=60)
     assert not found[0].is_alive()
 
 

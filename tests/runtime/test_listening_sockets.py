@@ -2,7 +2,6 @@
 
 import socket
 import sys
-import time
 
 import pytest
 
@@ -32,12 +31,10 @@ def test_no_connection_begins_any_more_and_those_that_have_are_accepted(
             with pytest.raises(TimeoutError):
                 behind.connect(address)
         with socket.socket(family) as pending:
-            pending.settimeout(5)
+            pending.settimeout(60)
             accepted, _ = listening.accept()
             with accepted:
                 assert accepted.recv(100) == b"sent by one that has connected"
             listening.close()
-            began = time.monotonic()
             with pytest.raises(ConnectionRefusedError):
                 pending.connect(address)
-            assert time.monotonic() - began < 5

@@ -32,13 +32,21 @@ def started(tmp_path: Path, program: str) -> LocalProcess:
     return process
 
 
-DYING = """
-import ctypes, threading, time
-threading.Thread(target=time.sleep, args=(1,)).start()
+def dying(*, until: Path) -> str:
+    """Its first thread ends, and leaves another behind until that file is there: so a JVM is for a moment that SIGKILL
+    has met.
+    """
+    return f"""
+import ctypes, os, threading, time
+
+def stay():
+    while not os.path.exists({str(until)!r}):
+        time.sleep(0.01)
+
+threading.Thread(target=stay).start()
 print("up", flush=True)
 ctypes.CDLL(None).pthread_exit(None)
 """
-"""Its first thread ends, and leaves another behind: so a JVM is for a moment that SIGKILL has met."""
 
 
 async def test_a_process_runs_until_it_is_ended(tmp_path: Path) -> None:
@@ -61,9 +69,13 @@ async def test_a_process_that_does_not_end_in_time_is_killed(tmp_path: Path) -> 
 
 
 def test_a_process_is_ending_while_threads_of_it_are_left(tmp_path: Path) -> None:
-    process = started(tmp_path, DYING)
-    wait_for(lambda: process.is_ending)
-    assert process.runs, "what it holds is not free yet"
+    may_end = tmp_path / "may end"
+    process = started(tmp_path, dying(until=may_end))
+    try:
+        wait_for(lambda: process.is_ending)
+        assert process.runs, "what it holds is not free yet"
+    finally:
+        may_end.touch()
     wait_for(lambda: not process.is_ending)
     assert not process.runs
 

@@ -13,6 +13,7 @@ _IN_VIRTUAL_TIME = (
     "test_faults.py",
     "test_read_ahead.py",
     "test_rehearsal.py",
+    "test_unrecorded_ledgers.py",
 )
 
 

@@ -80,7 +80,7 @@ class JavaError(Exception):
 
 
 def bridged(
-    *, call_seconds_max: float = 10.0, staging_bytes: int = 100
+    *, call_seconds_max: float = 60.0, staging_bytes: int = 100
 ) -> tuple[JavaBridge, JavaSide]:
     pipe, pipe_end = os.pipe()
     os.set_blocking(pipe, False)
