@@ -10,7 +10,11 @@ from tests.preloaded_command import servers_are_forks
 
 __all__ = ["servers_are_forks"]
 
-SETTINGS = ClientSettings(retry_seconds_max=0.02, transaction_poll_seconds=0.001)
+SETTINGS = ClientSettings(
+    retry_seconds_max=0.02, transaction_poll_seconds=0.001, commit_seconds=600.0
+)
+"""A reader of a group changes nothing by itself while a test looks, however long that takes; those that must have FAST
+of test_reader_groups.py."""
 
 
 @pytest.fixture

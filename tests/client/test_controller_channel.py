@@ -1,8 +1,10 @@
 """The connection to a controller that goes away and comes back."""
 
 import asyncio
-import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -11,40 +13,58 @@ from segmentstore.client import ClientSettings, connect
 from segmentstore.contracts.errors import InvalidRequestError
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
+from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
 
 SETTINGS = ClientSettings(retry_seconds_first=0.02, retry_seconds_max=0.1)
-AWAY_SECONDS = 1.3
-"""gRPC's own pauses are 1 s, 1.6 s and so on up to two minutes, a fifth longer or shorter: the third attempt comes
-later than 0.7 s behind this."""
-FOUND_SECONDS = 0.6
+ATTEMPTS = 10
+"""gRPC's own pauses are 1 s, 1.6 s and so on up to two minutes, a fifth longer or shorter: so many attempts take it
+longer than 80 s."""
+ATTEMPTS_SECONDS = 60.0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture
+def ports() -> Iterator[list[int]]:
+    """Two that no other process is given: sockets hold them that never listen."""
+    with ExitStack() as held:
+        yield ports_of([held.enter_context(each) for each in bound_sockets(2)])
+
+
+class Refusing(asyncio.Protocol):
+    """Notes an attempt and ends it."""
+
+    def __init__(self, attempts: "asyncio.Queue[None]") -> None:
+        self._attempts = attempts
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()
+        self._attempts.put_nowait(None)
 
 
 async def test_a_controller_that_comes_back_is_found_soon_however_long_it_was_away(
-    fake_store: FakeStore,
+    fake_store: FakeStore, ports: list[int]
 ) -> None:
-    port = free_port()
+    """The pauses between attempts do not grow: how many there are is counted, not how long the next one takes."""
+    port = ports[0]
+    attempts: asyncio.Queue[None] = asyncio.Queue()
+    settings = replace(SETTINGS, request_seconds=300.0)
     loop = asyncio.get_running_loop()
-    async with connect(f"tcp://127.0.0.1:{port}", settings=SETTINGS, random=Random(1)) as store:
-        asked = asyncio.create_task(store.scopes())
-        await asyncio.sleep(AWAY_SECONDS)
-        assert not asked.done()
+    async with connect(f"tcp://127.0.0.1:{port}", settings=settings, random=Random(1)) as store:
+        async with await loop.create_server(partial(Refusing, attempts), "127.0.0.1", port):
+            asked = asyncio.create_task(store.scopes())
+            async with asyncio.timeout(ATTEMPTS_SECONDS):
+                for _ in range(ATTEMPTS):
+                    await attempts.get()
+            assert not asked.done()
         async with FakeController(fake_store).serving(port=port):
-            came_back = loop.time()
             assert await asked == []
-            assert loop.time() - came_back < FOUND_SECONDS
 
 
-async def test_the_next_controller_is_asked_when_one_is_away(fake_store: FakeStore) -> None:
-    ports = [free_port(), free_port()]
+async def test_the_next_controller_is_asked_when_one_is_away(
+    fake_store: FakeStore, ports: list[int]
+) -> None:
     addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
-    settings = replace(SETTINGS, request_seconds=5.0)
+    settings = replace(SETTINGS, request_seconds=60.0)
     async with connect(f"tcp://{addresses}", settings=settings, random=Random(1)) as store:
         async with FakeController(fake_store).serving(port=ports[1]):
             assert await store.scopes() == []
@@ -61,8 +81,7 @@ async def test_addresses_of_one_store_are_of_one_kind(addresses: str) -> None:
 
 
 async def test_each_of_several_addresses_may_name_its_kind(fake_store: FakeStore) -> None:
-    port = free_port()
-    async with FakeController(fake_store).serving(port=port):
-        address = f"tcp://127.0.0.1:{port}"
+    async with FakeController(fake_store).serving() as controller:
+        address = controller.address
         async with connect(f"{address},{address}", settings=SETTINGS, random=Random(1)) as store:
             assert await store.scopes() == []

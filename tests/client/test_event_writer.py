@@ -127,7 +127,7 @@ class LostAcknowledgements:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -334,7 +334,8 @@ async def test_a_silent_store_makes_the_writer_reconnect(store: FakeStore) -> No
     store.on_append = lambda _: next(answers, "store and answer")
     async with stream.writer(ClientSettings(acknowledge_seconds=0.05)) as writer:
         await writer.write(b"event")
-    assert store.connections == 2
+    # More than once, if the acknowledgement of the second one took as long.
+    assert store.connections >= 2
     assert stream.events() == [b"event"]
 
 
@@ -509,7 +510,7 @@ async def test_flush_and_large_events_wait_for_nobody_who_writes_on_and_on(
                 await asyncio.sleep(0)
 
         busy = asyncio.create_task(write_on())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await writer.write(b"mine", key="mine")
             await writer.flush()
             assert b"mine" in stream.events()
@@ -531,7 +532,7 @@ async def test_a_block_that_cannot_be_sent_fails_the_writer_instead_of_waiting_f
     await writer.flush()
     monkeypatch.setattr(segment_appender._AppendSession, "send", send)
     acknowledged = writer.write_nowait(b"second")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(OutcomeUnknownError):
             await writer.flush()
         with pytest.raises(OutcomeUnknownError):

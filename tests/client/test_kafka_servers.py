@@ -7,7 +7,7 @@ import asyncio
 import socket
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -101,8 +101,11 @@ class ScriptedStore:
 
 @asynccontextmanager
 async def serving(store: ScriptedStore) -> AsyncIterator[ScriptedStore]:
+    writers: list[StreamWriter] = []
+
     def serve_as(number: int) -> Callable[[StreamReader, StreamWriter], Awaitable[None]]:
         async def serve(reader: StreamReader, writer: StreamWriter) -> None:
+            writers.append(writer)
             try:
                 while True:
                     length = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
@@ -125,6 +128,11 @@ async def serving(store: ScriptedStore) -> AsyncIterator[ScriptedStore]:
     finally:
         for server in servers:
             server.close()
+        # Not left to what each of them hears of its client.
+        for writer in writers:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
 
 RECORD = NewRecord(value=b"x")

@@ -37,8 +37,13 @@ from tests.containers.node import MemoryTiers, make_container
 EVENTS = segment_name("scope", "stream", 0)
 BYTES = segment_name("scope", "bytes", 0)
 TABLE = "scope/table_kvtable/0.#epoch.0"
-LONG_PAUSE = ClientSettings(retry_seconds_first=20.0, retry_seconds_max=20.0)
-"""A client that pauses once is too late."""
+LONG_PAUSE = ClientSettings(
+    retry_seconds_first=600.0,
+    retry_seconds_max=600.0,
+    connect_seconds=60.0,
+    silence_seconds=60.0,
+)
+"""A client that pauses once is too late; one whose process stands still for a while is not."""
 
 
 class MovingContainer:
@@ -152,7 +157,7 @@ async def created(calls: SegmentCalls, *names: str) -> None:
 
 
 async def test_a_client_is_at_the_new_server_without_a_pause() -> None:
-    async with moving() as container, asyncio.timeout(15):
+    async with moving() as container, asyncio.timeout(60):
         calls = calls_of(container, LONG_PAUSE)
         await created(calls, EVENTS, BYTES)
         writer = EventWriter(target=OneSegment(), calls=calls.with_own_connections())
@@ -169,7 +174,7 @@ async def test_a_client_is_at_the_new_server_without_a_pause() -> None:
 
 
 async def test_h86_a_conditional_change_of_a_table_is_made_at_the_new_server_once() -> None:
-    async with moving() as container, asyncio.timeout(15):
+    async with moving() as container, asyncio.timeout(60):
         calls = calls_of(container, LONG_PAUSE)
         await calls.ask(
             EVENTS,

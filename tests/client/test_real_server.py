@@ -41,8 +41,9 @@ from tests.integration.pravega_clients.store_process import StoreProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-FAST = ClientSettings(commit_seconds=0.05, reader_timeout_seconds=60.0)
-"""No reader dies here: one that a busy machine holds up is not to be taken for dead, or its events come twice."""
+FAST = ClientSettings(commit_seconds=0.05, reader_timeout_seconds=60.0, silence_seconds=60.0)
+"""No reader dies here: one that a busy machine holds up is not to be taken for dead, or its events come twice. Nor is a
+server, or what may not be sent twice has an unknown outcome."""
 
 
 @pytest.fixture(scope="module")

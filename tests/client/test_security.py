@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from segmentstore.client import ClientSettings, StreamConfig, Tls, connect
+from segmentstore.client import StreamConfig, Tls, connect
 from segmentstore.client.connection import ConnectionPool, ServerAddress
 from segmentstore.client.errors import ClientError, RefusedError
 from segmentstore.client.segment_calls import DelegationTokens, FixedLocator, SegmentCalls
@@ -28,13 +29,13 @@ from segmentstore.codec.wire_protocol.segments import (
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.runtime.entropy import system_random
 from segmentstore.wire.requests import TokenVerdict
+from tests.client.conftest import SETTINGS
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
 from tests.wire.node import running_node
 
-IMPATIENT = ClientSettings(
-    request_seconds=1.0, retry_seconds_max=0.02, transaction_poll_seconds=0.001
-)
+IMPATIENT = replace(SETTINGS, request_seconds=1.0)
+"""For what is not answered, and for nothing else."""
 SEGMENT = "s/t/0.#epoch.0"
 
 
@@ -100,7 +101,7 @@ async def test_events_go_through_tls_to_servers_whose_certificate_is_vouched_for
     async with (
         behind_tls(controller.address, certificate) as outer_controller,
         behind_tls(f"tcp://{fake_store.endpoint}", certificate) as outer_store,
-        connect(outer_controller, segment_store=outer_store, tls=tls, settings=IMPATIENT) as store,
+        connect(outer_controller, segment_store=outer_store, tls=tls, settings=SETTINGS) as store,
     ):
         await store.scope("s").create()
         stream = store.stream("s/t")
@@ -186,8 +187,8 @@ async def guarded(guard: Guard) -> AsyncIterator[SegmentCalls]:
         tokens = DelegationTokens(guard, FixedLocator(ServerAddress(*node.server.address)))
         calls = SegmentCalls(
             locator=tokens,
-            pool=ConnectionPool(IMPATIENT, sign=tokens.sign),
-            settings=IMPATIENT,
+            pool=ConnectionPool(SETTINGS, sign=tokens.sign),
+            settings=SETTINGS,
             random=system_random(),
         )
         try:

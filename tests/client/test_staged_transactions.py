@@ -51,7 +51,7 @@ def stage_in(
 
 
 def controller_at(address: str) -> ControllerClient:
-    settings = ClientSettings(request_seconds=5.0)
+    settings = ClientSettings(request_seconds=60.0)
     return ControllerClient(ControllerChannel([address], settings=settings, random=Random(2)))
 
 

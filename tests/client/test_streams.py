@@ -221,7 +221,7 @@ async def test_reading_stops_at_a_cut(stream: Stream) -> None:
 
 
 async def all_of(reader: StreamReader) -> list[bytes]:
-    async with asyncio.timeout(10), reader:
+    async with asyncio.timeout(60), reader:
         return [event.data async for event in reader]
 
 

@@ -32,7 +32,7 @@ async def test_code_without_a_loop_writes_and_reads(controller: FakeController) 
                 found = next(group_reader)
                 group_reader.checkpoint()
             with store.read("s/t") as reader:
-                assert reader.take(5.0) is not None
+                assert reader.take(60.0) is not None
                 store.run(lambda store: store.stream("s/t").seal())
                 rest = [event.data for event in reader]
                 assert reader.take(0.01) is None

@@ -40,6 +40,10 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.runtime.process import loop_factory
 from tests.client.fake_store import FakeStore
+from tests.integration.pravega_clients.store_process import bound_sockets
+
+PATIENT = ClientSettings(connect_seconds=60.0)
+"""Its connections are made, however long this process stands still meanwhile."""
 
 
 def info_of(segment: str) -> Callable[[int], Command]:
@@ -78,7 +82,7 @@ async def saying(content: bytes) -> AsyncIterator[ServerAddress]:
 async def test_many_requests_share_a_connection(fake_store: FakeStore) -> None:
     for number in range(50):
         fake_store.create(f"segment {number}").content += b"x" * number
-    client = calls(fake_store.endpoint, ClientSettings())
+    client = calls(fake_store.endpoint, PATIENT)
     answers = await asyncio.gather(
         *(client.ask(f"segment {n}", info_of(f"segment {n}"), StreamSegmentInfo) for n in range(50))
     )
@@ -121,7 +125,7 @@ async def test_a_silent_server_is_given_up_in_time() -> None:
 
 async def test_an_answer_that_stays_away_is_a_missed_deadline_and_ends_the_connection() -> None:
     async with saying(Hello(16, 5).encode()) as endpoint:
-        client = calls(endpoint, ClientSettings(request_seconds=0.05))
+        client = calls(endpoint, replace(PATIENT, request_seconds=0.05))
         connection = await client.pool.connection(endpoint)
         await asyncio.sleep(0)
         with pytest.raises(DeadlineExceededError):
@@ -130,13 +134,14 @@ async def test_an_answer_that_stays_away_is_a_missed_deadline_and_ends_the_conne
         await client.close()
 
 
-async def test_nobody_listens(fake_store: FakeStore) -> None:
-    async with saying(b"") as endpoint:
-        pass
-    client = calls(endpoint, ClientSettings(request_seconds=0.05, retry_seconds_max=0.01))
-    with pytest.raises(DeadlineExceededError):
-        await client.ask("segment", info_of("segment"), StreamSegmentInfo)
-    await client.close()
+async def test_nobody_listens() -> None:
+    settings = ClientSettings(request_seconds=0.05, retry_seconds_max=0.01)
+    (holder,) = bound_sockets(1)
+    with holder:
+        client = calls(ServerAddress(*holder.getsockname()), settings)
+        with pytest.raises(DeadlineExceededError):
+            await client.ask("segment", info_of("segment"), StreamSegmentInfo)
+        await client.close()
 
 
 async def test_what_may_not_be_repeated_has_an_unknown_outcome(fake_store: FakeStore) -> None:
@@ -184,7 +189,7 @@ async def test_only_what_was_certainly_not_done_is_done_again(
 
 
 async def test_a_closed_pool_opens_nothing(fake_store: FakeStore) -> None:
-    pool = ConnectionPool(ClientSettings())
+    pool = ConnectionPool(PATIENT)
     await pool.connection(fake_store.endpoint)
     await pool.close()
     await pool.close()
@@ -193,7 +198,7 @@ async def test_a_closed_pool_opens_nothing(fake_store: FakeStore) -> None:
 
 
 async def test_concurrent_users_open_one_connection(fake_store: FakeStore) -> None:
-    pool = ConnectionPool(ClientSettings())
+    pool = ConnectionPool(PATIENT)
     found = await asyncio.gather(*(pool.connection(fake_store.endpoint) for _ in range(10)))
     assert all(each is found[0] for each in found)
     await pool.close()
@@ -248,12 +253,12 @@ async def test_a_request_at_a_server_that_stands_still_ends_if_it_was_known_to_a
 ) -> None:
     content = Hello(16, 5).encode() + (KeepAlive().encode() if answers_keep_alive else b"")
     async with saying(content) as endpoint:
-        pool = ConnectionPool(ClientSettings(silence_seconds=0.1))
+        pool = ConnectionPool(replace(PATIENT, silence_seconds=0.1))
         connection = await pool.connection(endpoint)
         request = asyncio.ensure_future(connection.request(info_of("s")))
         if answers_keep_alive:
             with pytest.raises(ConnectionLostError, match="says nothing"):
-                await asyncio.wait_for(request, 5)
+                await asyncio.wait_for(request, 60)
         else:
             await asyncio.wait([request], timeout=0.5)
             assert not request.done()
@@ -267,7 +272,7 @@ async def test_a_request_that_takes_long_is_waited_for_while_its_server_answers(
     fake_store.on_request = lambda command: (
         "ignore" if isinstance(command, GetStreamSegmentInfo) else None
     )
-    pool = ConnectionPool(ClientSettings(silence_seconds=0.1))
+    pool = ConnectionPool(replace(PATIENT, silence_seconds=0.1))
     connection = await pool.connection(fake_store.endpoint)
     request = asyncio.ensure_future(connection.request(info_of("s")))
     await asyncio.wait([request], timeout=0.6)

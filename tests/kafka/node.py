@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -115,6 +115,11 @@ class Node:
         client = await Client.connect(*self.server.address)
         self.clients.append(client)
         return client
+
+    async def until(self, condition: Callable[["Node"], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not condition(self):
+                await asyncio.sleep(0.001)
 
     def ready(self) -> Self:
         self.server.set_ready(True)

@@ -69,8 +69,9 @@ async def test_many_batches_are_under_way_at_once_and_keep_their_order() -> None
     async with running() as node:
         client = await node.client()
         node.segments.hold()
+        before = node.segments.append_count
         numbers = [client.send(produce((0, batch(b"%d" % each)))) for each in range(50)]
-        await asyncio.sleep(0.05)
+        await node.until(lambda each: each.segments.append_count == before + 50)
         node.segments.let_go()
         offsets = [
             produced(await client.answer(number, ProduceResponse)).base_offset for number in numbers
@@ -208,13 +209,14 @@ async def test_a_request_that_waits_too_long_for_topics_ends_its_connection() ->
 
 
 async def test_close_answers_what_is_under_way_and_leaves_nothing_waiting() -> None:
-    async with running() as node:
+    async with running(KafkaSettings(drain_seconds=60)) as node:
         client, reader = await node.client(), await node.client()
         await client.ask(produce((0, batch(b"before"))), ProduceResponse)
         reader.send(fetch((0, 1), wait_ms=60_000))
         node.segments.hold()
+        before = node.segments.append_count
         number = client.send(produce((0, batch(b"a"))))
-        await asyncio.sleep(0.05)
+        await node.until(lambda each: each.segments.append_count == before + 1)
         closing = asyncio.ensure_future(node.server.close())
         await asyncio.sleep(0.05)
         node.segments.let_go()
@@ -230,12 +232,13 @@ async def test_a_client_that_goes_leaves_its_batches_to_the_log() -> None:
     async with running() as node:
         client, other = await node.client(), await node.client()
         node.segments.hold()
+        before = node.segments.append_count
         client.send(produce((0, batch(b"a"))))
-        await asyncio.sleep(0.05)
+        await node.until(lambda each: each.segments.append_count == before + 1)
         client.close()
-        await asyncio.sleep(0.05)
+        await node.until(lambda each: each.server.statistics().connections == 1)
         node.segments.let_go()
-        answer = await other.ask(fetch((0, 0), wait_ms=10_000), FetchResponse)
+        answer = await other.ask(fetch((0, 0), wait_ms=60_000), FetchResponse)
 
     assert fetched(answer).high_watermark == 1
 

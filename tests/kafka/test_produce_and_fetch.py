@@ -131,8 +131,9 @@ async def test_a_batch_that_may_be_stored_is_told_with_another_code_than_one_tha
     async with running() as node:
         client = await node.client()
         node.segments.hold()
+        before = node.segments.append_count
         number = client.send(produce((0, batch(b"a"))))
-        await asyncio.sleep(0.05)
+        await node.until(lambda each: each.segments.append_count == before + 1)
         node.segments.fail(ContainerStoppedError("it stops"))
         answer = await client.answer(number, ProduceResponse)
 

@@ -433,7 +433,7 @@ async def test_a_wait_at_the_end_of_anothers_partition_ends_with_the_next_record
         await asyncio.sleep(0.3)  # longer than one question lasts
         assert not waiting.done()
         await (await made.nodes[1].topics.own_partition("t", 1)).produce(batch_of(b"x"))
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
         assert [each.value for each in records_in(await partition.fetch(0, 1000))] == [b"x"]
         waiting = asyncio.ensure_future(partition.wait_behind(1))
         await asyncio.sleep(0.05)

@@ -70,7 +70,7 @@ class Node:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(
             f"/{SERVICE}/{name}", bytes, bytes
         )
-        return await call(request, timeout=10)
+        return await call(request, timeout=60)
 
     async def call(self, name: str, request: Message, answer: type[Answer]) -> Answer:
         content = await self.call_raw(name, request.SerializeToString())

@@ -8,6 +8,7 @@ from segmentstore.controller.api.grpc_server import (
     ControllerServerSettings,
     ControllerService,
 )
+from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
 
 
 def server_on(port: int, address: str = "127.0.0.1") -> ControllerServer:
@@ -29,10 +30,12 @@ async def test_a_port_that_is_taken_is_refused_in_words() -> None:
 
 
 async def test_the_port_is_free_again_after_the_end() -> None:
-    first = server_on(0)
-    await first.start()
-    await first.close()
-    second = server_on(first.port)
-    await second.start()
-    assert second.port == first.port
-    await second.close()
+    # Held by a socket that never listens, so that no other process is given it in between.
+    (holder,) = bound_sockets(1)
+    with holder:
+        (port,) = ports_of([holder])
+        for _ in range(2):
+            server = server_on(port)
+            await server.start()
+            assert server.port == port
+            await server.close()

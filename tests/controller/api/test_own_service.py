@@ -15,7 +15,7 @@ async def call_own(node: Node, name: str, request: Message) -> bytes:
     call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = node.channel.unary_unary(
         f"/{OWN_SERVICE}/{name}", bytes, bytes
     )
-    return await call(request.SerializeToString(), timeout=10)
+    return await call(request.SerializeToString(), timeout=60)
 
 
 async def code_of(node: Node, name: str, request: Message) -> grpc.StatusCode:

@@ -226,7 +226,7 @@ async def test_buffered_records_are_stored_though_nothing_waits_for_them(served:
     assert await values_of(served, 0) == []
     served.segments.let_go()
     waited = await served.call(
-        "Fetch", api.FetchRequest(topic="t", partition=0, max_wait_ms=20_000)
+        "Fetch", api.FetchRequest(topic="t", partition=0, max_wait_ms=60_000)
     )
     assert [record.value for record in waited.records.records] == [b"a"]
 
@@ -287,8 +287,11 @@ async def test_an_outcome_that_is_unknown_is_aborted_and_not_unavailable(
 ) -> None:
     await served.call("Produce", to_partition(0, b"a"))
     served.segments.hold()
+    before = served.segments.append_count
     producing = asyncio.create_task(served.call("Produce", to_partition(0, b"b")))
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(60):
+        while served.segments.append_count == before:
+            await asyncio.sleep(0.001)
     served.segments.fail(error)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await producing
