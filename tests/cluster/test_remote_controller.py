@@ -51,7 +51,7 @@ class Leader:
         return self.supervisor.metrics()["controller_lives_total"]
 
     async def until(self, *, runs: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.runs < runs or not self.controller.is_ready:
                 await asyncio.sleep(0.01)
 

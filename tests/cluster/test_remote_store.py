@@ -272,7 +272,7 @@ async def test_a_node_is_not_given_up_because_the_controller_stood_still() -> No
 
 
 async def until_pinged(silent: SilentNode) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not silent.pings:
             await asyncio.sleep(0.01)
 

@@ -32,7 +32,7 @@ from segmentstore.contracts.segments import AttributeUpdate
 from segmentstore.contracts.tables import TableEntry
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 """Only ever waited for by a test that is about to fail."""
 
 SETTINGS = ContainerSettings(

@@ -202,11 +202,9 @@ async def test_h30_the_log_shrinks_once_everything_is_in_tier_2() -> None:
         for _ in range(20):
             await append(container, "a", *[b"x" * 1000] * 20)
             await container.flush()
-        for _ in range(100):
-            if tiers.log_store.stored_bytes < 50_000:
-                break
-            await asyncio.sleep(0.01)
-        assert tiers.log_store.stored_bytes < 50_000
+        async with asyncio.timeout(60):
+            while tiers.log_store.stored_bytes >= 50_000:
+                await asyncio.sleep(0.01)
     async with running(tiers, settings=settings) as container:
         assert (await container.info("a")).length == 400_000
         assert await read_all(container, "a") == b"x" * 400_000
@@ -248,10 +246,9 @@ async def test_h36_writers_wait_while_tier_2_is_down_and_go_on_by_themselves() -
         store.down = True
         async with container.open_segment("a") as segment:
             futures = [segment.append(bytes([number]) * 65536) for number in range(128)]
-            for _ in range(200):
-                await asyncio.sleep(0.005)
-                if container.health().throttle:
-                    break
+            async with asyncio.timeout(60):
+                while not container.health().throttle:
+                    await asyncio.sleep(0.005)
             assert container.health().throttle in ("tier2_unavailable", "cache_full")
             assert not futures[-1].done()
             # What frees space, and reads, go on.

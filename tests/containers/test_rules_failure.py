@@ -27,7 +27,7 @@ from tests.containers.test_container_faults import FlakyObjectStore
 from tests.containers.test_segment_container import append, read_all
 from tier1.memory_log import MemoryDurableDataLog
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 """Only ever waited for by a test that is about to fail."""
 
 

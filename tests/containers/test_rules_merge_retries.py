@@ -203,7 +203,7 @@ async def merged_and_let_go_of(tiers: MemoryTiers) -> None:
         await append(container, "b", b"first")
         await container.merge("a", "b", seal_source=True)
         await container.flush()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while container.health().unflushed_bytes or len(tiers.log_store.entries) > 2:
                 await asyncio.sleep(0.01)
 

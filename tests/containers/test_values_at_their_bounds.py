@@ -39,7 +39,7 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 60.0
 """Only ever waited for by a test that is about to fail."""
 
 STEPS = 80

@@ -386,7 +386,7 @@ class LogWithReserveSuite(DurableDataLogSuite):
         raise AssertionError("the log never became full")
 
     async def _until_accepted(self, log: DurableDataLog) -> None:
-        for _ in range(1000):
+        for _ in range(6000):
             try:
                 await log.append([b"there is room again"])
             except LogFullError:

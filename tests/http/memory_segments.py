@@ -112,6 +112,10 @@ class MemorySegments:
     def content(self, name: str) -> bytes:
         return bytes(self._segments[name].content)
 
+    def waiter_count(self, name: str) -> int:
+        """Readers that wait at its end."""
+        return sum(not waiter.done() for waiter in self._segments[name].waiters)
+
     def pin_count(self, name: str) -> int:
         return self._segments[name].pins
 

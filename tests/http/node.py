@@ -30,6 +30,13 @@ class TurnableClock:
         return self._start_ms + round(seconds * 1000)
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    """What must happen at some time; how long that takes decides nothing."""
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
 def healthy_container(number: int = 0) -> ContainerHealth:
     return ContainerHealth(
         container_id=ContainerId(number),
@@ -73,7 +80,7 @@ async def running_node(
     start_ms: int = START_MS,
     topics: Callable[[], Topics | None] | None = None,
 ) -> AsyncIterator[Node]:
-    settings = settings or HttpSettings(port=0, long_poll_seconds=1.0, tick_seconds=0.05)
+    settings = settings or HttpSettings(port=0, long_poll_seconds=60.0, tick_seconds=0.05)
     clock = TurnableClock(start_ms)
     containers = [healthy_container()]
     server = build_server(

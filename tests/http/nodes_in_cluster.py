@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from segmentstore.codec.container_hash import container_of
@@ -25,6 +25,10 @@ SETTINGS = HttpSettings(
     owner_wait_seconds=0.5,
     linger_seconds=0.05,
 )
+
+
+PATIENT = replace(SETTINGS, owner_wait_seconds=60.0)
+"""For requests that find their owner: however long a busy machine stands still, they do not give up before."""
 
 
 @dataclass

@@ -12,7 +12,7 @@ async def exchange(url: str, request: bytes, *, half_close: bool = False) -> tup
         writer.write(request)
         if half_close:
             writer.write_eof()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             head = await reader.readuntil(b"\r\n\r\n")
             length = 0
             for line in head.split(b"\r\n"):

@@ -35,7 +35,7 @@ def forked_from(name: str) -> dict[str, str]:
 async def answer_of(
     client: ClientSession, method: str, url: str, headers: dict[str, str], data: str = ""
 ) -> int:
-    async with asyncio.timeout(5), client.request(method, url, headers=headers, data=data) as got:
+    async with asyncio.timeout(60), client.request(method, url, headers=headers, data=data) as got:
         return got.status
 
 
@@ -144,7 +144,7 @@ async def one_client(node: Node, client: ClientSession, random: Random, count: i
                 await answer_of(client, "POST", stream, {"Stream-Closed": "true"})
             case 7:
                 async with (
-                    asyncio.timeout(5),
+                    asyncio.timeout(60),
                     client.post(node.segment(f"{name}/merge"), json={"source": other}),
                 ):
                     pass

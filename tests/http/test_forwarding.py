@@ -14,7 +14,10 @@ from segmentstore.contracts.cluster import ClusterNode
 from segmentstore.contracts.containers import HostId
 from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.http.settings import HttpSettings
+from tests.http.node import until
 from tests.http.nodes_in_cluster import (
+    PATIENT,
     SETTINGS,
     ClusterMember,
     TwoNodes,
@@ -30,6 +33,13 @@ NAME = name_in(FAR)
 
 @pytest.fixture
 async def nodes() -> AsyncIterator[TwoNodes]:
+    async with two_nodes(PATIENT) as running:
+        yield running
+
+
+@pytest.fixture
+async def impatient() -> AsyncIterator[TwoNodes]:
+    """For requests that find no owner."""
     async with two_nodes() as running:
         yield running
 
@@ -126,6 +136,7 @@ async def test_a_reader_that_waits_at_another_node_is_woken_by_an_append(
     async with client.get(url, params={"live": "sse", "offset": "-1"}) as events:
         assert events.headers["Content-Type"] == "text/event-stream"
         assert b"upToDate" in await events.content.readuntil(b"\n\n")
+        await until(lambda: waiting_readers(nodes.far) == 2)
         async with client.post(nodes.far.node.stream(NAME), data="x", headers=TEXT):
             pass
         async with await poll as answer:
@@ -163,12 +174,6 @@ async def test_a_node_that_stops_ends_the_waits_of_its_readers_at_other_nodes(
 
 def waiting_readers(member: ClusterMember) -> int:
     return len(member.node.server._waiters)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 async def test_pages_of_other_origins_are_judged_where_they_ask(client: ClientSession) -> None:
@@ -225,27 +230,27 @@ async def test_h86_a_node_without_the_container_says_so_and_the_request_finds_th
     assert nodes.near.segments.content(NAME) == b"x"
 
 
-async def test_h86_nothing_is_passed_on_twice(nodes: TwoNodes, client: ClientSession) -> None:
+async def test_h86_nothing_is_passed_on_twice(impatient: TwoNodes, client: ClientSession) -> None:
     """Each believes that the other has it."""
-    nodes.far.locations.owners[FAR] = nodes.near.node_id
-    nodes.far.served.discard(FAR)
+    impatient.far.locations.owners[FAR] = impatient.near.node_id
+    impatient.far.served.discard(FAR)
     async with asyncio.timeout(60):
-        async with client.post(nodes.near.node.segment(f"{NAME}/append"), data=b"x") as answer:
+        async with client.post(impatient.near.node.segment(f"{NAME}/append"), data=b"x") as answer:
             assert answer.status == 503
             assert answer.headers["Retry-After"] == "1"
             assert "Segment-Wrong-Node" not in answer.headers
 
 
 async def test_h83_a_node_whose_lease_is_over_answers_for_none_of_its_containers(
-    nodes: TwoNodes, client: ClientSession
+    impatient: TwoNodes, client: ClientSession
 ) -> None:
     name = name_in(NEAR)
-    await nodes.near.segments.create(name)
-    nodes.near.lease_valid[0] = False
-    async with client.get(nodes.near.node.segment(f"{name}/info")) as answer:
+    await impatient.near.segments.create(name)
+    impatient.near.lease_valid[0] = False
+    async with client.get(impatient.near.node.segment(f"{name}/info")) as answer:
         assert answer.status == 503
-    await nodes.far.segments.create(NAME)
-    async with client.get(nodes.near.node.segment(f"{NAME}/info")) as answer:
+    await impatient.far.segments.create(NAME)
+    async with client.get(impatient.near.node.segment(f"{NAME}/info")) as answer:
         assert answer.status == 200
 
 
@@ -330,9 +335,11 @@ async def is_no_http(_reader: StreamReader, writer: StreamWriter) -> None:
 
 
 @asynccontextmanager
-async def node_beside(behaviour: Behaviour) -> AsyncIterator[tuple[ClusterMember, ScriptedOwner]]:
+async def node_beside(
+    behaviour: Behaviour, settings: HttpSettings = SETTINGS
+) -> AsyncIterator[tuple[ClusterMember, ScriptedOwner]]:
     owner = ScriptedOwner(behaviour)
-    async with running_member("near") as near, owner.running() as registration:
+    async with running_member("near", settings) as near, owner.running() as registration:
         near.locations.registered = {registration.node_id: registration}
         near.locations.owners = {FAR: registration.node_id}
         yield near, owner
@@ -361,10 +368,24 @@ async def test_h86_a_change_whose_answer_is_lost_is_sent_once_and_answered_with_
 async def test_a_read_whose_answer_is_lost_is_tried_again(
     client: ClientSession, behaviour: Behaviour
 ) -> None:
-    async with node_beside(behaviour) as (near, owner):
+    async def at_first(reader: StreamReader, writer: StreamWriter) -> None:
+        if owner.requests == 1:
+            await behaviour(reader, writer)
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfound")
+
+    async with node_beside(at_first, PATIENT) as (near, owner):
         async with client.get(near.node.stream(NAME)) as answer:
-            assert answer.status == 503
-        assert owner.requests > 1
+            assert (answer.status, await answer.read()) == (200, b"found")
+        assert owner.requests == 2
+
+
+async def test_a_read_whose_answers_are_all_lost_ends_with_503(client: ClientSession) -> None:
+    async with (
+        node_beside(closes) as (near, _),
+        client.get(near.node.stream(NAME)) as answer,
+    ):
+        assert answer.status == 503
 
 
 async def test_h86_an_owner_that_nothing_listens_for_is_503_for_a_change(

@@ -9,7 +9,7 @@ from aiohttp import ClientSession
 from segmentstore.contracts.errors import ContainerStoppedError
 from segmentstore.http.settings import HttpSettings
 from tests.http.memory_segments import MemorySegments
-from tests.http.node import START_MS, Node, running_node
+from tests.http.node import Node, running_node
 from tests.http.raw_http import exchange, post
 
 TEXT = {"Content-Type": "text/plain"}
@@ -49,9 +49,10 @@ async def test_its_date_is_the_wall_clocks(segments: MemorySegments) -> None:
         await pinned(client, node)
         for jump_seconds in (0, 3600):
             node.clock.jump_seconds = jump_seconds
+            before = node.clock.now_ms() // 1000
             async with client.post(node.stream("s"), data="b", headers=TEXT) as answer:
                 seconds = parsedate_to_datetime(answer.headers["Date"]).timestamp()
-            assert 0 <= seconds - START_MS / 1000 - jump_seconds <= 5
+            assert before <= seconds <= node.clock.now_ms() // 1000
 
 
 @pytest.mark.parametrize("origins", [("*",), ("https://example.org",)])
@@ -74,7 +75,7 @@ async def test_the_connection_ends_when_the_client_says_so(
     host, port = node.server.address
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(post("/v1/stream/s", b"b", Content_Type="text/plain", Connection="close"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         head = await reader.read()
     writer.close()
     assert head.startswith(b"HTTP/1.1 204 ")
@@ -102,7 +103,7 @@ async def test_requests_sent_ahead_are_answered_in_order(
         b"".join(post("/v1/stream/s", b"%d" % n, Content_Type="text/plain") for n in range(5))
     )
     offsets = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         for _ in range(5):
             head = await reader.readuntil(b"\r\n\r\n")
             offsets.append(lines_of(head)["Stream-Next-Offset"])
@@ -142,7 +143,7 @@ async def test_an_append_whose_container_stopped_is_not_said_to_be_undone(
     count = segments.append_count
     segments.hold()
     request = asyncio.ensure_future(client.post(node.stream("s"), data="b", headers=TEXT))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while segments.append_count == count:
             await asyncio.sleep(0.001)
     segments.fail(ContainerStoppedError("the container stopped"))

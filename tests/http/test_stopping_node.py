@@ -10,6 +10,7 @@ from aiohttp import ClientConnectorError, ClientSession
 
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.http import server_runner
+from tests.http.node import until
 from tests.http.nodes_in_cluster import SETTINGS, name_in, running_member
 
 NAME = name_in(0)
@@ -18,7 +19,7 @@ LINGER_SECONDS = 0.5
 
 
 async def test_requests_on_kept_connections_are_answered_until_their_clients_have_gone() -> None:
-    settings = replace(SETTINGS, linger_seconds=LINGER_SECONDS)
+    settings = replace(SETTINGS, linger_seconds=60)
     async with running_member("node", settings) as member, ClientSession() as session:
         member.served.update(map(ContainerId, range(4)))
         await member.segments.create(NAME)
@@ -61,10 +62,10 @@ async def test_a_stopping_node_says_that_it_closes_a_connection_and_soon_closes_
         closing = asyncio.create_task(member.node.server.close())
         await asyncio.sleep(0.05)
         used[1].write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             rest = await used[0].read()
         assert b"connection: close" in rest.lower()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             rest = await idle[0].read()
             await closing
         # Not the answer to anything that was asked: a farewell.
@@ -82,11 +83,11 @@ async def test_a_request_under_way_for_longer_than_the_rest_is_the_last_of_its_c
         reader, writer = await asyncio.open_connection(*member.node.server.address)
         head = f"POST /v1/segments/{NAME}/append HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         writer.write(f"{head}Content-Length: 2\r\n\r\na".encode())
-        await asyncio.sleep(0.05)  # its head is read, and its body waited for
+        await until(lambda: member.node.server.router._statistics.in_flight == 1)
         closing = asyncio.create_task(member.node.server.close())
         await asyncio.sleep(2 * LINGER_SECONDS)
         writer.write(b"b")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             answer = await reader.read()
             await closing
         assert answer.startswith(b"HTTP/1.1 200")
@@ -97,8 +98,11 @@ async def test_a_request_under_way_for_longer_than_the_rest_is_the_last_of_its_c
 
 @pytest.mark.parametrize("sent_before", [b"", b"POST /v1/segments/"])
 async def test_a_request_that_meets_the_end_of_an_idle_connection_is_told_that_nothing_was_done(
+    monkeypatch: pytest.MonkeyPatch,
     sent_before: bytes,
 ) -> None:
+    # However late the client looks at its connection.
+    monkeypatch.setattr(server_runner, "_FAREWELL_SECONDS", 60.0)
     async with running_member("node") as member:
         member.served.update(map(ContainerId, range(4)))
         await member.segments.create(NAME)
@@ -134,10 +138,11 @@ async def test_a_request_that_meets_the_end_of_an_idle_connection_is_told_that_n
 async def test_a_client_that_keeps_its_connection_and_says_nothing_holds_a_stop_back_for_seconds_only() -> (
     None
 ):
-    async with running_member("node") as member:
+    settings = replace(SETTINGS, shutdown_seconds=600)
+    async with running_member("node", settings) as member:
         with socket.create_connection(member.node.server.address):
             await asyncio.sleep(0.05)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await member.node.server.close()
 
 
@@ -166,12 +171,12 @@ async def test_a_request_that_a_client_of_ours_sends_into_a_farewell_is_refused_
 
 
 async def test_a_connection_that_the_kernel_has_accepted_is_answered() -> None:
-    async with running_member("node") as member:
+    async with running_member("node", replace(SETTINGS, linger_seconds=60)) as member:
         with socket.create_connection(member.node.server.address) as client:
             # The loop has not run since, so that the server knows nothing of it.
             client.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             await member.node.server.close()
-            client.settimeout(5)
+            client.settimeout(60)
             answer = client.recv(1 << 16)
         assert answer.startswith(b"HTTP/1.1 200")
         assert b"connection: close" in answer.lower()

@@ -42,7 +42,7 @@ async def append(
 
 async def submissions(segments: MemorySegments, count: int) -> None:
     """Wait until so many appends were handed to the segments."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while segments.append_count < count:
             await asyncio.sleep(0.001)
 

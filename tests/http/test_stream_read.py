@@ -8,10 +8,12 @@ from multidict import CIMultiDictProxy
 from segmentstore.http.offsets import offset_token
 from segmentstore.http.settings import HttpSettings
 from tests.http.memory_segments import MemorySegments
-from tests.http.node import Node, running_node
+from tests.http.node import Node, running_node, until
 
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
+WAIT_SECONDS = 120.0
+"""Longer than anything else takes: what ends a wait is not its time."""
 
 
 async def put(client: ClientSession, url: str, body: str = "", **headers: str) -> int:
@@ -205,11 +207,13 @@ async def test_stored_html_cannot_run_in_this_origin(node: Node, client: ClientS
     assert "sandbox" in headers["Content-Security-Policy"]
 
 
-async def test_a_long_poll_returns_as_soon_as_bytes_come(node: Node, client: ClientSession) -> None:
+async def test_a_long_poll_returns_as_soon_as_bytes_come(
+    node: Node, client: ClientSession, segments: MemorySegments
+) -> None:
     url = node.stream("s")
     await put(client, url)
     poll = asyncio.ensure_future(get(client, url, offset="now", live="long-poll"))
-    await asyncio.sleep(0.05)
+    await until(lambda: segments.waiter_count("s") == 1)
     async with client.post(url, data="news", headers=TEXT):
         pass
     status, headers, body = await poll
@@ -218,12 +222,12 @@ async def test_a_long_poll_returns_as_soon_as_bytes_come(node: Node, client: Cli
 
 
 async def test_a_long_poll_of_a_deleted_stream_ends_with_404(
-    node: Node, client: ClientSession
+    node: Node, client: ClientSession, segments: MemorySegments
 ) -> None:
     url = node.stream("s")
     await put(client, url)
     poll = asyncio.ensure_future(get(client, url, offset="-1", live="long-poll"))
-    await asyncio.sleep(0.05)
+    await until(lambda: segments.waiter_count("s") == 1)
     async with client.delete(url):
         pass
     assert (await poll)[0] == 404
@@ -232,14 +236,14 @@ async def test_a_long_poll_of_a_deleted_stream_ends_with_404(
 async def test_h58_waiting_readers_are_bounded_and_a_place_is_free_again(
     segments: MemorySegments,
 ) -> None:
-    settings = HttpSettings(port=0, waiters_max=2, long_poll_seconds=30)
+    settings = HttpSettings(port=0, waiters_max=2, long_poll_seconds=WAIT_SECONDS)
     async with running_node(segments, settings) as node, ClientSession() as client:
         await put(client, node.stream("s"))
         url = node.stream("s")
         polls = [
             asyncio.ensure_future(get(client, url, offset="-1", live="long-poll")) for _ in range(2)
         ]
-        await asyncio.sleep(0.1)
+        await until(lambda: len(node.server._waiters) == 2)
         status, headers, _ = await get(client, url, offset="-1", live="long-poll")
         assert (status, headers["Retry-After"]) == (503, "1")
         async with client.post(url, data="x", headers=TEXT):
@@ -250,17 +254,17 @@ async def test_h58_waiting_readers_are_bounded_and_a_place_is_free_again(
 
 
 async def test_h58_a_reader_that_disconnects_frees_its_place(segments: MemorySegments) -> None:
-    settings = HttpSettings(port=0, waiters_max=1, long_poll_seconds=30)
+    settings = HttpSettings(port=0, waiters_max=1, long_poll_seconds=WAIT_SECONDS)
     async with running_node(segments, settings) as node, ClientSession() as client:
         await put(client, node.stream("s"))
         url = node.stream("s")
         poll = asyncio.ensure_future(get(client, url, offset="-1", live="long-poll"))
-        await asyncio.sleep(0.05)
+        await until(lambda: len(node.server._waiters) == 1)
         poll.cancel()
         await asyncio.gather(poll, return_exceptions=True)
-        await asyncio.sleep(0.05)
+        await until(lambda: len(node.server._waiters) == 0)
         second = asyncio.ensure_future(get(client, url, offset="-1", live="long-poll"))
-        await asyncio.sleep(0.05)
+        await until(lambda: len(node.server._waiters) == 1)
         async with client.post(url, data="x", headers=TEXT):
             pass
         assert (await second)[0] == 200
@@ -268,15 +272,15 @@ async def test_h58_a_reader_that_disconnects_frees_its_place(segments: MemorySeg
 
 
 async def test_h58_closing_the_server_ends_every_wait(segments: MemorySegments) -> None:
-    settings = HttpSettings(port=0, long_poll_seconds=30, sse_seconds=60)
+    settings = HttpSettings(port=0, long_poll_seconds=WAIT_SECONDS, sse_seconds=WAIT_SECONDS)
     async with ClientSession() as client, running_node(segments, settings) as node:
         await put(client, node.stream("s"))
         polls = [
             asyncio.ensure_future(get(client, node.stream("s"), offset="-1", live=live))
             for live in ("long-poll", "sse")
         ]
-        await asyncio.sleep(0.1)
-        async with asyncio.timeout(5):
+        await until(lambda: len(node.server._waiters) == 2)
+        async with asyncio.timeout(WAIT_SECONDS / 2):
             await node.server.close()
             answers = await asyncio.gather(*polls)
     assert [status for status, _, _ in answers] == [204, 200]

@@ -24,7 +24,7 @@ from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_records import partition_segment_name
 from segmentstore.topics.topics import Topics
 from tests.http.memory_segments import MemorySegments
-from tests.http.node import START_MS, Node, TurnableClock, running_node
+from tests.http.node import START_MS, Node, TurnableClock, running_node, until
 from tests.reference.memory_tables import MemoryTables
 from tests.topics.several_processes import CONTAINERS, Processes
 
@@ -133,8 +133,8 @@ async def test_a_reader_at_the_end_waits_for_a_record(served: Served) -> None:
     await served.call("PUT", "/t")
     path = "/t/partitions/0/records"
     assert (await served.read(path, offset="latest"))["records"] == []
-    waiting = asyncio.create_task(served.read(path, offset="latest", wait_seconds=20))
-    await asyncio.sleep(0.05)
+    waiting = asyncio.create_task(served.read(path, offset="latest", wait_seconds=60))
+    await until(lambda: len(served.node.server._waiters) == 1)
     assert not waiting.done()
     await served.call("POST", "/t/records", json=[{"value": "x"}])
     body = await waiting

@@ -10,13 +10,21 @@ from aiohttp import ClientSession
 from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.http.requests import FORK_REGISTRY_SUFFIX
-from tests.http.nodes_in_cluster import CONTAINERS, TwoNodes, name_in, two_nodes
+from tests.http.node import until
+from tests.http.nodes_in_cluster import CONTAINERS, PATIENT, TwoNodes, name_in, two_nodes
 
 FAR, NEAR = ContainerId(1), ContainerId(0)
 
 
 @pytest.fixture
 async def nodes() -> AsyncIterator[TwoNodes]:
+    async with two_nodes(PATIENT) as running:
+        yield running
+
+
+@pytest.fixture
+async def impatient() -> AsyncIterator[TwoNodes]:
+    """For requests that find no owner."""
     async with two_nodes() as running:
         yield running
 
@@ -62,18 +70,23 @@ async def test_a_listing_has_the_segments_of_all_nodes_by_name_each_once(
     assert await listed(client, nodes, limit) == sorted(expected)
 
 
-async def test_a_listing_waits_for_a_container_on_its_way_and_names_one_that_does_not_come(
+async def test_a_listing_waits_for_a_container_on_its_way(
     nodes: TwoNodes, client: ClientSession
 ) -> None:
     name = name_in(FAR)
     await nodes.near.segments.create(name)
     nodes.move(FAR, None)
     listing = asyncio.ensure_future(listed(client, nodes, 10))
-    await asyncio.sleep(0.1)
+    await until(lambda: nodes.near.locations.refreshes > 0)
     nodes.move(FAR, nodes.near)
     assert await listing == [name]
-    nodes.move(FAR, None)
-    async with client.get(f"{nodes.near.node.url}/v1/segments") as answer:
+
+
+async def test_a_listing_names_a_container_that_does_not_come(
+    impatient: TwoNodes, client: ClientSession
+) -> None:
+    impatient.move(FAR, None)
+    async with client.get(f"{impatient.near.node.url}/v1/segments") as answer:
         assert answer.status == 503
         assert f"missing=[{FAR}]" in (await answer.json())["error"]
 
@@ -97,10 +110,10 @@ async def test_a_flush_is_of_every_container_once(nodes: TwoNodes, client: Clien
 
 
 async def test_a_flush_fails_whole_when_a_node_is_not_there(
-    nodes: TwoNodes, client: ClientSession
+    impatient: TwoNodes, client: ClientSession
 ) -> None:
-    await nodes.far.node.server.close()
-    async with client.post(f"{nodes.near.node.url}/v1/flush") as answer:
+    await impatient.far.node.server.close()
+    async with client.post(f"{impatient.near.node.url}/v1/flush") as answer:
         assert answer.status == 503
         assert "missing=[1, 3]" in (await answer.json())["error"]
 

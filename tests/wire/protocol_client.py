@@ -13,7 +13,7 @@ Reply = TypeVar("Reply", bound=Command)
 
 OUR_HELLO = Hello(16, 5)
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 """Decides nothing: only so that a missing reply fails by its name."""
 
 

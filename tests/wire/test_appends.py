@@ -234,7 +234,8 @@ async def test_h75_what_was_stored_before_a_seal_is_acknowledged_before_the_seal
     while node.server.statistics().appends < 1:
         await asyncio.sleep(0)
     sealing = asyncio.ensure_future(node.container.seal(SEGMENT))
-    await asyncio.sleep(0.01)
+    for _ in range(50):  # it is submitted within a few turns of the loop
+        await asyncio.sleep(0)
     for number in range(2, 6):
         client.append(WRITER, event(b"too late"), number, request_id=3)
     while node.server.statistics().appends < 5:

@@ -25,7 +25,7 @@ from segmentstore.wire.requests import ConnectionRequests
 from segmentstore.wire.writers import Writer
 from tests.wire.conftest import OTHER, SEGMENT, WRITER
 from tests.wire.node import Node
-from tests.wire.protocol_client import event
+from tests.wire.protocol_client import PATIENCE_SECONDS, event
 
 TABLE = "scope/group_kvtable/0.#epoch.0"
 
@@ -63,7 +63,8 @@ async def test_a_bug_in_a_callback_closes_the_connection_and_no_other(
         if owner is ConnectionReads:
             length = (await node.container.info(SEGMENT)).length
             client.send(ReadSegment(SEGMENT, length, 100, "", 7))
-            await asyncio.sleep(0.01)
+            while not node.server.statistics().waiting_reads:
+                await asyncio.sleep(0)
             async with node.container.open_segment(SEGMENT) as segment:
                 await segment.append(b"x")
         elif owner in (SendBuffer, Writer):
@@ -72,7 +73,7 @@ async def test_a_bug_in_a_callback_closes_the_connection_and_no_other(
             client.send(update())
         else:
             client.send(RemoveTableKeys(5, TABLE, "", (TableKey(b"k"),), -1))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await client.expect_close()
     other.append(OTHER, event(b"world"), 6)
     await other.expect(DataAppended)

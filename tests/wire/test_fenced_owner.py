@@ -22,7 +22,7 @@ from segmentstore.codec.wire_protocol.segments import SealSegment, SegmentSealed
 from tests.containers.node import MemoryTiers, make_container
 from tests.wire.conftest import SEGMENT
 from tests.wire.node import running_node, running_server
-from tests.wire.protocol_client import ProtocolClient
+from tests.wire.protocol_client import PATIENCE_SECONDS, ProtocolClient
 
 SEALED = "a/b/7.#epoch.0"
 
@@ -47,7 +47,7 @@ async def test_h82_a_fenced_server_says_wrong_host_and_never_that_a_segment_is_g
             for segment in (SEGMENT, SEALED):
                 await client.ask(ReadSegment(segment, 0, 100, "", 1), SegmentRead)
         tiers.log_store.epoch += 1  # what a new owner does first
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert (await client.ask(question, WrongHost)).request_id == 5
 
 

@@ -23,7 +23,7 @@ from segmentstore.codec.wire_protocol.segments import SegmentTruncated, Truncate
 from tests.containers.node import MemoryTiers
 from tests.wire.conftest import SEGMENT
 from tests.wire.node import QUICK, Node, running_node
-from tests.wire.protocol_client import ProtocolClient
+from tests.wire.protocol_client import PATIENCE_SECONDS, ProtocolClient
 
 
 def read(offset: int, *, length: int = 1 << 20, request_id: int = 5) -> ReadSegment:
@@ -208,7 +208,7 @@ async def test_h58_a_reader_that_goes_away_waits_no_more(
     assert waiters == 5
     client.abort()
     await wait_for_readers(node, 0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while node.container._recovered.read_index._waiter_limit.count:
             await asyncio.sleep(0.001)
 

@@ -28,7 +28,7 @@ from segmentstore.codec.wire_protocol.reads import (
 from segmentstore.wire.connection import WireConnection
 from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import QUICK, Node, running_node
-from tests.wire.protocol_client import ProtocolClient, event
+from tests.wire.protocol_client import PATIENCE_SECONDS, ProtocolClient, event
 
 
 @pytest.mark.parametrize("theirs", [Hello(16, 5), Hello(17, 5), Hello(15, 5), Hello(5, 1)])
@@ -224,7 +224,7 @@ async def test_a_fault_in_the_tick_of_one_connection_ends_that_one_only(
         reply = await second.ask(ReadSegment(SEGMENT, 0, 3, "", 1), SegmentRead)
         assert bytes(reply.data) == b"abc"
         # Ticks go on: what is idle is let go of.
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while node.server.statistics().pinned_segments:
                 await asyncio.sleep(0.01)
         assert node.server.statistics().connections == 1

@@ -88,7 +88,7 @@ async def test_h14_attributes_that_take_too_much_memory_are_published_early() ->
     async with running(MemoryTiers(), settings=lazy) as container:
         await container.create("s")
         await write_as_many(container, first=0, last=2_000)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while held_bytes(container) > BOUND_BYTES:
                 await asyncio.sleep(0.005)
         assert (await container.info("s")).storage_length > 0

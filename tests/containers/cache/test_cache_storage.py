@@ -74,7 +74,7 @@ def test_writing_through_a_freed_block_fails() -> None:
 
 async def test_the_next_arena_is_made_ahead_of_need_and_within_the_budget() -> None:
     storage = CacheStorage(budget_bytes=5 * MIB, arena_bytes=2 * MIB)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         making = tasks.create_task(storage.make_ahead(None))
         for resident, taken in ((4, 2), (5, 4)):
             while storage.occupied_bytes < taken * MIB:
