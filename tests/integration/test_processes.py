@@ -236,6 +236,7 @@ async def test_no_store_starts_beside_a_process_that_outlives_its_parent(
         async with client_of(running) as client:
             await client.create("a")
             await client.append("a", b"acknowledged")
+        others = [await pid_of(running, name) for name in ("launcher", "volumes", "node_0")]
         pid = await pid_of(running, "node_1")
         # It stands still, and cannot see that its parent has ended.
         os.kill(pid, signal.SIGSTOP)
@@ -245,7 +246,8 @@ async def test_no_store_starts_beside_a_process_that_outlives_its_parent(
                 server(tmp_path, processes).start()
         finally:
             os.kill(pid, signal.SIGKILL)
-        await until_ended(pid)
+        for each in (pid, *others):
+            await until_ended(each)
         running.start()
         async with client_of(running) as client:
             assert (await client.read("a", 0, 100)).content == b"acknowledged"

@@ -139,7 +139,11 @@ def wait_until_gone(client: Client, part: str) -> None:
 
 
 def begin(client: Client) -> str:
-    return str(json.loads(client.must("txn", "begin", "s/grown", "-o", "json"))["transaction"])
+    return str(
+        json.loads(client.must("txn", "begin", "s/grown", "--lease", "600s", "-o", "json"))[
+            "transaction"
+        ]
+    )
 
 
 def recover_twice(cli: CommandLine, stores: Path) -> tuple[str, str]:
@@ -179,6 +183,8 @@ def test_h7_h15_everything_that_was_flushed_comes_back_from_tier_2_alone(
         monkeypatch.setenv("SEGMENTSTORE_S3_ENDPOINT_URL", request.getfixturevalue("moto_url"))
         place = f"s3://{request.getfixturevalue('bucket')}/store"
         options = ["--tier2", place]
+    # Nothing reaches Tier 2 but by the flush below, however long the rest takes.
+    options += ["--set", "writer.flush_interval_seconds=1h"]
     with ServerProcess(tmp_path / "old", options) as old:
         client = client_of(old, capfdbinary, folder)
         still_open = work(client, folder)
@@ -241,7 +247,7 @@ def test_h7_h15_everything_that_was_flushed_comes_back_from_tier_2_alone(
 def test_h78_a_stream_whose_segments_did_not_reach_tier_2_is_made_whole_and_nothing_is_deleted(
     tmp_path: Path, folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    with ServerProcess(tmp_path / "old", ["--set", "writer.flush_interval_seconds=60s"]) as old:
+    with ServerProcess(tmp_path / "old", ["--set", "writer.flush_interval_seconds=1h"]) as old:
         client = client_of(old, capfdbinary, folder)
         client.must("scope", "create", "s")
         client.must("table", "create", "s/table")
@@ -267,7 +273,7 @@ def test_h78_a_stream_whose_segments_did_not_reach_tier_2_is_made_whole_and_noth
 def test_h78_an_open_transaction_of_which_a_part_is_lost_is_aborted_and_holds_up_no_other(
     tmp_path: Path, folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    with ServerProcess(tmp_path / "old", ["--set", "writer.flush_interval_seconds=60s"]) as old:
+    with ServerProcess(tmp_path / "old", ["--set", "writer.flush_interval_seconds=1h"]) as old:
         client = client_of(old, capfdbinary, folder)
         client.must("scope", "create", "s")
         client.must("stream", "create", "s/grown", "--segments", "8")
@@ -301,7 +307,7 @@ def test_h78_no_segment_has_two_histories_when_its_tail_went_with_tier_1(
     tmp_path: Path, folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """A position that was taken behind what Tier 2 has is loss, and never a place in the middle of newer events."""
-    with ServerProcess(tmp_path / "old", ["--set", "writer.flush_interval_seconds=60s"]) as old:
+    with ServerProcess(tmp_path / "old", ["--set", "writer.flush_interval_seconds=1h"]) as old:
         client = client_of(old, capfdbinary, folder)
         client.must("scope", "create", "s")
         client.must("table", "create", "s/table")

@@ -62,6 +62,7 @@ def test_h72_every_acknowledged_object_is_there_after_kill_9(process: Process) -
             ]
             while len(acknowledged) < 60:
                 assert not any(future.done() for future in writing)
+                sleep(0.01)
             process.kill()
             for future in writing:
                 future.result()

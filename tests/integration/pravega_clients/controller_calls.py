@@ -62,7 +62,7 @@ class ControllerCalls:
         request = messages.ScaleStatusRequest(
             streamInfo=messages.StreamInfo(scope=scope, stream=stream), epoch=epoch
         )
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             while True:
                 answer = await self._call("checkScale", request, messages.ScaleStatusResponse)
                 if answer.status == messages.ScaleStatusResponse.SUCCESS:

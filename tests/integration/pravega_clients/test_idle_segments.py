@@ -114,7 +114,7 @@ async def quiet_counters(server: StoreProcess) -> Mapping[str, float]:
 
     Upkeep looks once at what earlier owners left, when everything is flushed; that is not what an idle store does.
     """
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(300):
         seen, since = counters(server), 0
         while since < 2 * QUIET_SECONDS:
             await asyncio.sleep(0.5)
@@ -126,7 +126,7 @@ async def quiet_counters(server: StoreProcess) -> Mapping[str, float]:
 
 def counters(server: StoreProcess) -> Mapping[str, float]:
     """What was written to the log and asked of Tier 2, over all containers."""
-    with urllib.request.urlopen(f"{server.address}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"{server.address}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     sums: dict[str, float] = {}
     for name, value in COUNTERS.findall(text):

@@ -1,5 +1,7 @@
 """Goal: the metadata tables say what is true of a real store, from its Tier 2 after it died and from the service."""
 
+import asyncio
+
 import pytest
 
 from segmentstore.client.store import Store
@@ -32,8 +34,12 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> LiveStreams:
             async with stream.transaction() as transaction:
                 for number in range(COMMITTED_EVENTS):
                     await transaction.write(b"committed", key=str(number))
-            await stream.abort_transaction(await stream.begin_transaction(lease_seconds=100))
-            await stream.begin_transaction(lease_seconds=100)
+            aborted = await stream.begin_transaction(lease_seconds=600)
+            await stream.abort_transaction(aborted)
+            # That it will be aborted is what the call says; it is when it is listed.
+            while aborted not in await stream.completed_transactions():
+                await asyncio.sleep(0.05)
+            await stream.begin_transaction(lease_seconds=600)
             publisher = ProgressPublisher.at(
                 SourceOptions(controller=live.controller), scope="plant", group="readers"
             )

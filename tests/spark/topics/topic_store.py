@@ -189,7 +189,7 @@ class TopicStore:
             topics=(part.topic,), columns=tuple(columns), fail_on_data_loss=fail_on_data_loss
         )
         rows: list[dict[str, object]] = []
-        async with TopicService(self.service.address, ask_seconds=5.0) as service:
+        async with TopicService(self.service.address, ask_seconds=60.0) as service:
             reader = PartitionReader(
                 part,
                 options=options,

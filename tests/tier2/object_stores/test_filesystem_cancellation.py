@@ -55,7 +55,7 @@ class PausingFileSystem(FailingFileSystem):
         file = super().open(path, create=create, exclusive=exclusive)
         if Path(path).parent.name == "temporary" and "-" in Path(path).name:
             self.writing.set()
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(60)
         return file
 
 
@@ -74,7 +74,7 @@ async def test_h2_buffers_reused_after_a_cancelled_put_never_become_an_object(
             store.put_if_absent("root", memoryview(buffer)),
         ]
         tasks = [asyncio.ensure_future(write) for write in writes]
-        await asyncio.to_thread(files.writing.wait, 10)
+        assert await asyncio.to_thread(files.writing.wait, 60)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Protocol
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
 
 
 class Event(Protocol):

@@ -141,7 +141,7 @@ def takeover(session: Session) -> None:
     async def read_some(name: str) -> int:
         """One slice of which a part is read, and the rest left to the next reader."""
         reader = group.create_reader(name)
-        taken = await next_slice(reader, 20)
+        taken = await next_slice(reader, 60)
         count = 0
         for event in taken:
             order.add(bytes(event.data()))
@@ -213,7 +213,7 @@ def transactions(session: Session) -> None:
 
 
 def wait_until_closed(transaction: "pravega.StreamTransaction") -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while transaction.is_open():
         assert time.monotonic() < deadline, "still open"
         time.sleep(0.05)

@@ -13,7 +13,8 @@ import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.demo.s3_gateway import built_gateway, gateway_command, gateway_environment
-from segmentstore.runtime.local_processes import free_ports, is_listening
+from segmentstore.runtime.local_processes import is_listening
+from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
 
 _NUMBERS = count(1)
 
@@ -29,19 +30,23 @@ def gateway() -> Path:
 
 @pytest.fixture(scope="module")
 def gateway_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    program, (port,) = gateway(), free_ports(1)
+    program = gateway()
     directory = tmp_path_factory.mktemp("gateway")
     log = tmp_path_factory.mktemp("gateway-log") / "log"
     environment = {**os.environ, **gateway_environment("testkey", "testsecret1")}
+    # Held by a socket that never listens, so that nobody else is given the port before the server has it.
+    (holder,) = bound_sockets(1)
+    (port,) = ports_of([holder])
     command = gateway_command(program, f"127.0.0.1:{port}", directory)
-    with log.open("wb") as said:
-        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
-    try:
-        wait_for(port, process, log)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(60)
+    with holder:
+        with log.open("wb") as said:
+            process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+        try:
+            wait_for(port, process, log)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(60)
 
 
 def wait_for(port: int, process: "subprocess.Popen[Any]", log: Path | None = None) -> None:

@@ -25,7 +25,9 @@ class TestS3ObjectStoreOnVersitygw(ObjectStoreSuite):
     @pytest.fixture
     async def settings(self, gateway_url: str) -> S3Settings:
         bucket = await new_bucket(gateway_url)
-        return S3Settings(bucket=bucket, endpoint_url=gateway_url, prefix="tier2")
+        return S3Settings(
+            bucket=bucket, endpoint_url=gateway_url, prefix="tier2", connect_seconds_max=60.0
+        )
 
     @pytest.fixture
     async def store(self, settings: S3Settings) -> AsyncIterator[S3ObjectStore]:

@@ -30,6 +30,7 @@ async def store(proxy: FaultyProxy, bucket: str) -> AsyncIterator[S3ObjectStore]
         bucket=bucket,
         endpoint_url=proxy.url,
         startup_race_rounds=0,
+        connect_seconds_max=60.0,
         retry_seconds_first=0.001,
         retry_seconds_max=0.01,
         multipart_bytes_min=6 << 20,
@@ -196,7 +197,11 @@ async def test_credentials_that_were_renewed_are_found_without_a_restart(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     write("OLD")
     settings = S3Settings(
-        bucket=bucket, endpoint_url=proxy.url, startup_race_rounds=0, rust_reads=rust_reads
+        bucket=bucket,
+        endpoint_url=proxy.url,
+        startup_race_rounds=0,
+        connect_seconds_max=60.0,
+        rust_reads=rust_reads,
     )
     store = S3ObjectStore(settings=settings, random=Random(1))
     await store.start()
@@ -230,6 +235,7 @@ async def test_reads_by_obstore_are_repeated_and_named_like_all_others(
         bucket=bucket,
         endpoint_url=proxy.url,
         startup_race_rounds=0,
+        connect_seconds_max=60.0,
         retry_seconds_first=0.001,
         retry_seconds_max=0.01,
         rust_reads=True,

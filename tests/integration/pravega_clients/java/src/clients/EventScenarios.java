@@ -54,7 +54,7 @@ final class EventScenarios {
         session.group("g", "s");
         try (EventStreamReader<byte[]> reader =
                 session.events.createReader("r", "g", serializer, ReaderConfig.builder().build())) {
-            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(40);
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
             for (int size : sizes) {
                 byte[] event = null;
                 while (event == null) {
@@ -135,7 +135,7 @@ final class EventScenarios {
         List<EventPointer> pointers = new ArrayList<>();
         List<String> events = new ArrayList<>();
         try (EventStreamReader<String> reader = session.reader("r", "g")) {
-            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
             while (events.size() < 50) {
                 Check.holds(System.nanoTime() < deadline, "read only " + events.size());
                 EventRead<String> read = reader.readNextEvent(500);

@@ -17,6 +17,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -70,14 +71,18 @@ final class GroupScenarios {
         session.group("g", "s");
         KeyOrder order = new KeyOrder();
         AtomicInteger busy = new AtomicInteger();
+        // No reader asks for segments before all of them are in the group: each has a share then.
+        CountDownLatch online = new CountDownLatch(3);
         ExecutorService threads = Executors.newFixedThreadPool(3);
         List<Future<?>> readers = new ArrayList<>();
         for (int number = 0; number < 3; number++) {
             String name = "r" + number;
             readers.add(threads.submit(() -> {
                 int own = 0;
-                long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(40);
+                long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
                 try (EventStreamReader<String> reader = session.reader(name, "g")) {
+                    online.countDown();
+                    online.await(60, TimeUnit.SECONDS);
                     while (order.count() < 1800 && System.nanoTime() < deadline) {
                         String event = reader.readNextEvent(200).getEvent();
                         if (event != null) {
@@ -115,7 +120,7 @@ final class GroupScenarios {
         }
         EventStreamReader<String> second = session.reader("second", "g");
         session.take(second, 29).forEach(order::add);
-        EventRead<String> read = second.readNextEvent(5000);
+        EventRead<String> read = second.readNextEvent(60_000);
         order.add(read.getEvent());
         last = read.getPosition();
         // It is declared gone without having been closed, as after a crash.
@@ -139,7 +144,7 @@ final class GroupScenarios {
             int taken = session.take(reader, 15).size();
             CompletableFuture<Checkpoint> pending = group.initiateCheckpoint("c", session.timer);
             boolean seen = false;
-            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
             while (!pending.isDone() || taken < 40) {
                 Check.holds(System.nanoTime() < deadline, "checkpoint seen=" + seen + " taken=" + taken);
                 EventRead<String> read = reader.readNextEvent(300);
@@ -152,7 +157,7 @@ final class GroupScenarios {
             group.resetReaderGroup(ReaderGroupConfig.builder().disableAutomaticCheckpoints()
                     .startFromCheckpoint(checkpoint).build());
             Check.fails(ReinitializationRequiredException.class, () -> {
-                for (int attempt = 0; attempt < 20; attempt++) {
+                for (int attempt = 0; attempt < 120; attempt++) {
                     reader.readNextEvent(500);
                 }
             }, "a reader of before the reset");
@@ -175,7 +180,7 @@ final class GroupScenarios {
         try (EventStreamReader<String> reader = session.reader("r", "g")) {
             session.take(reader, 40);
             CompletableFuture<Map<Stream, StreamCut>> pending = group.generateStreamCuts(session.timer);
-            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
             while (!pending.isDone()) {
                 Check.holds(System.nanoTime() < deadline, "no cut");
                 reader.readNextEvent(300);

@@ -32,7 +32,7 @@ import java.util.concurrent.TimeUnit;
 /** One scope of a server and the clients that work in it. */
 final class Session implements AutoCloseable {
     static final UTF8StringSerializer TEXT = new UTF8StringSerializer();
-    private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(40);
+    private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(60);
 
     final String scope;
     final ClientConfig config;

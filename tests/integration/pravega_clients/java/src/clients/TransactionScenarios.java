@@ -65,7 +65,7 @@ final class TransactionScenarios {
                     session.expectNothing(reader);
                 }
                 transaction.commit();
-                expect(transaction, Status.COMMITTED, 20);
+                expect(transaction, Status.COMMITTED, 60);
             }
             KeyOrder order = new KeyOrder();
             session.take(reader, 300).forEach(order::add);
@@ -85,15 +85,15 @@ final class TransactionScenarios {
             write(dropped, 4, 0, 10);
             dropped.flush();
             dropped.abort();
-            expect(dropped, Status.ABORTED, 20);
+            expect(dropped, Status.ABORTED, 60);
             Check.fails(TxnFailedException.class, dropped::commit, "a commit after the abort");
             Transaction<String> kept = writer.beginTxn();
             write(kept, 4, 0, 5);
             kept.commit();
-            expect(kept, Status.COMMITTED, 20);
+            expect(kept, Status.COMMITTED, 60);
             Transaction<String> empty = writer.beginTxn();
             empty.commit();
-            expect(empty, Status.COMMITTED, 20);
+            expect(empty, Status.COMMITTED, 60);
         }
         session.readAllInOrder("g", "s", 20);
     }
@@ -110,7 +110,7 @@ final class TransactionScenarios {
                 Transaction<String> same = second.getTxn(id);
                 Check.same(Status.OPEN, same.checkStatus(), "status");
                 same.commit();
-                expect(same, Status.COMMITTED, 20);
+                expect(same, Status.COMMITTED, 60);
             }
         }
         session.readAllInOrder("g", "s", 20);
@@ -127,9 +127,9 @@ final class TransactionScenarios {
             session.scale("s", 3);
             write(late, 6, 10, 15);
             early.commit();
-            expect(early, Status.COMMITTED, 40);
+            expect(early, Status.COMMITTED, 60);
             late.commit();
-            expect(late, Status.COMMITTED, 40);
+            expect(late, Status.COMMITTED, 60);
         }
         session.write("s", 6, 15, 20);
         session.readAllInOrder("g", "s", 120);
