@@ -78,8 +78,11 @@ def _job(words: Sequence[str], log: Path) -> Iterator["subprocess.Popen[bytes]"]
 
 
 def _kill_session(session: int) -> None:
-    """Until nobody is left: who is killed may have started another one just before."""
-    while alive := list(_processes_of(session)):
+    """Until nobody is left: who is killed may have started another one just before.
+
+    The first one first: it would end by itself, and otherwise, when it sees that another one has ended.
+    """
+    while alive := sorted(_processes_of(session), key=lambda process: process != session):
         for process in alive:
             try:
                 os.kill(process, signal.SIGKILL)

@@ -51,7 +51,7 @@ def expected(*names: str) -> "Counter[bytes]":
 
 def frames(server: StoreProcess) -> float:
     """What was synced to the logs of all containers so far."""
-    with urllib.request.urlopen(f"{server.address}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"{server.address}/metrics", timeout=60) as answer:
         return sum(map(float, FRAMES.findall(answer.read().decode())))
 
 

@@ -48,10 +48,15 @@ def run(
 def ended(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
     """As run(), into any sink."""
     writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    return started(writer, lambda query: query.awaitTermination())
+
+
+def started(writer: DataStreamWriter, wait: Callable[[StreamingQuery], object]) -> StreamingQuery:
+    """A query whose Python process came up, and that was waited for."""
     for _ in range(STARTS_MAX):
         query = writer.start()
         try:
-            query.awaitTermination()
+            wait(query)
         except StreamingQueryException as error:
             if "failed to connect back" not in str(error):
                 raise
@@ -162,17 +167,16 @@ def test_a_running_query_follows_the_tail_that_is_not_flushed(
     live.create("plant/tail", segments=2)
     live.write("plant/tail", numbered("a", 40))
     events: list[bytes] = []
-    query = (
+    writer = (
         stream_of(spark, live, "plant/tail", checkpointGroup="tail-query")
         .writeStream.foreachBatch(
             lambda frame, _: events.extend(bytes(row["value"]) for row in frame.collect())
         )
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(processingTime="0 seconds")
-        .start()
     )
+    query = started(writer, lambda query: query.processAllAvailable())
     try:
-        query.processAllAvailable()
         assert sorted(events) == numbered("a", 40)
         live.write("plant/tail", numbered("b", 40))
         query.processAllAvailable()

@@ -45,6 +45,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TopicProcess]:
             while len(files_of(process)) < 2 * (number + 1):
                 asyncio.run(asyncio.sleep(0.1))
         process.flush()
+        # A file is there a little before the partition names it.
+        while sum(row.files for row in verified(process).containers.values()) < FILES:
+            asyncio.run(asyncio.sleep(0.1))
+            process.flush()
         yield process
 
 

@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from segmentstore.client.topics import NewRecord
+from tests.integration.spark.test_streaming_spark import ended
 from tests.integration.spark.topic_process import WITHOUT_FILES, TopicProcess, topic_process
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -191,15 +192,10 @@ class TopicQuery:
             .options(tier2=self.store.tier2, kafka=self.store.kafka, **options)
             .load()
         )
-        query = (
-            frame.select("topic", "partition", "offset")
-            .writeStream.format("json")
-            .option("path", str(self.directory / "out"))
-            .option("checkpointLocation", str(self.directory / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
+        places = frame.select("topic", "partition", "offset").writeStream.format("json")
+        query = ended(
+            places.option("path", str(self.directory / "out")), self.directory / "checkpoint"
         )
-        query.awaitTermination()
         return [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
 
     def found(self) -> list[tuple[object, ...]]:
@@ -249,15 +245,10 @@ def test_a_topic_is_copied_once_although_an_epoch_is_run_twice(
             .option("maxOffsetsPerTrigger", "50")
             .load()
         )
-        query = (
-            frame.drop("partition")
-            .writeStream.format("segmentstore")
-            .options(kafka=store.kafka, controller=store.controller, topic="to")
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
-            .start()
+        copies = frame.drop("partition").writeStream.format("segmentstore")
+        ended(
+            copies.options(kafka=store.kafka, controller=store.controller, topic="to"), checkpoint
         )
-        query.awaitTermination()
 
     run()
     commits = checkpoint / "commits"
