@@ -55,9 +55,9 @@ from segmentstore.demo.s3_gateway import built_gateway
 from segmentstore.runtime.local_processes import (
     LOOPBACK,
     LocalProcess,
+    end_of_log,
     free_ports,
     is_listening,
-    last_lines,
     start_process,
 )
 from segmentstore.runtime.process_role import Place, ProcessRole
@@ -293,11 +293,8 @@ class LocalCluster:
             await self._wait_until_listening(name, starts_left=starts_left - 1)
             return
         what = f"does not listen on port {found.listens_on}" if found.process.runs else "has ended"
-        log = self.log_path(name)
         raise InvalidRequestError(
-            "\n".join(
-                [f"{name} did not start: it {what}; the end of its log {log}:", *last_lines(log)]
-            )
+            f"{name} did not start: it {what}; {end_of_log(self.log_path(name))}"
         )
 
     async def _wait_until_ready(self) -> None:

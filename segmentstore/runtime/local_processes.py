@@ -86,9 +86,10 @@ def start_process(
     return LocalProcess(pid, start_time(pid))
 
 
-def last_lines(log: Path) -> Sequence[str]:
-    """The end of what a process has said, for an error about it."""
-    return log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:] if log.exists() else []
+def end_of_log(log: Path) -> str:
+    """The last lines of what a process has said, for an error about it."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join([f"the end of its log {log}:", *lines[-_LOG_LINES_SHOWN:]])
 
 
 def start_time(pid: int) -> int:

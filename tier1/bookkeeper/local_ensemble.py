@@ -33,9 +33,9 @@ from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.runtime.local_processes import (
     LOOPBACK,
     LocalProcess,
+    end_of_log,
     free_ports,
     is_listening,
-    last_lines,
     start_process,
 )
 from segmentstore.runtime.process_role import Place, ProcessRole
@@ -309,10 +309,8 @@ class LocalEnsemble:
         """Once: what BookKeeper keeps in ZooKeeper of a cluster."""
         done = self.directory / "cluster.made"
         if not done.exists():
-            name, command = (
-                self.roles.shell.name,
-                self.roles.shell.command_at(self._bookie_place(0)),
-            )
+            name = self.roles.shell.name
+            command = self.roles.shell.command_at(self._bookie_place(0))
             log = self.directory / f"{name}.log"
             with log.open("ab") as said:
                 shell = await asyncio.create_subprocess_exec(
@@ -329,7 +327,7 @@ class LocalEnsemble:
             # One that was interrupted may have made it, and is refused the next time.
             if shell.returncode and _MADE_BEFORE not in log.read_text(errors="replace"):
                 raise InvalidRequestError(
-                    f"{name} failed exit_code={shell.returncode}; {_end_of(log)}"
+                    f"{name} failed exit_code={shell.returncode}; {end_of_log(log)}"
                 )
             done.touch()
 
@@ -374,7 +372,7 @@ class LocalEnsemble:
     def _did_not_start(self, server: Server) -> InvalidRequestError:
         log = self.directory / f"{server.name}.log"
         what = f"does not listen on port {server.port}" if self.runs(server) else "has ended"
-        return InvalidRequestError(f"{server.name} did not start: it {what}; {_end_of(log)}")
+        return InvalidRequestError(f"{server.name} did not start: it {what}; {end_of_log(log)}")
 
     async def _wait_for_end(self, server: Server) -> None:
         await server.process.end(0, seconds_max=_END_SECONDS_MAX)
@@ -390,10 +388,6 @@ class LocalEnsemble:
         made = self.directory / "ensemble.json.new"
         made.write_text(json.dumps(values, indent=2) + "\n")
         made.replace(self.directory / "ensemble.json")
-
-
-def _end_of(log: Path) -> str:
-    return "\n".join([f"the end of its log {log}:", *last_lines(log)])
 
 
 def _fields(server: Server) -> dict[str, str | int]:

@@ -78,7 +78,7 @@ def _job(words: Sequence[str], log: Path) -> Iterator["subprocess.Popen[bytes]"]
 
 
 def _kill_session(session: int) -> None:
-    """Until nobody is left: who is killed may have started another one just before.
+    """Until no process is left: one that is killed may have started another just before.
 
     The first one first: it would end by itself, and otherwise, when it sees that another one has ended.
     """

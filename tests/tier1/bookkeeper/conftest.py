@@ -1,13 +1,8 @@
 """The suite of every log runs on the real loop; what needs time and trouble runs in virtual time."""
 
-import asyncio
-from collections.abc import Callable, Mapping
+from tests.sim.loop_factories import virtual_time_in
 
-import pytest
-
-from tests.sim.loop import SimLoop
-
-_IN_VIRTUAL_TIME = (
+pytest_asyncio_loop_factories = virtual_time_in(
     "test_conformance_in_virtual_time.py",
     "test_steps.py",
     "test_faults.py",
@@ -15,11 +10,3 @@ _IN_VIRTUAL_TIME = (
     "test_rehearsal.py",
     "test_unrecorded_ledgers.py",
 )
-
-
-def pytest_asyncio_loop_factories(
-    config: pytest.Config, item: pytest.Item
-) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    if item.path.name in _IN_VIRTUAL_TIME:
-        return {"virtual": lambda: SimLoop(1)}
-    return {"real": asyncio.new_event_loop}

@@ -34,7 +34,7 @@ def gateway_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("gateway")
     log = tmp_path_factory.mktemp("gateway-log") / "log"
     environment = {**os.environ, **gateway_environment("testkey", "testsecret1")}
-    # Held by a socket that never listens, so that nobody else is given the port before the server has it.
+    # Held by a socket that never listens, so that no other process is given the port before the server has it.
     (holder,) = bound_sockets(1)
     (port,) = ports_of([holder])
     command = gateway_command(program, f"127.0.0.1:{port}", directory)
