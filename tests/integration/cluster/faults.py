@@ -2,6 +2,7 @@
 
     python -m tests.integration.cluster.faults DIR/processes.json                   each fault once; minutes
     python -m tests.integration.cluster.faults DIR/processes.json --rounds 5 --only kill_node stop_node
+    python -m tests.integration.cluster.faults DIR/processes.json --rounds 20 --cuts 1   each partition in one direction
     python -m tests.integration.cluster.faults DIR/processes.json --keep DIR        wrong histories as JSON
 
 Each fault runs under clients of its own (workload.py), before, while and behind it. Then the cluster has to be whole
@@ -521,6 +522,7 @@ async def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--session-seconds", type=float, default=10.0)
     parser.add_argument("--s3-seconds", type=float, default=120.0, help="that Tier 2 is away")
+    parser.add_argument("--cuts", type=int, choices=(1, 2, 3), default=3, help="of each partition")
     parser.add_argument("--only", nargs="*", choices=[each.__name__ for each in FAULTS], default=())
     parser.add_argument("--http-only", action="store_true", help="neither streams nor tables")
     parser.add_argument("--without-pravega", action="store_true", help="without its Java client")
@@ -535,6 +537,7 @@ async def main(arguments: Sequence[str]) -> int:
         after_seconds=2.0,
         session_seconds=given.session_seconds,
         s3_seconds=given.s3_seconds,
+        cuts=given.cuts,
     )
     passed_in_a_row = 0
     async with AsyncExitStack() as stack:
