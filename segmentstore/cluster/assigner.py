@@ -65,9 +65,11 @@ class AssignerSettings:
     """Behind the first failure of a container; doubled with each that follows."""
     failure_pause_seconds_max: float = 60.0
     suspect_seconds: float = 30.0
-    """So long behind a failure the container's node is not given others that are well elsewhere."""
+    """So long behind a failure the container's node is not given others that are well elsewhere. Doubled each time that
+    one fails there again, until the node has been trusted without a failure for `forgive_after_seconds`."""
+    suspect_seconds_max: float = 600.0
     forgive_after_seconds: float = 300.0
-    """A container that has run for so long has no failures behind it."""
+    """A container that has run for so long has no failures behind it, nor has a node that is trusted for so long."""
     first_assignment_seconds: float = 2.0
     """So long no node may have come or gone before the containers of a new cluster are given away."""
     look_seconds_max: float = 5.0
@@ -96,8 +98,10 @@ class Assigner:
         self._loads: dict[ContainerId, float] = {}
         self._pauses: dict[tuple[ContainerId, int], float] = {}
         """When the pause behind a failure of a container ends, by container and number of failures."""
-        self._failed_since: dict[tuple[ContainerId, int], float] = {}
-        """Since when a container has its last failure behind it, by container and number of failures."""
+        self._noted_failures: set[tuple[ContainerId, int]] = set()
+        """What _suspicions has heard of, by container and number of failures."""
+        self._suspicions: dict[HostId, _Suspicion] = {}
+        """Of registered nodes where a container failed."""
         self._running_since: dict[tuple[ContainerId, int], float] = {}
         """Since when a container with failures behind it runs, by container and `since`."""
 
@@ -251,22 +255,25 @@ class Assigner:
         return [backoff.next_seconds() for _ in range(min(failures, 64))][-1]
 
     def _suspects(self, now: float) -> set[HostId]:
-        """Nodes where a container failed a short while ago. A failure that is new here is one of this moment."""
+        """Nodes that are not trusted now. A failure that is new here is one of this moment."""
         assert self._map is not None, "it was read at the start of the round"
-        before, self._failed_since = self._failed_since, {}
-        found: set[HostId] = set()
-        for container_id, each in self._map.containers.items():
-            if each.failure is None:
-                continue
-            key = container_id, each.failure.count
-            since = self._failed_since[key] = before.get(key, now)
-            if now < since + self._settings.suspect_seconds:
-                found.add(each.failure.node)
-        return found
+        failures = {
+            (container_id, each.failure.count): each.failure.node
+            for container_id, each in self._map.containers.items()
+            if each.failure is not None
+        }
+        failed = {node for key, node in failures.items() if key not in self._noted_failures}
+        self._noted_failures = set(failures)
+        for node_id in failed & self._nodes.keys():
+            if node_id not in self._suspicions:
+                self._suspicions[node_id] = _Suspicion(self._settings)
+            self._suspicions[node_id].note_failure(now)
+        self._suspicions = {n: each for n, each in self._suspicions.items() if n in self._nodes}
+        return {node_id for node_id, each in self._suspicions.items() if now < each.until}
 
     def _trust(self) -> list[float]:
         """When a node is none of the suspects any more."""
-        return [since + self._settings.suspect_seconds for since in self._failed_since.values()]
+        return [each.until for each in self._suspicions.values()]
 
     def _forgiven(self, reports: dict[HostId, NodeReport], now: float) -> set[ContainerId]:
         assert self._map is not None, "it was read at the start of the round"
@@ -289,6 +296,26 @@ class Assigner:
         return [
             since + self._settings.forgive_after_seconds for since in self._running_since.values()
         ]
+
+
+class _Suspicion:
+    """Of one node: until when it is not trusted."""
+
+    def __init__(self, settings: AssignerSettings) -> None:
+        self.until = -inf
+        self._seconds = 0.0
+        self._forgive_after_seconds = settings.forgive_after_seconds
+        self._backoff = Backoff(
+            seconds_first=settings.suspect_seconds, seconds_max=settings.suspect_seconds_max
+        )
+
+    def note_failure(self, now: float) -> None:
+        if now >= self.until:
+            # It was trusted. Others of its containers fail with this one, which are not counted again.
+            if now >= self.until + self._forgive_after_seconds:
+                self._backoff.reset()
+            self._seconds = self._backoff.next_seconds()
+        self.until = now + self._seconds
 
 
 def _log_changes(before: AssignmentMap, after: AssignmentMap) -> None:

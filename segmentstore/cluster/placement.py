@@ -18,6 +18,7 @@ Invariants:
 - A container moves only if it gains by it: what is on a node that is neither drained nor too full, and not pinned
   elsewhere, stays.
 - No container is moved to a suspect to make loads even. A suspect gets what has no node if no other node has room.
+- A node that is none of the suspects any more takes part in that as every other: also what failed there may come back.
 - Loads that differ from one another are figures of a moment: a difference below a quarter of the mean moves nothing,
   unless a person asks for it.
 - What stays down is given to no node; a person has to ask for another attempt.
@@ -28,6 +29,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from segmentstore.cluster.records import (
+    NO_NODE,
     AssignedContainer,
     AssignmentMap,
     FailureRecord,
@@ -69,7 +71,7 @@ class Observed:
     forgiven: AbstractSet[ContainerId] = frozenset()
     """Containers that have run well for long enough since their last failure."""
     suspects: AbstractSet[HostId] = frozenset()
-    """Nodes where a container has just failed."""
+    """Nodes where containers failed so short a time ago that they are not trusted with others."""
 
 
 def next_assignment(
@@ -183,7 +185,7 @@ class _Planning:
         ]
         for container_id in sorted(waiting, key=lambda c: (-self._load(c), c)):
             each = self.containers[container_id]
-            target = self._target(container_id, each)
+            target = self._target(container_id)
             if target is None:
                 continue
             # One that cannot be given yet counts where it will be, so that the next ones are placed beside it.
@@ -193,12 +195,12 @@ class _Planning:
             if each.leaving is None and not is_held_back:
                 self.containers[container_id] = replace(each, node=target, since=self.version)
 
-    def _target(self, container_id: ContainerId, each: AssignedContainer) -> HostId | None:
+    def _target(self, container_id: ContainerId) -> HostId | None:
         """The best node with room; None if there is none."""
         pinned = self._pinned_node(container_id)
         if pinned is not None and self._has_room(pinned):
             return pinned
-        failed_at = None if each.failure is None else each.failure.node
+        failed_at = self._failed_at(container_id)
         candidates = [n for n in self._nodes if self._has_room(n)]
         # If every node is drained, one of them is better than none.
         candidates = [n for n in candidates if n not in self._drained] or candidates
@@ -207,6 +209,10 @@ class _Planning:
             key=lambda n: (n in self._suspects, n == failed_at, *self._fullness(n)),
             default=None,
         )
+
+    def _failed_at(self, container_id: ContainerId) -> HostId | None:
+        failure = self.containers[container_id].failure
+        return None if failure is None else failure.node
 
     def _fullness(self, node_id: HostId) -> tuple[float, int, HostId]:
         return self._loads[node_id], self._counts[node_id], node_id
@@ -241,8 +247,12 @@ class _Planning:
             assert each.node is not None, f"a container that moves is somewhere {container_id=}"
             self._count(container_id, each.node, -1)
             self._count(container_id, target)
-            self.containers[container_id] = replace(
-                each, node=None, since=self.version, leaving=each.node
+            failure = each.failure
+            if failure is not None and failure.node == target:
+                # The node is trusted with it again: it would not be placed there otherwise.
+                failure = replace(failure, node=NO_NODE)
+            self.containers[container_id] = AssignedContainer(
+                None, self.version, each.node, failure
             )
             room -= 1
         is_asked = self._wishes.rebalance > self.rebalanced
@@ -282,26 +292,32 @@ class _Planning:
     def _evening_move(
         self, slack_share: float, to_nodes: Iterable[HostId]
     ) -> tuple[ContainerId, HostId] | None:
-        """The move from the fullest to the emptiest of some nodes that makes them most alike, if it is worth it."""
+        """The move to the emptiest of some nodes that is worth it: from the fullest that has something to move, that
+        which makes the two most alike, and rather one that has not failed at the emptiest."""
         open_nodes = [n for n in self._nodes if n not in self._drained]
         targets = [n for n in to_nodes if n not in self._drained and self._has_room(n)]
         if len(open_nodes) < 2 or not targets:
             return None
-        fullest = max(open_nodes, key=lambda n: (self._loads[n], n))
         emptiest = min(targets, key=lambda n: (self._loads[n], n))
-        gap = self._loads[fullest] - self._loads[emptiest]
+        gap_min = 0.0
         if self._load_of:
-            mean = sum(self._loads[n] for n in open_nodes) / len(open_nodes)
-            if gap <= slack_share * mean:
+            gap_min = slack_share * sum(self._loads[n] for n in open_nodes) / len(open_nodes)
+        movable: dict[HostId, list[ContainerId]] = {node_id: [] for node_id in open_nodes}
+        for container_id, each in self.containers.items():
+            if each.node in movable and self._pinned_node(container_id) is None:
+                movable[each.node].append(container_id)
+        for node_id in sorted(open_nodes, key=lambda n: (self._loads[n], n), reverse=True):
+            gap = self._loads[node_id] - self._loads[emptiest]
+            if gap <= gap_min:
                 return None
-        movable = [
-            c
-            for c, each in self.containers.items()
-            if each.node == fullest
-            and self._pinned_node(c) is None
-            and 0 < self._load(c) < gap
-            # It would not be placed there.
-            and not (each.failure is not None and each.failure.node == emptiest)
-        ]
-        best = min(movable, key=lambda c: (abs(gap - 2 * self._load(c)), c), default=None)
-        return None if best is None else (best, emptiest)
+            worth_it = [c for c in movable[node_id] if 0 < self._load(c) < gap]
+            if worth_it:
+                return min(
+                    worth_it,
+                    key=lambda c: (
+                        self._failed_at(c) == emptiest,
+                        abs(gap - 2 * self._load(c)),
+                        c,
+                    ),
+                ), emptiest
+        return None

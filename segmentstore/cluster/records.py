@@ -82,13 +82,16 @@ class NodeReport:
     """Of those that run; 1 is what a container without a figure counts as."""
 
 
+NO_NODE = HostId("")
+
+
 @dataclass(frozen=True, slots=True)
 class FailureRecord:
     """Failures of one container in a row, since it ran well last."""
 
     count: int
     node: HostId
-    """Where it failed last."""
+    """Where it failed last; NO_NODE: that node is trusted with it again."""
     cause: str
     kind: str
     same_count: int

@@ -161,19 +161,26 @@ def test_a_node_that_fails_its_containers_is_given_no_others_until_it_has_been_l
         while cluster.count_at(cut) < 2:
             await asyncio.sleep(0.1)
         failing[cut].set()
-        failed_at = loop.time()
-        while sum(cluster.count_at(node_id) for node_id in failing if node_id != cut) < 6:
-            assert loop.time() < failed_at + FAILING_SECONDS + 5
-            await asyncio.sleep(0.1)
-        # It is the emptiest by far now, and would fail whatever it is given.
-        while loop.time() < failed_at + settings.suspect_seconds:
-            assert cluster.count_at(cut) == 0, (
-                f"{loop.time() - failed_at:.1f} s behind its failures"
-            )
-            await asyncio.sleep(0.1)
-        failing[cut].clear()
+        trusted_at = 0.0
+        # As the emptiest by far it would be given others, and would fail them: each time it is left alone for longer.
+        for attempt in range(4):
+            failed_at = loop.time()
+            while sum(cluster.count_at(node_id) for node_id in failing if node_id != cut) < 6:
+                assert loop.time() < failed_at + FAILING_SECONDS + 5 + attempt
+                await asyncio.sleep(0.1)
+            trusted_at = failed_at + settings.suspect_seconds * 2**attempt
+            while loop.time() < trusted_at:
+                assert cluster.count_at(cut) == 0, (
+                    f"{loop.time() - failed_at:.1f} s behind its failures"
+                )
+                await asyncio.sleep(0.1)
+            if attempt == 3:
+                failing[cut].clear()
+            while cluster.count_at(cut) == 0:
+                assert loop.time() < trusted_at + settings.look_seconds_max + 5, "it is trusted"
+                await asyncio.sleep(0.1)
         while cluster.count_at(cut) < 2:
-            assert loop.time() < failed_at + settings.suspect_seconds + 5, "it is well"
+            assert loop.time() < trusted_at + 15, "it is well"
             await asyncio.sleep(0.1)
         for task in tasks:
             task.cancel()

@@ -279,6 +279,48 @@ def test_nothing_is_moved_to_a_node_that_has_just_failed_a_container() -> None:
     assert len(cluster.map.given_to(B.node_id)) == 6
 
 
+def test_a_node_where_all_containers_failed_gets_its_share_when_it_is_trusted_again() -> None:
+    cluster = Cluster.of(6, A, B, C)
+    cluster.settle()
+    for node_id in (A.node_id, B.node_id):
+        cluster.leave(node_id)
+    cluster.settle()
+    for container in cluster.map.given_to(C.node_id):
+        cluster.fail(C.node_id, container)
+    cluster.decide()
+    cluster.join(A)
+    cluster.join(B)
+    suspects = frozenset([C.node_id])
+    while cluster.decide(suspects=suspects):
+        for node_id in cluster.nodes:
+            cluster.follow(node_id)
+    assert cluster.counts() == [0, 3, 3]
+    cluster.settle()
+    assert cluster.counts() == [2, 2, 2]
+    assert cluster.moves == 2
+
+
+def test_what_has_not_failed_at_a_node_is_moved_there_first() -> None:
+    cluster = Cluster.of(6, A, B)
+    cluster.settle()
+    failed = next(iter(cluster.map.given_to(A.node_id)))
+    cluster.fail(A.node_id, failed)
+    cluster.settle()
+    assert cluster.counts() == [3, 3]
+    assert cluster.moves == 1
+    assert cluster.map.containers[failed].node == B.node_id
+
+
+def test_a_node_that_is_full_of_pinned_containers_keeps_no_others_from_being_made_even() -> None:
+    cluster = Cluster.of(9, A, B)
+    cluster.wishes = Wishes(pinned={cid(n): "a" for n in range(5)})
+    cluster.settle()
+    assert cluster.counts() == [4, 5]
+    cluster.join(C)
+    cluster.settle()
+    assert cluster.counts() == [2, 2, 5]
+
+
 def test_a_wish_for_rebalancing_waits_for_a_node_that_has_just_failed_a_container() -> None:
     cluster = Cluster.of(6, A)
     cluster.settle()
