@@ -540,6 +540,10 @@ async def main(arguments: Sequence[str]) -> int:
         cuts=given.cuts,
     )
     passed_in_a_row = 0
+    this_task = asyncio.current_task()
+    assert this_task is not None, "a coroutine that runs is in a task"
+    # Ended from outside it ends what it started as well: Pravega's clients, proxies and shims.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this_task.cancel)
     async with AsyncExitStack() as stack:
         checker = stack.enter_context(ProcessPoolExecutor(1, get_context("spawn")))
         shimmed: Mapping[str, ShimmedProcess] = {}
