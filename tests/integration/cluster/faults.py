@@ -214,7 +214,7 @@ async def rolling_restart(run: FaultRun) -> None:
 
 
 async def fill_bookie(run: FaultRun) -> None:
-    """The disk of a bookie, one of 200 MB, becomes full for twenty seconds, which ends it. Needs the right to mount."""
+    """The disk of a bookie, with 100 MB free, is full for twenty seconds, which ends it. Needs the right to mount."""
     bookie = run.random.choice(run.processes.rows("bookie")).name
     async with _on_a_small_disk(run.processes, bookie) as directory:
         ballast = directory / "ballast"
@@ -230,6 +230,9 @@ async def fill_bookie(run: FaultRun) -> None:
         await asyncio.sleep(3)
 
 
+_FREE_BYTES = 100 << 20
+
+
 @asynccontextmanager
 async def _on_a_small_disk(processes: Processes, bookie: str) -> AsyncIterator[Path]:
     directory = processes.path.parent / "bookkeeper" / bookie
@@ -237,10 +240,12 @@ async def _on_a_small_disk(processes: Processes, bookie: str) -> AsyncIterator[P
     await processes.kill(bookie)
     directory.rename(aside)
     directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200m", "none", str(directory)]
+    size = sum(each.stat().st_size for each in aside.rglob("*") if each.is_file()) + _FREE_BYTES
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(directory)]
     subprocess.run(mount, check=True, capture_output=True)
+    # Until all is copied, what is aside is the only copy that is whole.
+    shutil.copytree(aside, directory, dirs_exist_ok=True)
     try:
-        shutil.copytree(aside, directory, dirs_exist_ok=True)
         await processes.start(bookie)
         await asyncio.sleep(5)
         yield directory
