@@ -139,6 +139,7 @@ def build_components(
         flush=flush,
         now_ms=wall_clock.now_ms,
         core_is_full=lambda: attribute_memory.core_is_full,
+        storage_is_full=lambda: writer.storage_is_full,
         settings=settings.mapper,
     )
     tables = ContainerTables(

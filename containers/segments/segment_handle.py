@@ -44,6 +44,7 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.contracts.segments import (
     EVENT_HEADER_BYTES,
     AttributeUpdate,
+    PublishingProgress,
     ReadResultEntry,
     SegmentProperties,
 )
@@ -139,6 +140,14 @@ class SegmentHandle:
 
     def barrier(self) -> "Future[int]":
         return self._processor.barrier(self._metadata)
+
+    def publishing(self) -> PublishingProgress:
+        segment = self._metadata
+        return PublishingProgress(
+            segment.last_sequence_number,
+            segment.published_sequence_number,
+            self._mapper.storage_is_full(),
+        )
 
     def pending_attribute(self, key: AttributeKey) -> AttributeValue | None:
         table = self._metadata.attributes

@@ -62,6 +62,7 @@ class SegmentMapper:
         flush: Callable[[], Awaitable[None]],
         now_ms: Callable[[], int],
         core_is_full: Callable[[], bool],
+        storage_is_full: Callable[[], bool],
         settings: SegmentMapperSettings,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -76,6 +77,7 @@ class SegmentMapper:
         self._flush = flush
         self._now_ms = now_ms
         self._core_is_full = core_is_full
+        self.storage_is_full = storage_is_full
         self._settings = settings
         self._resolutions: dict[str, Future[None]] = {}
         self._mapping: dict[str, Future[int]] = {}

@@ -153,6 +153,11 @@ class StorageWriter:
             self._wake_up()
 
     @property
+    def storage_is_full(self) -> bool:
+        """Whether Tier 2 refused the latest publication for that."""
+        return self._health.state is StorageState.FULL
+
+    @property
     def pending_items(self) -> int:
         """Items taken from the log and not published, those of merged sources included."""
         return self._backlog.item_count

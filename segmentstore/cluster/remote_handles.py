@@ -43,14 +43,17 @@ from segmentstore.contracts.errors import (
     TooManyWaitersError,
 )
 from segmentstore.contracts.identifiers import (
+    NO_SEQUENCE_NUMBER,
     AttributeKey,
     AttributeValue,
     BufferView,
     ContainerId,
     SegmentId,
+    SequenceNumber,
 )
 from segmentstore.contracts.segments import (
     AttributeUpdate,
+    PublishingProgress,
     ReadResultEntry,
     ReadResultEntryKind,
     SegmentProperties,
@@ -275,6 +278,10 @@ class RemoteSegment:
             lambda number: CallBarrier(number, self.name),
             lambda reply: self._grown(reply, sealed=False),
         )
+
+    def publishing(self) -> PublishingProgress:
+        """Not known without asking: nothing of it counts as published."""
+        return PublishingProgress(SequenceNumber(1), NO_SEQUENCE_NUMBER, storage_is_full=False)
 
     def pending_attribute(self, key: AttributeKey) -> AttributeValue | None:
         """Never known without asking: raises KeyError."""

@@ -18,7 +18,13 @@ from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol
 
 from segmentstore.contracts.errors import ContainerNotFoundError, InvalidRequestError
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, BufferView, SegmentId
+from segmentstore.contracts.identifiers import (
+    AttributeKey,
+    AttributeValue,
+    BufferView,
+    SegmentId,
+    SequenceNumber,
+)
 
 NAME_BYTES_MAX = 512
 EVENT_HEADER_BYTES = 8
@@ -85,6 +91,23 @@ class SegmentProperties:
         """Before saying what only the container may say. Raises ContainerNotFoundError if it is down."""
         if self.container_down:
             raise ContainerNotFoundError(self.container_id, self.container_down)
+
+
+class PublishingProgress(NamedTuple):
+    """How far Tier 2 is behind the log, of one segment. The numbers are of its container's operations; they only grow,
+    also over recoveries, unless the container was recovered from Tier 2 alone."""
+
+    committed: SequenceNumber
+    """Every change of the segment that was acknowledged is at or below it."""
+    published: SequenceNumber
+    """What a recovery from Tier 2 alone finds of the segment has every change of it up to there."""
+    storage_is_full: bool
+    """Tier 2 refused the latest publication, because it is full: none goes on until something is deleted there."""
+
+    def has_published(self, number: SequenceNumber) -> bool:
+        """Whether all changes are published up to what was `committed` behind one that was acknowledged. (Where there
+        was none since the segment became active, that may be so and not be said.)"""
+        return number <= self.published
 
 
 class ReadResultEntryKind(Enum):
@@ -191,6 +214,9 @@ class Segment(ReadOnlySegment, Protocol):
 
     def barrier(self) -> "Future[int]":
         """Done when everything submitted before it on this segment is committed or refused; gives the length."""
+
+    def publishing(self) -> PublishingProgress:
+        """How far it is in Tier 2, as of now. Asking forces no flush: each change is published some time later."""
 
     def pending_attribute(self, key: AttributeKey) -> AttributeValue | None:
         """The value after everything submitted so far; None if absent.

@@ -15,6 +15,10 @@ Invariants:
   listing and behind that mark, the catalogue names no such topic and there is no segment of one. From the mark on no
   name is given that was listed before, so a deletion that comes late meets none of a topic that is made anew.
 - A segment with records is kept, whatever the catalogue says: that may have been restored as of an earlier time.
+
+Nothing here waits until Tier 2 has the deletion: it was asked for, and a Tier 2 that is full or away would hold it up.
+A store that is recovered from Tier 2 alone before that lists the topic again, without its files: it can be deleted
+again.
 """
 
 import logging

@@ -2,7 +2,7 @@
 
     make()    -> the oldest batches become a file -> put -> registered by an append -> the segment is truncated
     compact() -> one pass of compaction by key over the files -> each that became smaller is registered in its place
-    sweep()   -> objects that look like files and are none are deleted
+    sweep()   -> objects that look like files and are none are found, to be deleted
 
 Invariants:
 
@@ -17,7 +17,7 @@ Invariants:
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -42,7 +42,7 @@ from segmentstore.topics.errors import PartitionUnavailableError
 from segmentstore.topics.hot_records import HotRecords
 from segmentstore.topics.partition_log import RETIRED, PartitionLog, now
 from segmentstore.topics.partition_start import PartitionStart
-from segmentstore.topics.record_files.dead_files import delete_dead_files
+from segmentstore.topics.record_files.dead_files import find_dead_files
 from segmentstore.topics.record_files.gathered_batches import BatchGathering
 from segmentstore.topics.record_files.kept_objects import KeptObjects
 from segmentstore.topics.record_files.key_compaction import CompactionState, compact_files
@@ -117,12 +117,14 @@ class PartitionFiles:
         """The log was opened anew."""
         self._plain_names = self._swept_at = self._hot_since = self._unfit_offset = None
         self._is_file_full = False
+        self._kept.leave_all()
 
     @property
     def is_busy(self) -> bool:
         """Whether something is left to do that closing the partition would forget."""
         has_due = self._on_due is not None and self.due_at is not None
-        return has_due or self._is_compacting or self._kept.is_waiting
+        has_kept = self._log.segment is not None and self._kept.is_waiting
+        return has_due or self._is_compacting or has_kept
 
     # --- when a file is due ------------------------------------------------------------------
 
@@ -377,12 +379,22 @@ class PartitionFiles:
                         await self._delete_if_retired(new)
                         raise
                     files.replaced(number, old, new)
+                    self._keep_objects(segment, [self._key_of(old)])
             except StorageFullError as error:
                 raise PartitionUnavailableError(str(error)) from error
             except SegmentStoreError as error:
                 raise self._start.failed(segment, error) from error
-            self._kept.delete_in(self._log.config.file_delete_delay_ms / 1000, [self._key_of(old)])
             return True
+
+    def _keep_objects(self, segment: Segment, keys: Sequence[str]) -> int:
+        """Of what is registered no more, as of a change that is durable, and may have been before; for how many there
+        was room."""
+        return self._kept.keep(
+            keys,
+            seconds=self._log.config.file_delete_delay_ms / 1000,
+            forgotten_at=segment.publishing().committed,
+            has_live_records=True,
+        )
 
     def _key_of(self, file: RegisteredFile) -> str:
         return file.name(self._log.topic, self._log.index).key
@@ -467,8 +479,9 @@ class PartitionFiles:
     # --- swept -------------------------------------------------------------------------------
 
     async def sweep(self) -> int:
-        """Deletes objects that look like files of this partition and are none, if `file_sweep_seconds` have passed
-        since this opening did so; how many there were.
+        """Finds objects that look like files of this partition and are none, if `file_sweep_seconds` have passed since
+        this opening did so, or more were left over than could be kept; how many there were. They are deleted as those
+        of replaced files are: one of them may have been replaced just before another process died.
 
         Raises PartitionUnavailableError, UnknownPartitionError.
         """
@@ -476,23 +489,37 @@ class PartitionFiles:
         async with self.making:
             segment, began = self._log.segment, now()
             pause = self._settings.file_sweep_seconds
-            is_due = self._swept_at is None or began >= self._swept_at + pause
-            if segment is None or not is_due:
+            is_due = (
+                self._swept_at is None
+                or began >= self._swept_at + pause
+                or self._kept.has_left_over
+            )
+            if segment is None or not is_due or not self._kept.has_room():
                 return 0
+            found = 0
+            self._kept.has_left_over = False
+            dead = find_dead_files(
+                segment,
+                topic=self._log.topic,
+                partition=self._log.index,
+                files=self._files,
+                registered=self._registered,
+                spared=self._kept.keys,
+                prove=lambda: self._prove_ownership(segment),
+            )
             try:
-                deleted = await delete_dead_files(
-                    segment,
-                    topic=self._log.topic,
-                    partition=self._log.index,
-                    files=self._files,
-                    registered=self._registered,
-                    spared=self._kept.keys,
-                    prove=lambda: self._prove_ownership(segment),
-                )
+                async with aclosing(dead) as pages:
+                    async for keys in pages:
+                        if segment is not self._log.segment:
+                            return found  # what another opening keeps is of its own numbers
+                        found += self._keep_objects(segment, keys)
+                        if not self._kept.has_room():
+                            break
+                await self._kept.delete_due(segment.publishing())
             except SegmentStoreError as error:
                 raise self._start.failed(segment, error) from error
             self._swept_at = began
-            return deleted
+            return found
 
     async def _prove_ownership(self, segment: Segment) -> None:
         """And ends every other opening. Raises SegmentStoreError, PartitionUnavailableError."""

@@ -125,22 +125,22 @@ class PartitionStart:
             if segment is None:
                 return
             try:
-                forgotten = await self._forget_files(segment)
+                await self._forget_files(segment)
                 await self._truncate(segment)
                 if self._kept is not None:
-                    self._kept.delete_in(self._log.config.file_delete_delay_ms / 1000, forgotten)
-                    await self._kept.delete_due()
+                    await self._kept.delete_due(segment.publishing())
             except SegmentStoreError as error:
                 if isinstance(error, SegmentTruncatedError | FileGoneError):
                     self._log.shut(str(error))  # another owner has trimmed
                 _LOG.warning("%s keeps deleted records for now: %s", self._log.label, error)
 
     async def delete_kept_objects(self) -> None:
-        """Those that were forgotten long enough ago. One that cannot be deleted is left to a sweep."""
-        if self._kept is None:
+        """Those that are due and that Tier 2 names no more. One that cannot be deleted is left to a sweep."""
+        segment = self._log.segment
+        if self._kept is None or segment is None:
             return
         try:
-            await self._kept.delete_due()
+            await self._kept.delete_due(segment.publishing())
         except StorageError as error:
             _LOG.warning("%s keeps an object that is no file any more: %s", self._log.label, error)
 
@@ -164,9 +164,8 @@ class PartitionStart:
         self._log.positions.drop_before(position)
         self.position = max(self.position, position)
 
-    async def _forget_files(self, segment: Segment) -> list[str]:
-        """Those whose records are all below the log start; the keys of their objects, which are to be deleted."""
-        keys: list[str] = []
+    async def _forget_files(self, segment: Segment) -> None:
+        """Those whose records are all below the log start. Their objects are to be deleted."""
         files = self._registered
         while len(files):
             several = await files.some(segment, files.first, FILES_PER_UPDATE_MAX)
@@ -176,10 +175,15 @@ class PartitionStart:
             self._forgetting_until = files.first + len(ended)
             await self._log.append_alone(segment, files.forgetting(ended))
             files.forgot(ended)
-            keys += [file.name(self._log.topic, self._log.index).key for file in ended]
+            if self._kept is not None:
+                self._kept.keep(
+                    [file.name(self._log.topic, self._log.index).key for file in ended],
+                    seconds=self._log.config.file_delete_delay_ms / 1000,
+                    forgotten_at=segment.publishing().committed,
+                    has_live_records=False,
+                )
             if len(ended) < len(several):
                 break
-        return keys
 
     async def _forget_marks(self, segment: Segment, position: int) -> None:
         """Those that lie below the position. The newest stays: it is where a recovery begins."""

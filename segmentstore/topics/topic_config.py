@@ -12,7 +12,7 @@ told as it was given, and has the effect that the table says.
 | message.timestamp.type | whose clock the times of new batches are of |
 | message.timestamp.before.max.ms, .after.max.ms | how far from now a producer's times may be |
 | compression.type | of the files that batches become: `zstd`, `uncompressed`, else lz4; batches stay as they came |
-| file.delete.delay.ms | how long an object stays when its file is one no more |
+| file.delete.delay.ms | how long an object stays, at least, when its file is one no more |
 | compression.zstd.level | of these files |
 | all others | none: an append is durable wherever the log keeps it before it is acknowledged; files are the store's |
 """

@@ -105,6 +105,7 @@ class Upkeep:
             try:
                 partition = await self._partitions.open(topic.name, index)
                 await partition.compact(age_is_known=self.clock_watch.trusted())
+                await partition.delete_doomed()
             except NotLeaderError:
                 continue
             except TopicError as error:

@@ -60,6 +60,8 @@ async def test_segments_are_made_filled_read_and_deleted_at_their_nodes() -> Non
                     await refused
                 assert (raised.value.expected, raised.value.given) == (6, 1)
                 assert segment.info().length == 6
+                progress = segment.publishing()
+                assert not progress.has_published(progress.committed), "that is not known here"
                 assert await read_available(segment, 2, 100) == b"cdef"
             await store.update_attributes(
                 name, [AttributeUpdate(EVENT_COUNT, 2, AttributeUpdateType.ACCUMULATE)]

@@ -18,13 +18,19 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
 )
 from segmentstore.contracts.identifiers import (
+    NO_SEQUENCE_NUMBER,
     AttributeKey,
     AttributeValue,
     BufferView,
     ContainerId,
     SegmentId,
 )
-from segmentstore.contracts.segments import AttributeUpdate, ReadResultEntry, SegmentProperties
+from segmentstore.contracts.segments import (
+    AttributeUpdate,
+    PublishingProgress,
+    ReadResultEntry,
+    SegmentProperties,
+)
 from segmentstore.contracts.tables import Table
 from tests.reference.memory_tables import MemoryTables
 
@@ -87,6 +93,10 @@ class SimpleSegment:
         done: Future[int] = asyncio.get_running_loop().create_future()
         done.set_result(len(self.content))
         return done
+
+    def publishing(self) -> PublishingProgress:
+        """Its Tier 2 is never behind."""
+        return PublishingProgress(NO_SEQUENCE_NUMBER, NO_SEQUENCE_NUMBER, storage_is_full=False)
 
     def pending_attribute(self, key: AttributeKey) -> AttributeValue | None:
         return self.values.get(key)

@@ -13,6 +13,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import (
     EVENT_COUNT,
+    NO_SEQUENCE_NUMBER,
     AttributeKey,
     AttributeValue,
     BufferView,
@@ -22,6 +23,7 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.contracts.segments import (
     AttributeUpdate,
     AttributeUpdateType,
+    PublishingProgress,
     ReadResultEntry,
     ReadResultEntryKind,
     SegmentProperties,
@@ -140,6 +142,10 @@ class MemorySegment:
 
     def barrier(self) -> "Future[int]":
         return self._store.barrier(self._state)
+
+    def publishing(self) -> PublishingProgress:
+        """Its Tier 2 is never behind."""
+        return PublishingProgress(NO_SEQUENCE_NUMBER, NO_SEQUENCE_NUMBER, storage_is_full=False)
 
     def pending_attribute(self, key: AttributeKey) -> AttributeValue | None:
         value = self._state.pending.attributes.get(key)

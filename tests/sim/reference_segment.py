@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from segmentstore.contracts.errors import SegmentTruncatedError
 from segmentstore.contracts.identifiers import (
     EVENT_COUNT,
+    NO_SEQUENCE_NUMBER,
     AttributeKey,
     AttributeValue,
     BufferView,
@@ -15,6 +16,7 @@ from segmentstore.contracts.identifiers import (
 from segmentstore.contracts.segments import (
     AttributeUpdate,
     AttributeUpdateType,
+    PublishingProgress,
     ReadResultEntryKind,
     SegmentProperties,
 )
@@ -61,6 +63,10 @@ class ReferenceSegment:
 
     def barrier(self) -> "asyncio.Future[int]":
         return self._container.barrier(self._id)
+
+    def publishing(self) -> PublishingProgress:
+        """Its Tier 2 is never behind."""
+        return PublishingProgress(NO_SEQUENCE_NUMBER, NO_SEQUENCE_NUMBER, storage_is_full=False)
 
     def pending_attribute(self, key: AttributeKey) -> AttributeValue | None:
         return self._container.pending(self._id).attributes.get(key)

@@ -10,6 +10,7 @@ from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, Buf
 from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
 from segmentstore.contracts.segments import (
     AttributeUpdate,
+    PublishingProgress,
     ReadResultEntry,
     Segment,
     SegmentProperties,
@@ -132,6 +133,9 @@ class SegmentOfADyingProcess:
 
     def barrier(self) -> "Future[int]":
         return self._segment.barrier()
+
+    def publishing(self) -> PublishingProgress:
+        return self._segment.publishing()
 
     def pending_attribute(self, key: AttributeKey) -> AttributeValue | None:
         return self._segment.pending_attribute(key)

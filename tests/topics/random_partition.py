@@ -228,8 +228,9 @@ class World:
         """What is registered, is there; behind a sweep nothing else is that a sweep deletes."""
         (owner,) = self.owners
         await asyncio.sleep(FAULTS.late_seconds_max)  # puts and deletions that come late as well
-        await owner.delete_doomed()
         await owner.sweep_files()
+        await asyncio.sleep(FAULTS.late_seconds_max)
+        await owner.delete_doomed()
         attributes = await self.segments.attributes(SEGMENT)
         first, last = attributes.get(FIRST_FILE, 1), attributes.get(LAST_FILE, 0)
         cold_end = attributes.get(COLD_END, 0)

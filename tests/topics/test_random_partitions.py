@@ -43,7 +43,7 @@ def test_whatever_happens_each_record_is_stored_once_and_in_order(seed: int) -> 
 
 def test_the_seeds_see_what_they_are_for() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(1, 11):
+    for seed in range(1, 21):
         seen += run(seed)
     for what in (
         "duplicate",

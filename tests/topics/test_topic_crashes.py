@@ -8,6 +8,7 @@ outcome has to be the same as if nothing had happened.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -124,6 +125,7 @@ class Process:
 
     async def check_files(self, name: str, index: int, partition: Partition) -> None:
         """Registered ones are there; behind a sweep no others but names that may be given yet; bytes are dropped."""
+        partition.configure(replace(partition._log.config, file_delete_delay_ms=0))
         await partition.sweep_files()
         registered = partition._registered
         prefix = files_prefix(name, index)

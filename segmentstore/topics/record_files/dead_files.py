@@ -1,4 +1,5 @@
-"""Objects that look like files of a partition and are none: found, and proved to be none, before they are deleted.
+"""Objects that look like files of a partition and are none: found, and proved to be none, before they are deleted
+(kept_objects.py says when).
 
 An object is dead when its put was not followed by a registration: its owner died, or was one no more; or its file was
 forgotten by retention or compaction, and the process died before it was deleted.
@@ -24,7 +25,7 @@ from segmentstore.topics.record_files.registered_files import RegisteredFiles
 _NAMES_AT_ONCE: Final = 1_000
 
 
-async def delete_dead_files(
+async def find_dead_files(
     segment: Segment,
     *,
     topic: str,
@@ -33,23 +34,23 @@ async def delete_dead_files(
     registered: RegisteredFiles,
     spared: Collection[str],
     prove: Callable[[], Awaitable[None]],
-) -> int:
-    """How many there were. Nothing of the partition may be put meanwhile.
+) -> AsyncGenerator[list[str], None]:
+    """Their keys, at most _NAMES_AT_ONCE at a time; they stay dead. Nothing of the partition may be put meanwhile. Hold
+    it in `aclosing`.
 
     `spared`: keys that this owner keeps although they are not registered. `prove` returns if this still is the owner,
     as the log has it, and ends every other opening; it raises else.
 
     Raises StorageError, FileGoneError, what `prove` raises.
     """
-    deleted = 0
-    async with aclosing(_suspects(segment, topic, partition, files, registered)) as pages:
+    suspects = _suspects(segment, topic, partition, files, registered, spared)
+    async with aclosing(suspects) as pages:
         async for names in pages:
             await prove()
-            for name in names:
-                # By now its registration would be seen.
-                if name.key not in spared and not await _is_registered(segment, name, registered):
-                    deleted += await files.delete(name.key)
-    return deleted
+            # By now their registration would be seen.
+            yield [
+                name.key for name in names if not await _is_registered(segment, name, registered)
+            ]
 
 
 async def files_of_unknown_topics(
@@ -78,6 +79,7 @@ async def _suspects(
     partition: int,
     files: RecordFiles,
     registered: RegisteredFiles,
+    spared: Collection[str],
 ) -> AsyncGenerator[list[RecordFileName], None]:
     """Names that are not registered now and are never given again, some at a time."""
     found: list[RecordFileName] = []
@@ -86,7 +88,7 @@ async def _suspects(
             name = RecordFileName.parsed(key)
             if name is None or (not name.name_number and name.first_offset >= registered.cold_end):
                 continue
-            if not await _is_registered(segment, name, registered):
+            if key not in spared and not await _is_registered(segment, name, registered):
                 found.append(name)
             if len(found) >= _NAMES_AT_ONCE:
                 yield found

@@ -23,7 +23,11 @@ from tests.integration.kafka.kafka_server import KafkaServerProcess
 from tests.integration.kafka.topic_files import FILE_OPTIONS, files_of
 from tier2.format.record_file import open_record_file
 
-OPTIONS = [*FILE_OPTIONS, "--set=kafka.compaction_seconds=0.2"]
+OPTIONS = [
+    *FILE_OPTIONS,
+    "--set=kafka.compaction_seconds=0.2",
+    "--set=writer.flush_interval_seconds=1",  # the objects of replaced files wait for that
+]
 COMPACTED = {
     "cleanup.policy": "compact",
     "delete.retention.ms": "600000",
