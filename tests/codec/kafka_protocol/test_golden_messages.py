@@ -37,11 +37,22 @@ from segmentstore.codec.kafka_protocol.frames import (
     read_request_header,
 )
 from segmentstore.codec.kafka_protocol.groups import (
+    DescribedGroup,
+    DescribedMember,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
     JoinedMember,
+    JoinGroupProtocol,
+    JoinGroupRequest,
     JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeftMember,
     OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitTopic,
+    SyncGroupRequest,
 )
 from segmentstore.codec.kafka_protocol.produce import (
     ProducedPartition,
@@ -257,6 +268,136 @@ GOLDEN: list[tuple[str, Structure, int, str]] = [
         ),
         4,
         "00000000 0000 00000001 0005 72616e6765 0001 6d 0001 6d 00000001 0001 6d 00000002 0102",
+    ),
+    (
+        "a static member that starts",
+        JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=1,
+            rebalance_timeout_ms=2,
+            member_id="",
+            group_instance_id="i",
+            protocol_type="c",
+            protocols=(JoinGroupProtocol(name="r", metadata=b"\1"),),
+        ),
+        5,
+        "0001 67 00000001 00000002 0000 0001 69 0001 63 00000001 0001 72 00000001 01",
+    ),
+    (
+        "a static member and another one, for their leader",
+        JoinGroupResponse(
+            error_code=0,
+            generation_id=1,
+            protocol_name="r",
+            leader="m",
+            member_id="m",
+            members=(
+                JoinedMember(member_id="m", group_instance_id="i", metadata=b"\1"),
+                JoinedMember(member_id="n", metadata=b""),
+            ),
+        ),
+        5,
+        (
+            "00000000 0000 00000001 0001 72 0001 6d 0001 6d 00000002"
+            "0001 6d 0001 69 00000001 01 0001 6e ffff 00000000"
+        ),
+    ),
+    (
+        "a static member asks for its part",
+        SyncGroupRequest(
+            group_id="g", generation_id=1, member_id="m", group_instance_id="i", assignments=()
+        ),
+        3,
+        "0001 67 00000001 0001 6d 0001 69 00000000",
+    ),
+    (
+        "a static member is there",
+        HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id="i"),
+        3,
+        "0001 67 00000001 0001 6d 0001 69",
+    ),
+    (
+        "a member in version 2 goes",
+        LeaveGroupRequest(group_id="g", member_id="m"),
+        2,
+        "0001 67 0001 6d",
+    ),
+    (
+        "two members go, one by its instance id",
+        LeaveGroupRequest(
+            group_id="g",
+            members=(
+                LeavingMember(member_id="", group_instance_id="i"),
+                LeavingMember(member_id="m", group_instance_id=None),
+            ),
+        ),
+        3,
+        "0001 67 00000002 0000 0001 69 0001 6d ffff",
+    ),
+    (
+        "one of them was fenced",
+        LeaveGroupResponse(
+            error_code=0,
+            members=(LeftMember(member_id="m", group_instance_id="i", error_code=82),),
+        ),
+        3,
+        "00000000 0000 00000001 0001 6d 0001 69 0052",
+    ),
+    (
+        "an offset of a static member",
+        OffsetCommitRequest(
+            group_id="g",
+            generation_id=4,
+            member_id="m",
+            group_instance_id="i",
+            topics=(
+                OffsetCommitTopic(
+                    name="t",
+                    partitions=(
+                        OffsetCommitPartition(
+                            partition_index=0,
+                            committed_offset=7,
+                            committed_leader_epoch=2,
+                            committed_metadata="n",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        7,
+        (
+            "0001 67 00000004 0001 6d 0001 69 00000001 0001 74 00000001 00000000"
+            "0000000000000007 00000002 0001 6e"
+        ),
+    ),
+    (
+        "a static member, for people",
+        DescribeGroupsResponse(
+            groups=(
+                DescribedGroup(
+                    error_code=0,
+                    group_id="g",
+                    group_state="s",
+                    protocol_type="c",
+                    protocol_data="r",
+                    members=(
+                        DescribedMember(
+                            member_id="m",
+                            group_instance_id="i",
+                            client_id="c",
+                            client_host="h",
+                            member_metadata=b"",
+                            member_assignment=b"\1",
+                        ),
+                    ),
+                ),
+            )
+        ),
+        4,
+        (
+            "00000000 00000001 0000 0001 67 0001 73 0001 63 0001 72 00000001 0001 6d 0001 69"
+            "0001 63 0001 68 00000000 00000001 01 80000000"
+        ),
     ),
     (
         "a topic as librdkafka asks for it",
