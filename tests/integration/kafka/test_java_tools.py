@@ -9,10 +9,10 @@ import pytest
 
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.client.topics import connected_topics
+from tests.held_ports import bound_sockets, ports_of
 from tests.integration.java_libraries import require_maven
 from tests.integration.kafka.clients import partitions_in_sessions
 from tests.integration.kafka.java_tools import JavaTools
-from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
 
 pytestmark = pytest.mark.integration
 
