@@ -161,12 +161,12 @@ class KafkaConnection(asyncio.Protocol):
         for each in waiting:
             each.lose(ConnectionLostError(f"the connection ended before the answer: {why}"))
 
-    def leave_out(self, seconds: float, *, now: float) -> None:
-        """So long did this process stand still: what the server said meanwhile may not be read yet."""
-        self._heard_at = min(self._heard_at + seconds, now)
+    def look(self, now: float, *, silence_seconds: float, stood_still_seconds: float) -> None:
+        """End it if it owes an answer and has been silent for too long.
 
-    def look(self, now: float, *, silence_seconds: float) -> None:
-        """End it if it owes an answer and has been silent for too long."""
+        `stood_still_seconds`: this process, since the last look; what the server said meanwhile may not be read yet.
+        """
+        self._heard_at = min(self._heard_at + stood_still_seconds, now)
         if self._waiting and now - self._heard_at >= silence_seconds:
             self.abort()
 
