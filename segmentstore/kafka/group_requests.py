@@ -18,6 +18,8 @@ from segmentstore.topics.topics import Topics
 
 _VERSION_WITH_REQUIRED_IDS = 4
 """From this version of JoinGroup on a new member is first told its id."""
+_VERSION_WITH_SKIPPED_ASSIGNMENTS = 9
+"""From this version of JoinGroup on a leader may be told to leave the assignment as it is."""
 _VERSION_WITH_SEVERAL_LEAVING = 3
 """From this version of LeaveGroup on each member has an answer of its own."""
 _CODES_OF_A_GROUP = (
@@ -51,6 +53,7 @@ class GroupRequests:
                     protocols=[Protocol(each.name, each.metadata) for each in request.protocols],
                     requires_known_id=version >= _VERSION_WITH_REQUIRED_IDS,
                     instance_id=request.group_instance_id,
+                    can_skip_assignment=version >= _VERSION_WITH_SKIPPED_ASSIGNMENTS,
                 ),
             )
         except GroupError as error:
@@ -65,8 +68,10 @@ class GroupRequests:
         return messages.JoinGroupResponse(
             error_code=ErrorCode.NONE,
             generation_id=joined.generation,
+            protocol_type=joined.protocol_type,
             protocol_name=joined.protocol,
             leader=joined.leader,
+            skip_assignment=joined.skip_assignment,
             member_id=joined.member_id,
             members=tuple(
                 messages.JoinedMember(

@@ -128,6 +128,21 @@ async def test_a_client_that_comes_back_has_its_part_and_the_former_one_is_fence
         assert await members_of(client) == [(second.member_id, "i", b"all")]
 
 
+async def test_a_leader_that_comes_back_by_version_9_leads_on() -> None:
+    async with running() as node:
+        client = await node.client()
+        first = await join(client, "i", version=9)
+        assert (first.protocol_type, first.skip_assignment) == ("consumer", False)
+        await sync(client, first, b"all")
+
+        second = await join(client, "i", version=9)
+
+        assert (second.generation_id, second.leader) == (1, second.member_id)
+        assert second.skip_assignment
+        assert [each.member_id for each in second.members] == [second.member_id]
+        assert (await sync(client, second, b"ignored")).assignment == b"all"
+
+
 async def test_each_of_the_members_that_leave_has_its_own_answer() -> None:
     async with running() as node:
         client = await node.client()

@@ -6,7 +6,8 @@ batches of version 2; InitProducerId 0 for idempotence; version 0 of the APIs of
 of a range are declared, so that nothing is advertised that is not there. Static members need JoinGroup 5, SyncGroup 3,
 Heartbeat 3, LeaveGroup 3 and OffsetCommit 7, all of them: with some of it Java's consumers begin, and then lose their
 membership without a word. Produce 0 to 2 carry records in formats older
-than batches of version 2, which are refused batch by batch. Each range ends below the first flexible version.
+than batches of version 2, which are refused batch by batch. Each range ends below the first flexible version, but for
+JoinGroup: 9 lets a static leader that comes back lead on without another assignment.
 """
 
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ _ROWS: Final = (
         0,
         1,
     ),
-    Api(ApiKey.JOIN_GROUP, groups.JoinGroupRequest, groups.JoinGroupResponse, 0, 5),
+    Api(ApiKey.JOIN_GROUP, groups.JoinGroupRequest, groups.JoinGroupResponse, 0, 9),
     Api(ApiKey.HEARTBEAT, groups.HeartbeatRequest, groups.HeartbeatResponse, 0, 3),
     Api(ApiKey.LEAVE_GROUP, groups.LeaveGroupRequest, groups.LeaveGroupResponse, 0, 3),
     Api(ApiKey.SYNC_GROUP, groups.SyncGroupRequest, groups.SyncGroupResponse, 0, 3),

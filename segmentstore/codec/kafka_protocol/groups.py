@@ -1,7 +1,7 @@
 """Consumer groups: their offsets, their members, and what is told about them. The classic protocol."""
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from segmentstore.codec.kafka_protocol.fields import Int16, Int32, Int64
 from segmentstore.codec.kafka_protocol.structure import Structure, Versions
@@ -118,6 +118,8 @@ class JoinGroupProtocol(Structure):
 class JoinGroupRequest(Structure):
     """Answered when the group has found itself."""
 
+    flexible_since: ClassVar[int | None] = 6
+
     group_id: str
     session_timeout_ms: Int32
     rebalance_timeout_ms: Annotated[Int32, Versions(1)] = -1
@@ -127,6 +129,7 @@ class JoinGroupRequest(Structure):
     """Of a static member."""
     protocol_type: str
     protocols: tuple[JoinGroupProtocol, ...]
+    reason: Annotated[str | None, Versions(8)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +145,16 @@ class JoinedMember(Structure):
 class JoinGroupResponse(Structure):
     """The answer to JoinGroup. Members are listed for the leader alone."""
 
+    flexible_since: ClassVar[int | None] = 6
+
     throttle_time_ms: Annotated[Int32, Versions(2)] = 0
     error_code: Int16
     generation_id: Int32
+    protocol_type: Annotated[str | None, Versions(7)] = None
     protocol_name: str
     leader: str
+    skip_assignment: Annotated[bool, Versions(9)] = False
+    """For a static leader that comes back: it leads, and the present assignment stays."""
     member_id: str
     members: tuple[JoinedMember, ...]
 

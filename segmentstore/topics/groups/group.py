@@ -36,8 +36,9 @@ Invariants:
 - A member that waits for an answer is not removed for its silence; its time begins with the answer.
 - Of an instance id there is one member at most. A request with it and another member id is refused (82): that is of a
   client that has been replaced, and it changes nothing.
-- Of a generation one member is told that it leads. A leader that comes back in STABLE is not told so: the others have
-  what its former self has assigned, and would not hear of another division.
+- Of a generation one member is told that it leads and shall assign. A leader that comes back in STABLE is told to leave
+  the assignment as it is, or, if it does not know of that, that it does not lead: the others have what its former self
+  has assigned, and would not hear of another division.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -98,6 +99,8 @@ class JoinRequest:
     """A new member is first given an id and has to come back with it (JoinGroup 4 and later). Not a static one."""
     instance_id: str | None = None
     """Of a static member: what it is called over its restarts."""
+    can_skip_assignment: bool = False
+    """It knows what it means to lead and to leave the assignment as it is (JoinGroup 9 and later)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,8 @@ class Joined:
     member_id: str
     members: Sequence[JoinedMember]
     """All of them for the leader, none for the others."""
+    skip_assignment: bool = False
+    """For a leader that comes back: what its former self has assigned stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,8 +522,12 @@ class Group:
         self._protocol_type = request.protocol_type
         self._used_at = now
         if self._state is GroupState.STABLE and self._next_protocol() == generation.protocol:
-            # Told the leader as it was, a leader that comes back takes itself for a follower.
-            joined = replace(self._joined(member), leader=leader_before, members=[])
+            joined = self._joined(member)
+            if generation.leader == new_id and request.can_skip_assignment:
+                joined = replace(joined, skip_assignment=True)
+            elif generation.leader == new_id:
+                # Told the leader as it was, it takes itself for a follower.
+                joined = replace(joined, leader=leader_before, members=[])
             return [*answers, Answer(call, joined)]
         if self._state is not GroupState.PREPARING:
             answers += self._prepare(now)

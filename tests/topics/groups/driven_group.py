@@ -31,6 +31,7 @@ def a_request(
     rebalance: float = REBALANCE,
     requires_known_id: bool = False,
     instance_id: str | None = None,
+    can_skip_assignment: bool = False,
 ) -> JoinRequest:
     return JoinRequest(
         member_id=member_id,
@@ -42,6 +43,7 @@ def a_request(
         protocols=protocols,
         requires_known_id=requires_known_id,
         instance_id=instance_id,
+        can_skip_assignment=can_skip_assignment,
     )
 
 

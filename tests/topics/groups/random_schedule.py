@@ -170,7 +170,7 @@ class World:
         leader = _who(joined.leader)
         assert self.leaders.setdefault(key, leader) == leader, "two leaders"
         assert bool(joined.members) == (joined.leader == joined.member_id), "who leads is unclear"
-        if joined.members:
+        if joined.members and not joined.skip_assignment:
             names = [each.member_id for each in joined.members]
             assert joined.member_id in names, "the leader is no member"
             for each in names:
@@ -180,6 +180,9 @@ class World:
         self.count("joined")
 
     def assignments(self, process: int, joined: Joined) -> Mapping[str, bytes]:
+        if joined.skip_assignment:
+            self.count("assignment skipped")
+            return {}
         return {
             each.member_id: self.parts[process, joined.generation, _who(each.member_id)]
             for each in joined.members
@@ -306,6 +309,7 @@ class Consumer:
             protocols=[Protocol("range", tag)],
             requires_known_id=self._random.random() < 0.7,
             instance_id=self._instance_id,
+            can_skip_assignment=self._random.random() < 0.5,
         )
 
     async def _heartbeat(self, joined: Joined) -> None:

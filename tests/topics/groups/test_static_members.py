@@ -1,7 +1,7 @@
 """Goal: a static member that starts again takes its own place, and only the newest client of an instance id is heard.
 
 Method: as in test_group_table.py, with members of the instance ids `L` and `F`; what is expected is what Kafka's
-coordinator does for JoinGroup below version 9.
+coordinator does, below version 9 of JoinGroup unless a test says so.
 """
 
 from dataclasses import replace
@@ -110,6 +110,37 @@ def test_a_leader_that_starts_again_follows_its_former_self() -> None:
     )
     assert group.assignment(group.sync("follower", 2, instance_id="F")) == b"of follower"
     assert members(group) == [("new", "L"), ("follower", "F")]
+
+
+def test_a_leader_that_knows_how_to_leads_on_and_assigns_nothing() -> None:
+    """JoinGroup 9: it watches for new partitions, as the leader has to."""
+    group = with_static_members(STABLE)
+    request = a_request("", instance_id="L", can_skip_assignment=True)
+
+    joined = group.joined(group.join("", new_id="new", request=request))
+
+    assert (joined.generation, joined.leader, joined.skip_assignment) == (2, "new", True)
+    assert joined.members == [
+        JoinedMember("new", b"metadata", "L"),
+        JoinedMember("follower", b"metadata", "F"),
+    ]
+    assert group.assignment(group.sync("new", 2, instance_id="L")) == b"of leader"
+    assert group.state is STABLE
+
+
+def test_only_a_leader_that_comes_back_while_all_is_well_skips_its_assignment() -> None:
+    group = with_static_members(STABLE)
+    request = a_request("", instance_id="F", can_skip_assignment=True)
+    follower = group.joined(group.join("", new_id="new", request=request))
+    assert (follower.leader, follower.members, follower.skip_assignment) == ("leader", [], False)
+
+    group = with_static_members(COMPLETING)
+    request = a_request("", instance_id="L", can_skip_assignment=True)
+    call = group.join("", new_id="new", request=request)
+    join(group, "F", member_id="follower")
+    leader = group.joined(call)
+    assert (leader.generation, leader.leader, leader.skip_assignment) == (3, "new", False)
+    assert len(leader.members) == 2
 
 
 def test_a_leader_that_has_started_again_leads_the_next_generation() -> None:
