@@ -34,9 +34,10 @@ from benchmarks.peers.cases import (
     PRAVEGA_BOOKKEEPER,
     PRAVEGA_SAME_BOOKIES,
 )
+from segmentstore.runtime.local_processes import free_ports
 from tests.integration.java_libraries import cache_directory, class_path
 from tests.integration.pravega_clients.controller_calls import ControllerCalls
-from tests.integration.pravega_clients.store_process import StoreProcess, free_ports
+from tests.integration.pravega_clients.store_process import StoreProcess
 from tests.integration.pravega_clients.toolchain import compiled
 from tier1.bookkeeper.local_ensemble import LEDGERS_PATH, LocalEnsemble
 

@@ -5,7 +5,8 @@ Invariants:
 - submit() is synchronous: requests go in the order of the calls, and are taken by the server in that order.
 - A request has one outcome: what its answer comes to, or, if the connection ends first, what `lost` makes of that. It
   is never sent twice.
-- A caller that leaves takes nothing back: its answer is read when it comes, and dropped.
+- A caller that leaves takes nothing back: its answer is read when it comes, and dropped. One that leaves ask() ends the
+  connection: the server may hold the answer, a fetch's as long as its caller wanted to wait, and all behind it with it.
 - Requests and bytes that wait for an answer are bounded; one more is refused, and nothing is sent.
 """
 
@@ -60,7 +61,6 @@ class KafkaConnection(asyncio.Protocol):
         self._heard_at = 0.0
         """When an answer came, or one was waited for again; later by what this process stood still."""
         self._transport: asyncio.Transport | None = None
-        self._asking = asyncio.Lock()
         self._ended = asyncio.Event()
         self._why_ended = ""
 
@@ -127,12 +127,15 @@ class KafkaConnection(asyncio.Protocol):
         return future
 
     async def ask(self, request: Structure, kind: type[_Response]) -> _Response:
-        """The answer to a request; one request after the other.
+        """The answer to a request, which is to be the only one under way.
 
         Raises ConnectionLostError (the request was not sent), OutcomeUnknownError.
         """
-        async with self._asking:
+        try:
             return await self.submit(request, kind, lambda answer: answer, _unknown_outcome)
+        except asyncio.CancelledError:
+            self.abort()
+            raise
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -158,12 +161,12 @@ class KafkaConnection(asyncio.Protocol):
         for each in waiting:
             each.lose(ConnectionLostError(f"the connection ended before the answer: {why}"))
 
-    def leave_out(self, seconds: float, *, now: float) -> None:
-        """So long did this process stand still: what the server said meanwhile may not be read yet."""
-        self._heard_at = min(self._heard_at + seconds, now)
+    def look(self, now: float, *, silence_seconds: float, stood_still_seconds: float) -> None:
+        """End it if it owes an answer and has been silent for too long.
 
-    def look(self, now: float, *, silence_seconds: float) -> None:
-        """End it if it owes an answer and has been silent for too long."""
+        `stood_still_seconds`: this process, since the last look; what the server said meanwhile may not be read yet.
+        """
+        self._heard_at = min(self._heard_at + stood_still_seconds, now)
         if self._waiting and now - self._heard_at >= silence_seconds:
             self.abort()
 

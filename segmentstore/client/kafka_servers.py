@@ -8,7 +8,9 @@ Invariants:
 
 - A request is sent again only behind an answer that says that nothing was done with it, or where no connection came
   about, and `_PLACES_MAX` times in all; then the last answer is given, or the last error raised.
-- One connection to each server, made when it is needed. How many there are is bounded by the servers of the store.
+- One connection to each server, made when it is needed, and one request after the other over it. How many there are is
+  bounded by the servers of the store.
+- A caller that leaves holds up no other: the connection that owes it an answer is given up.
 """
 
 import asyncio
@@ -75,12 +77,13 @@ class KafkaServers:
         self._given = addresses
         self._home = addresses[0]
         self._connections: dict[Address, KafkaConnection] = {}
-        self._connecting = asyncio.Lock()
+        self._turns: dict[Address, asyncio.Lock] = {}
+        """Held by the one that uses the connection to the server."""
         self._places: dict[Place, Address] = {}
 
     async def connect(self) -> None:
         """To the first of the given ones that can be. Raises ConnectionLostError if none can."""
-        self._home, _ = await self._any()
+        self._home = await self._any()
 
     async def close(self) -> None:
         """Idempotent."""
@@ -90,8 +93,7 @@ class KafkaServers:
 
     async def ask(self, request: Structure, kind: type[_Response]) -> _Response:
         """What any of them answers. Raises what KafkaConnection.ask() does."""
-        connection = await self._connection(self._home)
-        return await connection.ask(request, kind)
+        return await self._ask(self._home, request, kind)
 
     async def ask_all(self, request: Structure, kind: type[_Response]) -> Sequence[_Response]:
         """What each of them answers. Raises as ask()."""
@@ -102,7 +104,7 @@ class KafkaServers:
             if len(told.brokers) > 1
             else [self._home]
         )
-        return [await (await self._connection(address)).ask(request, kind) for address in addresses]
+        return [await self._ask(address, request, kind) for address in addresses]
 
     async def ask_at(
         self,
@@ -114,8 +116,7 @@ class KafkaServers:
         """What the one says that has the place. `codes`: those of an answer. Raises as ask()."""
         for _ in range(_PLACES_MAX - 1):
             try:
-                connection = await self._connection(self._places.get(place, self._home))
-                answer = await connection.ask(request, kind)
+                answer = await self._ask(self._places.get(place, self._home), request, kind)
             except ConnectionLostError:
                 # It was not sent.
                 pass
@@ -124,48 +125,58 @@ class KafkaServers:
                     return answer
             if not await self._look(place):
                 await asyncio.sleep(_PAUSE_SECONDS)
-        connection = await self._connection(self._places.get(place, self._home))
-        return await connection.ask(request, kind)
+        return await self._ask(self._places.get(place, self._home), request, kind)
 
     async def _look(self, place: Place) -> bool:
         """Whether a server is known that has it. Raises ConnectionLostError if none of the given ones answers."""
         self._places.pop(place, None)
-        self._home, connection = await self._any()
+        self._home = await self._any()
         if isinstance(place, GroupPlace):
-            found = await connection.ask(
-                FindCoordinatorRequest(key=place.group_id), FindCoordinatorResponse
-            )
+            coordinator = FindCoordinatorRequest(key=place.group_id)
+            found = await self._ask(self._home, coordinator, FindCoordinatorResponse)
             address = (found.host, found.port) if found.error_code == ErrorCode.NONE else None
         else:
             names = (place.topic,) if isinstance(place, PartitionPlace) else ()
-            told = await connection.ask(_metadata_of(names), MetadataResponse)
+            told = await self._ask(self._home, _metadata_of(names), MetadataResponse)
             address = _address_in(told, place)
         if address is None:
             return False
         self._places[place] = address
         return True
 
-    async def _any(self) -> tuple[Address, KafkaConnection]:
+    async def _any(self) -> Address:
         """The one that was asked last, or else another one that can be connected to."""
         others = [each for each in self._given if each != self._home]
         candidates = list(dict.fromkeys([self._home, *others, *self._places.values()]))
         for address in candidates[:-1]:
             try:
-                return address, await self._connection(address)
+                async with self._turn(address):
+                    await self._connection(address)
             except ConnectionLostError:
                 continue
-        return candidates[-1], await self._connection(candidates[-1])
+            return address
+        async with self._turn(candidates[-1]):
+            await self._connection(candidates[-1])
+        return candidates[-1]
+
+    async def _ask(self, address: Address, request: Structure, kind: type[_Response]) -> _Response:
+        async with self._turn(address):
+            connection = await self._connection(address)
+            return await connection.ask(request, kind)
+
+    def _turn(self, address: Address) -> asyncio.Lock:
+        return self._turns.setdefault(address, asyncio.Lock())
 
     async def _connection(self, address: Address) -> KafkaConnection:
-        async with self._connecting:
-            known = self._connections.get(address)
-            if known is not None and known.is_open:
-                return known
-            made = await open_kafka_connection(*address)
-            self._connections[address] = made
-            if known is not None:
-                await known.close()
-            return made
+        """To be called, and the connection to be used, in the turn of the server."""
+        known = self._connections.get(address)
+        if known is not None and known.is_open:
+            return known
+        made = await open_kafka_connection(*address)
+        self._connections[address] = made
+        if known is not None:
+            await known.close()
+        return made
 
 
 def parse_addresses(text: str) -> Sequence[Address]:

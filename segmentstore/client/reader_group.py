@@ -10,7 +10,7 @@ Invariants:
 - A segment is given away only between two of its events: nothing of it is handed out after its position was stored for
   another reader.
 - A reader counts as running while its process runs the loop: a task of its own moves its beat. Others watch the beat
-  by their own clocks, so no two machines need to agree on the time.
+  by their own clocks, so no two machines need to agree on the time (`silent_readers.py`).
 - A reader that was taken for dead finds out with its next change of the state, and raises ReaderOfflineError.
 - What the state gives to a reader is read there: a call that is cancelled or fails between stopping a segment and
   giving it away leaves it to the next change, which begins it again behind what is acknowledged here.
@@ -31,6 +31,7 @@ from segmentstore.client.errors import NotFoundError, ReaderOfflineError
 from segmentstore.client.event import Event
 from segmentstore.client.reader_group_state import GroupState, GroupTable, StreamState
 from segmentstore.client.segment_calls import SegmentCalls
+from segmentstore.client.silent_readers import SilentReaders
 from segmentstore.client.stream import Stream
 from segmentstore.client.stream_reader import SegmentFetcher, SegmentReader
 from segmentstore.client.stream_segments import SegmentKey, StreamCut
@@ -83,8 +84,10 @@ class GroupReader:
         """Acknowledged, of the segments that are read here."""
         self._handed_out: tuple[SegmentKey, int] | None = None
         """The event that the user works on, and the offset behind it."""
-        self._beats: dict[str, tuple[int, int, float]] = {}
-        """By other reader: incarnation and beat, and since when they are the same."""
+        self._silent = SilentReaders(
+            period_seconds=calls.settings.commit_seconds,
+            timeout_seconds=calls.settings.reader_timeout_seconds,
+        )
 
     async def __aenter__(self) -> Self:
         try:
@@ -157,7 +160,8 @@ class GroupReader:
         async with self._state_lock:
             state, _ = await self._table.load()
             self._check_member(state)
-            dead = self._dead_readers(state)
+            others = {name: each for name, each in state.readers.items() if name != self.reader_id}
+            dead = self._silent.look(others, now=asyncio.get_running_loop().time())
             surplus = self._surplus(state)
             if surplus is not None:
                 # Before it is given away, so that no event of it comes out here any more.
@@ -165,10 +169,9 @@ class GroupReader:
 
             def change(state: GroupState) -> None:
                 state.advance(self.reader_id, self._positions)
-                for reader, incarnation in dead:
-                    record = state.readers.get(reader)
-                    if record is not None and record.incarnation == incarnation:
-                        state.leave(reader)
+                for each in dead:
+                    if each.is_still_so(state.readers):
+                        state.leave(each.reader_id)
                 if surplus is None:
                     state.acquire(self.reader_id)
                 else:
@@ -245,21 +248,6 @@ class GroupReader:
         candidates = [key for key in self._positions if key != busy]
         # One whose events the user does not hold costs nothing to give away.
         return min(candidates, key=lambda key: (key == self._fetcher.current, key), default=None)
-
-    def _dead_readers(self, state: GroupState) -> list[tuple[str, int]]:
-        now = asyncio.get_running_loop().time()
-        dead: list[tuple[str, int]] = []
-        for reader, record in state.readers.items():
-            if reader == self.reader_id:
-                continue
-            seen = self._beats.get(reader)
-            if seen is None or seen[:2] != (record.incarnation, record.beat):
-                self._beats[reader] = (record.incarnation, record.beat, now)
-            elif now - seen[2] > self._settings.reader_timeout_seconds:
-                dead.append((reader, record.incarnation))
-        for reader in [reader for reader in self._beats if reader not in state.readers]:
-            del self._beats[reader]
-        return dead
 
     def _is_member(self, state: GroupState) -> bool:
         record = state.readers.get(self.reader_id)

@@ -146,12 +146,12 @@ class NodeConnection:
         self._wire.unsubscribe(request_id)
         assert self._under_way >= 0, f"under_way={self._under_way}"
 
-    def leave_out(self, seconds: float, *, now: float) -> None:
-        """So long did this process stand still: what the node said meanwhile may not be read yet."""
-        self._waiting_since = min(self._waiting_since + seconds, now)
+    def look(self, now: float, *, silence_seconds: float, stood_still_seconds: float) -> None:
+        """End it if the node owes an answer and has been silent for too long.
 
-    def look(self, now: float, *, silence_seconds: float) -> None:
-        """End it if the node owes an answer and has been silent for too long."""
+        `stood_still_seconds`: this process, since the last look; what the node said meanwhile may not be read yet.
+        """
+        self._waiting_since = min(self._waiting_since + stood_still_seconds, now)
         if not self._under_way:
             return
         silent = min(self._wire.silent_seconds, now - self._waiting_since)
@@ -207,8 +207,11 @@ class NodeConnections:
             if not connection.is_open:
                 del self._connections[node_id]
                 continue
-            connection.leave_out(stood_still_seconds, now=now)
-            connection.look(now, silence_seconds=self._settings.silence_seconds)
+            connection.look(
+                now,
+                silence_seconds=self._settings.silence_seconds,
+                stood_still_seconds=stood_still_seconds,
+            )
 
     async def connection(self, node: ClusterNode) -> NodeConnection:
         """An open one. Raises NodeUnreachableError, LeaderReplacedError: nothing was done."""

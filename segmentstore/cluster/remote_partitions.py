@@ -227,8 +227,11 @@ class RemotePartitions:
                 if not connection.is_open:
                     del self._opened[connection]
                     continue
-                connection.leave_out(late, now=loop.time())
-                connection.look(loop.time(), silence_seconds=self._settings.silence_seconds)
+                connection.look(
+                    loop.time(),
+                    silence_seconds=self._settings.silence_seconds,
+                    stood_still_seconds=late,
+                )
             for address, leader in list(self._leaders.items()):
                 if not leader.has_connections:
                     del self._leaders[address]

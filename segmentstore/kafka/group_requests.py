@@ -18,6 +18,15 @@ from segmentstore.topics.topics import Topics
 
 _VERSION_WITH_REQUIRED_IDS = 4
 """From this version of JoinGroup on a new member is first told its id."""
+_VERSION_WITH_SKIPPED_ASSIGNMENTS = 9
+"""From this version of JoinGroup on a leader may be told to leave the assignment as it is."""
+_VERSION_WITH_SEVERAL_LEAVING = 3
+"""From this version of LeaveGroup on each member has an answer of its own."""
+_CODES_OF_A_GROUP = (
+    GroupProblem.COORDINATOR_LOAD_IN_PROGRESS,
+    GroupProblem.COORDINATOR_NOT_AVAILABLE,
+    GroupProblem.NOT_COORDINATOR,
+)
 _NO_GENERATION = -1
 
 
@@ -43,6 +52,8 @@ class GroupRequests:
                     protocol_type=request.protocol_type,
                     protocols=[Protocol(each.name, each.metadata) for each in request.protocols],
                     requires_known_id=version >= _VERSION_WITH_REQUIRED_IDS,
+                    instance_id=request.group_instance_id,
+                    can_skip_assignment=version >= _VERSION_WITH_SKIPPED_ASSIGNMENTS,
                 ),
             )
         except GroupError as error:
@@ -57,11 +68,17 @@ class GroupRequests:
         return messages.JoinGroupResponse(
             error_code=ErrorCode.NONE,
             generation_id=joined.generation,
+            protocol_type=joined.protocol_type,
             protocol_name=joined.protocol,
             leader=joined.leader,
+            skip_assignment=joined.skip_assignment,
             member_id=joined.member_id,
             members=tuple(
-                messages.JoinedMember(member_id=each.member_id, metadata=each.metadata)
+                messages.JoinedMember(
+                    member_id=each.member_id,
+                    group_instance_id=each.instance_id,
+                    metadata=each.metadata,
+                )
                 for each in joined.members
             ),
         )
@@ -73,6 +90,7 @@ class GroupRequests:
                 member_id=request.member_id,
                 generation=request.generation_id,
                 assignments={each.member_id: each.assignment for each in request.assignments},
+                instance_id=request.group_instance_id,
             )
         except GroupError as error:
             return messages.SyncGroupResponse(error_code=error.problem, assignment=b"")
@@ -82,19 +100,42 @@ class GroupRequests:
         code: int = ErrorCode.NONE
         try:
             self._groups.heartbeat(
-                request.group_id, member_id=request.member_id, generation=request.generation_id
+                request.group_id,
+                member_id=request.member_id,
+                generation=request.generation_id,
+                instance_id=request.group_instance_id,
             )
         except GroupError as error:
             code = error.problem
         return messages.HeartbeatResponse(error_code=code)
 
-    def leave(self, request: messages.LeaveGroupRequest) -> messages.LeaveGroupResponse:
-        code: int = ErrorCode.NONE
+    def leave(
+        self, request: messages.LeaveGroupRequest, *, version: int
+    ) -> messages.LeaveGroupResponse:
+        if version < _VERSION_WITH_SEVERAL_LEAVING:
+            return messages.LeaveGroupResponse(
+                error_code=self._leave(request.group_id, request.member_id, None)
+            )
+        left = [
+            messages.LeftMember(
+                member_id=each.member_id,
+                group_instance_id=each.group_instance_id,
+                error_code=self._leave(request.group_id, each.member_id, each.group_instance_id),
+            )
+            for each in request.members
+        ]
+        # What concerns the group is of the whole request: by that a client looks for it elsewhere.
+        codes = {each.error_code for each in left if each.error_code in _CODES_OF_A_GROUP}
+        return messages.LeaveGroupResponse(
+            error_code=min(codes, default=ErrorCode.NONE), members=() if codes else tuple(left)
+        )
+
+    def _leave(self, group_id: str, member_id: str, instance_id: str | None) -> int:
         try:
-            self._groups.leave(request.group_id, member_id=request.member_id)
+            self._groups.leave(group_id, member_id=member_id, instance_id=instance_id)
         except GroupError as error:
-            code = error.problem
-        return messages.LeaveGroupResponse(error_code=code)
+            return error.problem
+        return ErrorCode.NONE
 
     async def commit(self, request: messages.OffsetCommitRequest) -> messages.OffsetCommitResponse:
         """Durable when it is answered."""
@@ -112,7 +153,9 @@ class GroupRequests:
                     refused[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     continue
                 offsets[place] = OffsetToCommit(
-                    offset=each.committed_offset, metadata=each.committed_metadata
+                    offset=each.committed_offset,
+                    leader_epoch=each.committed_leader_epoch,
+                    metadata=each.committed_metadata,
                 )
         try:
             problems: Mapping[TopicPartition, int] = await self._groups.commit(
@@ -120,6 +163,7 @@ class GroupRequests:
                 member_id=request.member_id,
                 generation=request.generation_id,
                 offsets=offsets,
+                instance_id=request.group_instance_id,
             )
         except GroupError as error:
             problems = dict.fromkeys(offsets, error.problem)
@@ -216,6 +260,7 @@ class GroupRequests:
             members=tuple(
                 messages.DescribedMember(
                     member_id=each.member_id,
+                    group_instance_id=each.instance_id,
                     client_id=each.client_id,
                     client_host=each.client_host,
                     member_metadata=each.metadata,

@@ -69,7 +69,7 @@ class Requests:
             case groups.SyncGroupRequest():
                 return await self.groups.sync(request)
             case groups.LeaveGroupRequest():
-                return self.groups.leave(request)
+                return self.groups.leave(request, version=asker.version)
             case groups.DescribeGroupsRequest():
                 return self.groups.describe(request)
             case groups.ListGroupsRequest():

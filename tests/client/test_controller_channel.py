@@ -13,7 +13,7 @@ from segmentstore.client import ClientSettings, connect
 from segmentstore.contracts.errors import InvalidRequestError
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
-from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
+from tests.held_ports import bound_sockets, ports_of
 
 SETTINGS = ClientSettings(retry_seconds_first=0.02, retry_seconds_max=0.1)
 ATTEMPTS = 10

@@ -26,6 +26,7 @@ from segmentstore.codec.kafka_protocol.cluster import (
     MetadataTopic,
 )
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.kafka_protocol.fetch import FetchRequest
 from segmentstore.codec.kafka_protocol.frames import (
     LENGTH_BYTES,
     decode_request,
@@ -57,6 +58,8 @@ class ScriptedStore:
     """What Metadata says, if it is not the truth."""
     ports: dict[int, int] = field(default_factory=dict)
     asked: list[tuple[int, type[Structure]]] = field(default_factory=list)
+    fetches: "asyncio.Queue[int]" = field(default_factory=asyncio.Queue)
+    """The servers that hold one, each until its connection ends."""
 
     @property
     def addresses(self) -> str:
@@ -111,11 +114,16 @@ async def serving(store: ScriptedStore) -> AsyncIterator[ScriptedStore]:
                     length = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
                     frame = await reader.readexactly(length)
                     header = read_request_header(frame)
-                    answer = store.answer(number, decode_request(header, frame))
+                    request = decode_request(header, frame)
+                    if isinstance(request, FetchRequest):
+                        store.fetches.put_nowait(number)
+                        await reader.read()
+                        continue
+                    answer = store.answer(number, request)
                     writer.writelines(
                         encode_response(header.correlation_id, answer, header.api_version)
                     )
-            except asyncio.IncompleteReadError:
+            except (asyncio.IncompleteReadError, ConnectionError):
                 writer.close()
 
         return serve
@@ -135,6 +143,8 @@ async def serving(store: ScriptedStore) -> AsyncIterator[ScriptedStore]:
                 await writer.wait_closed()
 
 
+_SECONDS_MAX = 60.0
+"""No promise, only an end."""
 RECORD = NewRecord(value=b"x")
 
 
@@ -176,6 +186,39 @@ async def test_topics_are_changed_by_the_controller() -> None:
     async with serving(ScriptedStore()) as store, connected_topics(store.addresses) as topics:
         await topics.create("logs", partitions=1)
     assert store.requests(CreateTopicsRequest) == [1, 2]
+
+
+async def test_a_fetch_whose_caller_leaves_holds_up_no_other_call() -> None:
+    """Neither one that waits behind it nor one that comes later. The server holds it while its connection lasts."""
+    async with (
+        serving(ScriptedStore()) as store,
+        connected_topics(f"127.0.0.1:{store.ports[1]}") as topics,
+    ):
+        fetching = asyncio.ensure_future(topics.fetch("logs", 0, offset=0, wait_ms=600_000))
+        assert await store.fetches.get() == 1
+        behind = [asyncio.ensure_future(topics.groups()) for _ in range(2)]
+        await asyncio.sleep(0)
+        fetching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fetching
+        async with asyncio.timeout(_SECONDS_MAX):
+            for each in [*behind, asyncio.ensure_future(topics.groups())]:
+                assert await each == ["of server 1", "of server 2"]
+
+
+async def test_a_caller_that_leaves_while_it_waits_for_its_turn_ends_no_call_of_another() -> None:
+    async with (
+        serving(ScriptedStore()) as store,
+        connected_topics(f"127.0.0.1:{store.ports[1]}") as topics,
+    ):
+        first = asyncio.ensure_future(topics.groups())
+        leaving = asyncio.ensure_future(topics.groups())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        assert await first == ["of server 1", "of server 2"]
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+    assert store.requests(ListGroupsRequest) == [1, 2]
 
 
 async def test_groups_are_those_of_all_servers() -> None:

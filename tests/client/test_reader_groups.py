@@ -26,6 +26,7 @@ from segmentstore.client.errors import (
     RefusedError,
 )
 from segmentstore.client.reader_group_state import STATE_KEY
+from segmentstore.client.silent_readers import SeenReader
 from segmentstore.codec.stream_names import table_segment
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.refusals import AuthTokenCheckFailed
@@ -179,6 +180,26 @@ async def test_a_dead_readers_segments_go_to_the_living(
             with pytest.raises(ReaderOfflineError):
                 await dead.checkpoint()
     assert_each_key_in_order(events, 5)
+
+
+async def test_a_reader_whose_beat_moves_before_it_is_removed_stays(
+    group: ReaderGroup, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with group.reader("one") as one, group.reader("other") as other:
+        for each in (one, other):
+            await each._tasks.close()  # beats come from the calls below alone
+        state, _ = await group._table.load()
+        record = state.readers["other"]
+        seen = SeenReader("other", record.incarnation, record.beat)
+        monkeypatch.setattr(one._silent, "look", lambda others, now: [seen])
+
+        await other.checkpoint()
+        await one.checkpoint()
+        assert set((await group.info()).readers) == {"one", "other"}
+
+        seen = SeenReader("other", record.incarnation, record.beat + 1)
+        await one.checkpoint()
+        assert set((await group.info()).readers) == {"one"}
 
 
 async def test_a_reader_that_is_said_to_be_gone_leaves_its_segments_at_once(

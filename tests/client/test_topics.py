@@ -26,7 +26,7 @@ from segmentstore.contracts.errors import ErrorKind, InvalidRequestError
 from segmentstore.topics.groups.committed_offsets import TopicPartition
 from segmentstore.topics.groups.groups import OffsetToCommit
 from tests.containers.node import MemoryTiers
-from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
+from tests.held_ports import bound_sockets, ports_of
 from tests.topics.batches import batch_of
 from tests.topics.kafka_service import kafka_service
 

@@ -40,7 +40,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.runtime.process import loop_factory
 from tests.client.fake_store import FakeStore
-from tests.integration.pravega_clients.store_process import bound_sockets
+from tests.held_ports import bound_sockets
 
 PATIENT = ClientSettings(connect_seconds=60.0)
 """Its connections are made, however long this process stands still meanwhile."""

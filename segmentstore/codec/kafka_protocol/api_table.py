@@ -3,10 +3,11 @@
 Kafka's clients look at the ranges to decide what else to do, so that they begin low: librdkafka before 2.11 asks
 whether one exact old version lies inside (Produce 0 for compression by gzip, snappy and lz4; Produce 3 and Fetch 4 for
 batches of version 2; InitProducerId 0 for idempotence; version 0 of the APIs of groups). The layouts of all versions
-of a range are declared, so that nothing is advertised that is not there. JoinGroup and SyncGroup end below what static
-members need (5 and 3, and Heartbeat 3, OffsetCommit 7): with some of it Java's consumers begin, and then lose their
+of a range are declared, so that nothing is advertised that is not there. Static members need JoinGroup 5, SyncGroup 3,
+Heartbeat 3, LeaveGroup 3 and OffsetCommit 7, all of them: with some of it Java's consumers begin, and then lose their
 membership without a word. Produce 0 to 2 carry records in formats older
-than batches of version 2, which are refused batch by batch. Each range ends below the first flexible version.
+than batches of version 2, which are refused batch by batch. Each range ends below the first flexible version, but for
+JoinGroup: 9 lets a static leader that comes back lead on without another assignment.
 """
 
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ _ROWS: Final = (
     Api(ApiKey.FETCH, fetch.FetchRequest, fetch.FetchResponse, 4, 11),
     Api(ApiKey.LIST_OFFSETS, fetch.ListOffsetsRequest, fetch.ListOffsetsResponse, 1, 2),
     Api(ApiKey.METADATA, cluster.MetadataRequest, cluster.MetadataResponse, 0, 4),
-    Api(ApiKey.OFFSET_COMMIT, groups.OffsetCommitRequest, groups.OffsetCommitResponse, 2, 3),
+    Api(ApiKey.OFFSET_COMMIT, groups.OffsetCommitRequest, groups.OffsetCommitResponse, 2, 7),
     Api(ApiKey.OFFSET_FETCH, groups.OffsetFetchRequest, groups.OffsetFetchResponse, 1, 3),
     Api(
         ApiKey.FIND_COORDINATOR,
@@ -72,11 +73,11 @@ _ROWS: Final = (
         0,
         1,
     ),
-    Api(ApiKey.JOIN_GROUP, groups.JoinGroupRequest, groups.JoinGroupResponse, 0, 4),
-    Api(ApiKey.HEARTBEAT, groups.HeartbeatRequest, groups.HeartbeatResponse, 0, 1),
-    Api(ApiKey.LEAVE_GROUP, groups.LeaveGroupRequest, groups.LeaveGroupResponse, 0, 1),
-    Api(ApiKey.SYNC_GROUP, groups.SyncGroupRequest, groups.SyncGroupResponse, 0, 2),
-    Api(ApiKey.DESCRIBE_GROUPS, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, 0, 3),
+    Api(ApiKey.JOIN_GROUP, groups.JoinGroupRequest, groups.JoinGroupResponse, 0, 9),
+    Api(ApiKey.HEARTBEAT, groups.HeartbeatRequest, groups.HeartbeatResponse, 0, 3),
+    Api(ApiKey.LEAVE_GROUP, groups.LeaveGroupRequest, groups.LeaveGroupResponse, 0, 3),
+    Api(ApiKey.SYNC_GROUP, groups.SyncGroupRequest, groups.SyncGroupResponse, 0, 3),
+    Api(ApiKey.DESCRIBE_GROUPS, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, 0, 4),
     Api(ApiKey.LIST_GROUPS, groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 1),
     Api(ApiKey.API_VERSIONS, cluster.ApiVersionsRequest, cluster.ApiVersionsResponse, 0, 2),
     Api(

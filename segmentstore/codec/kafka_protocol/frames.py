@@ -4,8 +4,8 @@
     request header    int16 API key, int16 version, int32 correlation id, nullable string client id
     response header   int32 correlation id
 
-The header of a flexible request goes on with tagged fields behind the client id. No such version is spoken here, so
-they are never reached: a request of an unknown version is known as that by its first eight bytes.
+The header of a flexible version goes on with tagged fields (`compact_fields.py`); of requests and answers alike, as
+ApiVersions, whose answers have none, is not spoken in such a version.
 """
 
 import struct
@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from segmentstore.codec.kafka_protocol.api_table import API_OF_REQUEST, APIS, Api
+from segmentstore.codec.kafka_protocol.compact_fields import (
+    skip_tagged_fields,
+    write_no_tagged_fields,
+)
 from segmentstore.codec.kafka_protocol.fields import (
     NULLABLE_STRING,
     Buffer,
@@ -24,6 +28,7 @@ from segmentstore.codec.kafka_protocol.structure import (
     Structure,
     StructureType,
     decode_structure,
+    is_flexible,
     write_structure,
 )
 
@@ -114,7 +119,7 @@ def decode_request(header: RequestHeader, frame: Buffer) -> Structure:
         raise KafkaProtocolError(
             f"request is not spoken here api_key={header.api_key} version={header.api_version}"
         )
-    return decode_structure(api.request, frame, header.api_version, offset=header.body_offset)
+    return _decode_body(api.request, frame, header.api_version, offset=header.body_offset)
 
 
 def encode_response(correlation_id: int, message: Structure, version: int) -> list[Buffer]:
@@ -142,12 +147,23 @@ def decode_response(
     (found,) = _LENGTH.unpack_from(frame)
     if found != correlation_id:
         raise KafkaProtocolError(f"answer to another request expected={correlation_id} id={found}")
-    return decode_structure(kind, frame, version, offset=LENGTH_BYTES)
+    return _decode_body(kind, frame, version, offset=LENGTH_BYTES)
 
 
 def api_of(request: Structure) -> Api:
     """The row of a request's API."""
     return API_OF_REQUEST[type(request)]
+
+
+def _decode_body(
+    kind: type[StructureType], frame: Buffer, version: int, *, offset: int
+) -> StructureType:
+    """Behind the fields of its header."""
+    if is_flexible(kind, version):
+        reader = MessageReader(frame, offset)
+        skip_tagged_fields(reader)
+        offset = reader.offset
+    return decode_structure(kind, frame, version, offset=offset)
 
 
 def _frame(head: Buffer, message: Structure, version: int) -> list[Buffer]:
@@ -156,6 +172,8 @@ def _frame(head: Buffer, message: Structure, version: int) -> list[Buffer]:
     assert isinstance(first, bytearray), "a writer gathers in a bytearray"
     first += bytes(LENGTH_BYTES)
     first += head
+    if is_flexible(type(message), version):
+        write_no_tagged_fields(writer)
     write_structure(writer, message, version)
     length = sum(map(len, writer.parts)) - LENGTH_BYTES
     if length > 0x7FFFFFFF:

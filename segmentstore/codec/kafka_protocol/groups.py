@@ -1,7 +1,7 @@
 """Consumer groups: their offsets, their members, and what is told about them. The classic protocol."""
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from segmentstore.codec.kafka_protocol.fields import Int16, Int32, Int64
 from segmentstore.codec.kafka_protocol.structure import Structure, Versions
@@ -15,6 +15,7 @@ class OffsetCommitPartition(Structure):
 
     partition_index: Int32
     committed_offset: Int64
+    committed_leader_epoch: Annotated[Int32, Versions(6)] = -1
     committed_metadata: str | None
 
 
@@ -33,6 +34,7 @@ class OffsetCommitRequest(Structure):
     group_id: str
     generation_id: Annotated[Int32, Versions(1)] = -1
     member_id: Annotated[str, Versions(1)] = ""
+    group_instance_id: Annotated[str | None, Versions(7)] = None
     retention_time_ms: Annotated[Int64, Versions(2, 4)] = -1
     topics: tuple[OffsetCommitTopic, ...]
 
@@ -116,13 +118,18 @@ class JoinGroupProtocol(Structure):
 class JoinGroupRequest(Structure):
     """Answered when the group has found itself."""
 
+    flexible_since: ClassVar[int | None] = 6
+
     group_id: str
     session_timeout_ms: Int32
     rebalance_timeout_ms: Annotated[Int32, Versions(1)] = -1
     """-1: the same as that of the session."""
     member_id: str
+    group_instance_id: Annotated[str | None, Versions(5)] = None
+    """Of a static member."""
     protocol_type: str
     protocols: tuple[JoinGroupProtocol, ...]
+    reason: Annotated[str | None, Versions(8)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +137,7 @@ class JoinedMember(Structure):
     """A member, as its leader sees it."""
 
     member_id: str
+    group_instance_id: Annotated[str | None, Versions(5)] = None
     metadata: bytes
 
 
@@ -137,11 +145,16 @@ class JoinedMember(Structure):
 class JoinGroupResponse(Structure):
     """The answer to JoinGroup. Members are listed for the leader alone."""
 
+    flexible_since: ClassVar[int | None] = 6
+
     throttle_time_ms: Annotated[Int32, Versions(2)] = 0
     error_code: Int16
     generation_id: Int32
+    protocol_type: Annotated[str | None, Versions(7)] = None
     protocol_name: str
     leader: str
+    skip_assignment: Annotated[bool, Versions(9)] = False
+    """For a static leader that comes back: it leads, and the present assignment stays."""
     member_id: str
     members: tuple[JoinedMember, ...]
 
@@ -161,6 +174,7 @@ class SyncGroupRequest(Structure):
     group_id: str
     generation_id: Int32
     member_id: str
+    group_instance_id: Annotated[str | None, Versions(3)] = None
     assignments: tuple[SyncGroupAssignment, ...]
 
 
@@ -180,6 +194,7 @@ class HeartbeatRequest(Structure):
     group_id: str
     generation_id: Int32
     member_id: str
+    group_instance_id: Annotated[str | None, Versions(3)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,19 +206,38 @@ class HeartbeatResponse(Structure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeavingMember(Structure):
+    """A member that goes; an empty member id leaves it to the instance id which one."""
+
+    member_id: str
+    group_instance_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupRequest(Structure):
-    """A member goes."""
+    """A member goes, from version 3 on several."""
 
     group_id: str
+    member_id: Annotated[str, Versions(0, 2)] = ""
+    members: Annotated[tuple[LeavingMember, ...], Versions(3)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftMember(Structure):
+    """What became of one of the members."""
+
     member_id: str
+    group_instance_id: str | None
+    error_code: Int16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupResponse(Structure):
-    """The answer to LeaveGroup."""
+    """The answer to LeaveGroup. From version 3 on the error of a member is beside it."""
 
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
     error_code: Int16
+    members: Annotated[tuple[LeftMember, ...], Versions(3)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +253,7 @@ class DescribedMember(Structure):
     """A member of a group."""
 
     member_id: str
+    group_instance_id: Annotated[str | None, Versions(4)] = None
     client_id: str
     client_host: str
     member_metadata: bytes

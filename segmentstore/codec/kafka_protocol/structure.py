@@ -4,6 +4,8 @@
 - A field that only some versions have says so by `Versions(since, until)`. In other versions it takes no bytes and has
   its default when read.
 - Behind the last field of a message nothing may follow.
+- From `flexible_since` on a message and all that is in it has the compact fields of `compact_fields.py`, and tagged
+  fields behind its own.
 
 The layout of a class in a version is worked out once.
 """
@@ -11,13 +13,32 @@ The layout of a class in a version is worked out once.
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from types import UnionType
-from typing import Annotated, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    ClassVar,
+    Final,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from segmentstore.codec.kafka_protocol.compact_fields import (
+    COMPACT_BYTES,
+    COMPACT_NULLABLE_STRING,
+    COMPACT_STRING,
+    compact_array_of,
+    skip_tagged_fields,
+    write_no_tagged_fields,
+)
 from segmentstore.codec.kafka_protocol.fields import (
     BOOL,
     BYTES,
     NULLABLE_BYTES,
     NULLABLE_STRING,
+    RECORDS,
     STRING,
     Buffer,
     Form,
@@ -45,10 +66,18 @@ class Structure:
 
     __slots__ = ()
 
+    flexible_since: ClassVar[int | None] = None
+    """Of a message: the first version that is flexible, if one is spoken."""
+
 
 StructureType = TypeVar("StructureType", bound=Structure)
 
-_LAYOUTS: Final[dict[tuple[type[Structure], int], Form]] = {}
+_LAYOUTS: Final[dict[tuple[type[Structure], int, bool], Form]] = {}
+
+
+def is_flexible(kind: type[Structure], version: int) -> bool:
+    """Whether a message has tagged fields in that version, and its header too."""
+    return kind.flexible_since is not None and version >= kind.flexible_since
 
 
 def encode_structure(value: Structure, version: int) -> list[Buffer]:
@@ -60,7 +89,8 @@ def encode_structure(value: Structure, version: int) -> list[Buffer]:
 
 def write_structure(writer: MessageWriter, value: Structure, version: int) -> None:
     """As encode_structure(), behind what the writer has."""
-    _layout(type(value), version).write(writer, value)
+    kind = type(value)
+    _layout(kind, version, flexible=is_flexible(kind, version)).write(writer, value)
 
 
 def decode_structure(
@@ -68,7 +98,7 @@ def decode_structure(
 ) -> StructureType:
     """The message that fills the content from `offset` to its end. Raises KafkaProtocolError."""
     reader = MessageReader(content, offset)
-    value = _layout(kind, version).read(reader)
+    value = _layout(kind, version, flexible=is_flexible(kind, version)).read(reader)
     if reader.remaining:
         raise KafkaProtocolError(
             f"bytes behind the end of a message message={kind.__name__} version={version}"
@@ -78,21 +108,22 @@ def decode_structure(
     return value
 
 
-def _layout(kind: type[Structure], version: int) -> Form:
-    layout = _LAYOUTS.get((kind, version))
+def _layout(kind: type[Structure], version: int, *, flexible: bool) -> Form:
+    layout = _LAYOUTS.get((kind, version, flexible))
     if layout is None:
-        layout = _LAYOUTS[kind, version] = _work_out(kind, version)
+        layout = _work_out(kind, version, flexible=flexible)
+        _LAYOUTS[kind, version, flexible] = layout
     return layout
 
 
-def _work_out(kind: type[Structure], version: int) -> Form:
+def _work_out(kind: type[Structure], version: int, *, flexible: bool) -> Form:
     present: list[tuple[str, Form]] = []
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):  # type: ignore[arg-type]  # every subclass is a dataclass
         hint = hints[field.name]
         versions = _versions_of(hint)
         if versions is None or versions.contain(version):
-            present.append((field.name, _form(hint, version)))
+            present.append((field.name, _form(hint, version, flexible=flexible)))
         else:
             assert field.default is not MISSING, f"no default {kind.__name__}.{field.name}"
     # The values are of the annotated types by construction; no signature can say so for every class.
@@ -107,7 +138,20 @@ def _work_out(kind: type[Structure], version: int) -> Form:
         for name, write_field in writers:
             write_field(writer, getattr(value, name))
 
-    return Form(read, write, sum(form.bytes_min for _, form in present))
+    bytes_min = sum(form.bytes_min for _, form in present)
+    if not flexible:
+        return Form(read, write, bytes_min)
+
+    def read_flexible(reader: MessageReader) -> Structure:
+        value = read(reader)
+        skip_tagged_fields(reader)
+        return value
+
+    def write_flexible(writer: MessageWriter, value: object) -> None:
+        write(writer, value)
+        write_no_tagged_fields(writer)
+
+    return Form(read_flexible, write_flexible, bytes_min + 1)
 
 
 def _versions_of(hint: object) -> Versions | None:
@@ -116,11 +160,12 @@ def _versions_of(hint: object) -> Versions | None:
     return next((each for each in get_args(hint)[1:] if isinstance(each, Versions)), None)
 
 
-def _form(hint: object, version: int) -> Form:
+def _form(hint: object, version: int, *, flexible: bool) -> Form:
     if get_origin(hint) is Annotated:
         hint, *notes = get_args(hint)
         forms = [each for each in notes if isinstance(each, Form)]
         if forms:
+            assert not (flexible and forms[0] is RECORDS), "records have no compact form here"
             return forms[0]
     nullable = False
     if get_origin(hint) in (Union, UnionType):
@@ -129,14 +174,23 @@ def _form(hint: object, version: int) -> Form:
         hint, nullable = choices[0], True
     if get_origin(hint) is tuple:
         item, _ = get_args(hint)
-        return array_of(_form(item, version), nullable=nullable)
+        item_form = _form(item, version, flexible=flexible)
+        if flexible:
+            assert not nullable, "no list that can be null has a compact form here"
+            return compact_array_of(item_form)
+        return array_of(item_form, nullable=nullable)
     if hint is str:
+        if flexible:
+            return COMPACT_NULLABLE_STRING if nullable else COMPACT_STRING
         return NULLABLE_STRING if nullable else STRING
     if hint is bytes:
+        if flexible:
+            assert not nullable, "no bytes that can be null have a compact form here"
+            return COMPACT_BYTES
         return NULLABLE_BYTES if nullable else BYTES
     assert not nullable, f"no field of this type can be null hint={hint}"
     if hint is bool:
         return BOOL
     assert isinstance(hint, type), f"no field has this type hint={hint}"
     assert issubclass(hint, Structure), f"no field has this type hint={hint}"
-    return _layout(hint, version)
+    return _layout(hint, version, flexible=flexible)

@@ -40,6 +40,8 @@ class GroupProblem(IntEnum):
     MEMBER_ID_REQUIRED = 79
     """Join again with the member id that comes with this answer."""
     GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    """Another client has the instance id by now: this one ends."""
 
 
 class GroupError(Exception):

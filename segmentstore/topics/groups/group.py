@@ -15,6 +15,17 @@ PREPARING ends when all members have joined, or when the longest of their rebala
 not joined by then is removed. COMPLETING ends with the leader's assignments; a member that does not ask for its own
 within the same time is removed, as a leader that never decides would hold up the others.
 
+A *static member* names an instance id, which its client keeps over its restarts (`group.instance.id`, KIP-345). When it
+starts again it joins without a member id, gets a new one, and takes the place of its former self:
+
+| state | a static member comes back |
+|---|---|
+| PREPARING | waits in the place of the former one |
+| COMPLETING | to PREPARING: the leader is about to assign to the former member id |
+| STABLE | answered with the present generation, whose assignment it has; to PREPARING only if the protocol changes |
+
+It has its session to do so: the end of PREPARING leaves it a member, whose part waits for it.
+
 Invariants:
 
 - The generation only grows. A request of another generation changes nothing (22), nor does one of a stranger (25).
@@ -23,10 +34,15 @@ Invariants:
   is refused (27).
 - All assignments of a generation come from one call of its leader. They are gone before another generation begins.
 - A member that waits for an answer is not removed for its silence; its time begins with the answer.
+- Of an instance id there is one member at most. A request with it and another member id is refused (82): that is of a
+  client that has been replaced, and it changes nothing.
+- Of a generation one member is told that it leads and shall assign. A leader that comes back in STABLE is told to leave
+  the assignment as it is, or, if it does not know of that, that it does not lead: the others have what its former self
+  has assigned, and would not hear of another division.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
 from typing import Final, TypeAlias
@@ -80,7 +96,11 @@ class JoinRequest:
     protocols: Sequence[Protocol]
     """The one that the member likes best comes first."""
     requires_known_id: bool
-    """A new member is first given an id and has to come back with it (JoinGroup 4 and later)."""
+    """A new member is first given an id and has to come back with it (JoinGroup 4 and later). Not a static one."""
+    instance_id: str | None = None
+    """Of a static member: what it is called over its restarts."""
+    can_skip_assignment: bool = False
+    """It knows what it means to lead and to leave the assignment as it is (JoinGroup 9 and later)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +109,7 @@ class JoinedMember:
 
     member_id: str
     metadata: bytes
+    instance_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +123,8 @@ class Joined:
     member_id: str
     members: Sequence[JoinedMember]
     """All of them for the leader, none for the others."""
+    skip_assignment: bool = False
+    """For a leader that comes back: what its former self has assigned stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +150,7 @@ class MemberDescription:
     """A member, for people and tools."""
 
     member_id: str
+    instance_id: str | None
     client_id: str
     client_host: str
     metadata: bytes
@@ -150,6 +174,7 @@ class GroupDescription:
 @dataclass(slots=True, kw_only=True)
 class _Member:
     member_id: str
+    instance_id: str | None
     client_id: str
     client_host: str
     session_seconds: float
@@ -160,6 +185,9 @@ class _Member:
     """The call that waits for the next generation."""
     syncing: int | None = None
     """The call that waits for the assignment of the present one."""
+
+    def is_static(self) -> bool:
+        return self.instance_id is not None
 
     def is_waiting(self) -> bool:
         return self.joining is not None or self.syncing is not None
@@ -201,6 +229,8 @@ class Group:
         self._state = GroupState.EMPTY
         self._members: dict[str, _Member] = {}
         """In the order in which they came."""
+        self._static_members: dict[str, str] = {}
+        """The member id of each instance id."""
         self._new_ids: dict[str, float] = {}
         """Ids that were given to members who have not come back yet, and until when they may."""
         self._generation = _Generation(generation)
@@ -237,20 +267,22 @@ class Group:
     # --- requests ---------------------------------------------------------------------------------
 
     def join(self, call: int, request: JoinRequest, *, new_id: str, now: float) -> Answers:
-        """The member waits for the next generation, or is told the present one. `new_id` is the id of a new member.
+        """The member waits for the next generation, or is told the present one. `new_id` is the id of a new member, and
+        of a static one that comes back.
 
-        Raises GroupError: 23, 25, 26, 44, 79, 81. O(members).
+        Raises GroupError: 23, 25, 26, 44, 79, 81, 82. O(members).
         """
         self._check_request(request)
-        member = self._members.get(request.member_id)
-        if member is not None:
+        is_static = request.instance_id is not None
+        if request.member_id and (is_static or request.member_id not in self._new_ids):
+            member = self._member(request.member_id, request.instance_id)
             return self._rejoin(member, call, request, now=now)
-        if request.member_id and request.member_id not in self._new_ids:
-            raise GroupError(GroupProblem.UNKNOWN_MEMBER_ID)
+        if is_static and request.instance_id in self._static_members:
+            return self._replace(call, request, new_id=new_id, now=now)
         self._check_protocols(request, besides=None)
         if len(self._members) >= self._settings.members_max:
             raise GroupError(GroupProblem.GROUP_MAX_SIZE_REACHED)
-        if not request.member_id and request.requires_known_id:
+        if not request.member_id and request.requires_known_id and not is_static:
             self._note_new_id(new_id, until=now + request.session_timeout_ms / 1000)
             raise GroupError(GroupProblem.MEMBER_ID_REQUIRED, member_id=new_id)
         self._new_ids.pop(request.member_id, None)
@@ -264,9 +296,10 @@ class Group:
         generation: int,
         assignments: Mapping[str, bytes],
         now: float,
+        instance_id: str | None = None,
     ) -> Answers:
-        """The member asks for its assignment; the leader brings all of them. Raises GroupError: 22, 25, 27, 44."""
-        member = self._known(member_id, generation)
+        """The member asks for its assignment; the leader brings all of them. Raises GroupError: 22, 25, 27, 44, 82."""
+        member = self._known(member_id, generation, instance_id)
         if self._state is GroupState.PREPARING:
             raise GroupError(GroupProblem.REBALANCE_IN_PROGRESS)
         self._heard(member, now)
@@ -282,32 +315,38 @@ class Group:
             answers += self._assign(assignments, now=now)
         return answers
 
-    def heartbeat(self, *, member_id: str, generation: int, now: float) -> None:
-        """The member lives. Raises GroupError: 22, 25, 27 (it has to join again)."""
-        member = self._known(member_id, generation)
+    def heartbeat(
+        self, *, member_id: str, generation: int, now: float, instance_id: str | None = None
+    ) -> None:
+        """The member is there. Raises GroupError: 22, 25, 27 (it has to join again), 82."""
+        member = self._known(member_id, generation, instance_id)
         self._heard(member, now)
         if self._state is GroupState.PREPARING:
             raise GroupError(GroupProblem.REBALANCE_IN_PROGRESS)
 
-    def leave(self, *, member_id: str, now: float) -> Answers:
-        """The member goes. Raises GroupError: 25."""
-        if self._new_ids.pop(member_id, None) is not None:
+    def leave(self, *, member_id: str, now: float, instance_id: str | None = None) -> Answers:
+        """The member goes. A static one is also removed by its instance id, with an empty member id, by an operator who
+        does not wait for the end of its session. Raises GroupError: 25, 82.
+        """
+        if not member_id and instance_id is not None:
+            member_id = self._static_members.get(instance_id, "")
+        if instance_id is None and self._new_ids.pop(member_id, None) is not None:
             return []
-        if member_id not in self._members:
-            raise GroupError(GroupProblem.UNKNOWN_MEMBER_ID)
-        return self._remove([member_id], now=now)
+        member = self._member(member_id, instance_id)
+        return self._remove([member.member_id], now=now)
 
-    def check_commit(self, *, member_id: str, generation: int, now: float) -> None:
-        """Whether offsets may be committed now. Raises GroupError: 22, 25, 27.
+    def check_commit(
+        self, *, member_id: str, generation: int, now: float, instance_id: str | None = None
+    ) -> None:
+        """Whether offsets may be committed now. Raises GroupError: 22, 25, 27, 82.
 
         A consumer without a membership may while there are no members: it would move offsets under their feet.
         """
-        if generation == NO_GENERATION and not member_id:
-            if self._state is not GroupState.EMPTY:
-                raise GroupError(GroupProblem.UNKNOWN_MEMBER_ID)
+        is_outside = generation == NO_GENERATION and not member_id
+        if is_outside and self._state is GroupState.EMPTY:
             self._used_at = now
             return
-        member = self._known(member_id, generation)
+        member = self._known(member_id, generation, instance_id)
         if self._state is GroupState.COMPLETING:
             raise GroupError(GroupProblem.REBALANCE_IN_PROGRESS)
         self._heard(member, now)
@@ -332,8 +371,7 @@ class Group:
         ]
         answers = self._remove(silent, now=now)
         if self._state is GroupState.PREPARING and self._rebalance_end() <= now:
-            late = [each.member_id for each in self._members.values() if each.joining is None]
-            answers += self._remove(late, now=now)
+            answers += self._end_preparing(now)
         if self._state is GroupState.PREPARING:
             answers += self._complete_if_joined(now)
         if self._state is GroupState.COMPLETING and self._rebalance_end() <= now:
@@ -370,6 +408,7 @@ class Group:
             members=[
                 MemberDescription(
                     member_id=each.member_id,
+                    instance_id=each.instance_id,
                     client_id=each.client_id,
                     client_host=each.client_host,
                     metadata=each.metadata(protocol) if stable else b"",
@@ -389,6 +428,10 @@ class Group:
         if state is not GroupState.STABLE:
             assert not self._generation.assignments, f"assignments in {state}"
         assert not self._new_ids.keys() & members.keys(), "a member whose id is new"
+        static = {
+            each.instance_id: name for name, each in members.items() if each.instance_id is not None
+        }
+        assert self._static_members == static, f"static members {self._static_members} {static}"
         for each in members.values():
             assert each.joining is None or state is GroupState.PREPARING, f"a join in {state}"
             assert each.syncing is None or state is GroupState.COMPLETING, f"a sync in {state}"
@@ -402,7 +445,8 @@ class Group:
         if not request.protocol_type or not request.protocols:
             raise GroupError(GroupProblem.INCONSISTENT_GROUP_PROTOCOL)
         size = sum(len(each.name) + len(each.metadata) for each in request.protocols)
-        if size + len(request.client_id) > self._settings.member_bytes_max:
+        size += len(request.client_id) + len(request.instance_id or "")
+        if size > self._settings.member_bytes_max:
             raise GroupError(GroupProblem.POLICY_VIOLATION)
 
     def _check_protocols(self, request: JoinRequest, *, besides: str | None) -> None:
@@ -423,17 +467,10 @@ class Group:
     def _add(self, member_id: str, call: int, request: JoinRequest, *, now: float) -> Answers:
         first = not self._members
         answers = [] if self._state is GroupState.PREPARING else self._prepare(now)
-        session = request.session_timeout_ms / 1000
-        self._members[member_id] = _Member(
-            member_id=member_id,
-            client_id=request.client_id,
-            client_host=request.client_host,
-            session_seconds=session,
-            rebalance_seconds=_rebalance_seconds(request),
-            protocols=tuple(request.protocols),
-            session_end=now + session,
-            joining=call,
-        )
+        self._members[member_id] = _new_member(member_id, request, now=now)
+        self._members[member_id].joining = call
+        if request.instance_id is not None:
+            self._static_members[request.instance_id] = member_id
         self._protocol_type = request.protocol_type
         self._used_at = now
         if first or self._rebalance.not_before > now:
@@ -459,6 +496,44 @@ class Group:
         self._protocol_type = request.protocol_type
         return answers + self._complete_if_joined(now)
 
+    def _replace(self, call: int, request: JoinRequest, *, new_id: str, now: float) -> Answers:
+        """A static member has started again: its former self is fenced, and what that had is its own."""
+        assert request.instance_id is not None, "a member without an instance id replaces no other"
+        former = self._members[self._static_members[request.instance_id]]
+        self._check_protocols(request, besides=former.member_id)
+        answers: Answers = [
+            Answer(each, GroupProblem.FENCED_INSTANCE_ID)
+            for each in (former.joining, former.syncing)
+            if each is not None
+        ]
+        member = _new_member(new_id, request, now=now)
+        # In the place of the former one: the first of the members leads if the leader goes.
+        self._members = {
+            each.member_id: each
+            for each in (member if one is former else one for one in self._members.values())
+        }
+        self._static_members[request.instance_id] = new_id
+        generation = self._generation
+        leader_before = generation.leader
+        if generation.leader == former.member_id:
+            generation.leader = new_id
+        if former.member_id in generation.assignments:
+            generation.assignments[new_id] = generation.assignments.pop(former.member_id)
+        self._protocol_type = request.protocol_type
+        self._used_at = now
+        if self._state is GroupState.STABLE and self._next_protocol() == generation.protocol:
+            joined = self._joined(member)
+            if generation.leader == new_id and request.can_skip_assignment:
+                joined = replace(joined, skip_assignment=True)
+            elif generation.leader == new_id:
+                # Told the leader as it was, it takes itself for a follower.
+                joined = replace(joined, leader=leader_before, members=[])
+            return [*answers, Answer(call, joined)]
+        if self._state is not GroupState.PREPARING:
+            answers += self._prepare(now)
+        member.joining = call
+        return answers + self._complete_if_joined(now)
+
     def _prepare(self, now: float) -> Answers:
         """A rebalance begins. Members that wait for their assignment hear of it first: they have to join again."""
         answers: Answers = []
@@ -479,23 +554,42 @@ class Group:
             return []
         return self._complete(now)
 
+    def _end_preparing(self, now: float) -> Answers:
+        """Its time is over. Of the members that have not joined, static ones stay: they may be starting."""
+        late = [each for each in self._members.values() if each.joining is None]
+        answers = self._remove([each.member_id for each in late if not each.is_static()], now=now)
+        if self._state is not GroupState.PREPARING:
+            return answers
+        if any(each.joining is not None for each in self._members.values()):
+            return answers + self._complete(now)
+        # Until one of them joins, or their sessions end.
+        self._rebalance = _Rebalance(now, now)
+        return answers
+
     def _complete(self, now: float) -> Answers:
-        """The next generation begins: all members have joined."""
-        if self._generation.leader not in self._members:
-            self._generation.leader = next(iter(self._members))
-        leader = self._members[self._generation.leader]
-        common = _in_common([leader.names(), *map(_Member.names, self._members.values())])
-        self._generation.protocol = common[0]
+        """The next generation begins: all members have joined, but for static ones that may be starting."""
+        leader = self._members.get(self._generation.leader)
+        if leader is None or leader.joining is None:
+            leader = next(each for each in self._members.values() if each.joining is not None)
+            self._generation.leader = leader.member_id
+        self._generation.protocol = self._next_protocol()
         self._generation.number += 1
         self._rebalance = _Rebalance(now, now)
         self._move_to(GroupState.COMPLETING)
         answers: Answers = []
         for member in self._members.values():
-            assert member.joining is not None, f"a member did not join {member.member_id}"
+            if member.joining is None:
+                assert member.is_static(), f"a member did not join {member.member_id}"
+                continue
             answers.append(Answer(member.joining, self._joined(member)))
             member.joining = None
             self._heard(member, now)
         return answers
+
+    def _next_protocol(self) -> str:
+        """The first of the leader's that all know."""
+        leader = self._members[self._generation.leader]
+        return _in_common([leader.names(), *map(_Member.names, self._members.values())])[0]
 
     def _assign(self, assignments: Mapping[str, bytes], *, now: float) -> Answers:
         """What the leader decided; members that it does not name have nothing to read."""
@@ -517,6 +611,8 @@ class Group:
         answers: Answers = []
         for each in member_ids:
             member = self._members.pop(each)
+            if member.instance_id is not None:
+                del self._static_members[member.instance_id]
             for call in (member.joining, member.syncing):
                 if call is not None:
                     answers.append(Answer(call, GroupProblem.UNKNOWN_MEMBER_ID))
@@ -540,17 +636,27 @@ class Group:
             leader=generation.leader,
             member_id=member.member_id,
             members=[
-                JoinedMember(each.member_id, each.metadata(generation.protocol))
+                JoinedMember(each.member_id, each.metadata(generation.protocol), each.instance_id)
                 for each in self._members.values()
             ]
             if is_leader
             else [],
         )
 
-    def _known(self, member_id: str, generation: int) -> _Member:
+    def _member(self, member_id: str, instance_id: str | None) -> _Member:
+        if instance_id is not None:
+            current = self._static_members.get(instance_id)
+            if current is None:
+                raise GroupError(GroupProblem.UNKNOWN_MEMBER_ID)
+            if current != member_id:
+                raise GroupError(GroupProblem.FENCED_INSTANCE_ID)
         member = self._members.get(member_id)
         if member is None:
             raise GroupError(GroupProblem.UNKNOWN_MEMBER_ID)
+        return member
+
+    def _known(self, member_id: str, generation: int, instance_id: str | None) -> _Member:
+        member = self._member(member_id, instance_id)
         if generation != self._generation.number:
             raise GroupError(GroupProblem.ILLEGAL_GENERATION)
         return member
@@ -571,6 +677,20 @@ class Group:
 def _refused(call: int | None) -> Answers:
     """A call that is overtaken by a newer one, or by a rebalance: the member has to join again."""
     return [] if call is None else [Answer(call, GroupProblem.REBALANCE_IN_PROGRESS)]
+
+
+def _new_member(member_id: str, request: JoinRequest, *, now: float) -> _Member:
+    session = request.session_timeout_ms / 1000
+    return _Member(
+        member_id=member_id,
+        instance_id=request.instance_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        session_seconds=session,
+        rebalance_seconds=_rebalance_seconds(request),
+        protocols=tuple(request.protocols),
+        session_end=now + session,
+    )
 
 
 def _rebalance_seconds(request: JoinRequest) -> float:

@@ -51,8 +51,8 @@ from segmentstore.topics.groups.settings import GroupSettings
 
 _LOG = logging.getLogger(__name__)
 
-_CLIENT_ID_LENGTH_MAX: Final = 128
-"""Of a client's name in a member id; the rest of it is left out."""
+_NAME_LENGTH_MAX: Final = 128
+"""Of a client's name, or of an instance id, in a member id; the rest of it is left out."""
 _IDLE_TIMERS_MAX: Final = 64
 """So many timers that count no more may be kept beside those that do."""
 
@@ -166,8 +166,8 @@ class Groups:
         if not group_id:
             raise GroupError(GroupProblem.INVALID_GROUP_ID)
         group = self._group(group_id, bounded=True)
-        client = request.client_id[:_CLIENT_ID_LENGTH_MAX]
-        new_id = f"{client}-{UUID(int=self._random.getrandbits(128), version=4)}"
+        name = request.client_id if request.instance_id is None else request.instance_id
+        new_id = f"{name[:_NAME_LENGTH_MAX]}-{UUID(int=self._random.getrandbits(128), version=4)}"
         outcome = await self._answered(
             group, lambda call, now: group.join(call, request, new_id=new_id, now=now)
         )
@@ -181,6 +181,7 @@ class Groups:
         member_id: str,
         generation: int,
         assignments: Mapping[str, bytes],
+        instance_id: str | None = None,
     ) -> bytes:
         """What the leader assigned to the member, when it has. `assignments` count only if the member leads."""
         group = self._group_of_member(group_id)
@@ -192,20 +193,25 @@ class Groups:
                 generation=generation,
                 assignments=assignments,
                 now=now,
+                instance_id=instance_id,
             ),
         )
         assert isinstance(outcome, Synced), f"a sync was answered with {outcome}"
         return outcome.assignment
 
-    def heartbeat(self, group_id: str, *, member_id: str, generation: int) -> None:
-        """The member lives; raises if it has to join again."""
+    def heartbeat(
+        self, group_id: str, *, member_id: str, generation: int, instance_id: str | None = None
+    ) -> None:
+        """The member is there; raises if it has to join again."""
         group = self._group_of_member(group_id)
-        group.heartbeat(member_id=member_id, generation=generation, now=_now())
+        group.heartbeat(
+            member_id=member_id, generation=generation, now=_now(), instance_id=instance_id
+        )
 
-    def leave(self, group_id: str, *, member_id: str) -> None:
-        """The member goes."""
+    def leave(self, group_id: str, *, member_id: str, instance_id: str | None = None) -> None:
+        """The member goes; a static one is also found by its instance id, with an empty member id."""
         group = self._group_of_member(group_id)
-        self._tell(group.leave(member_id=member_id, now=_now()))
+        self._tell(group.leave(member_id=member_id, now=_now(), instance_id=instance_id))
         self._look_after(group)
 
     # --- offsets ----------------------------------------------------------------------------------
@@ -217,6 +223,7 @@ class Groups:
         member_id: str,
         generation: int,
         offsets: Mapping[TopicPartition, OffsetToCommit],
+        instance_id: str | None = None,
     ) -> Mapping[TopicPartition, GroupProblem]:
         """Returns when they are durable; of each place that was refused by itself, why.
 
@@ -240,7 +247,12 @@ class Groups:
                 self._group_of_member(group_id) if known else self._group(group_id, bounded=True)
             )
             try:
-                group.check_commit(member_id=member_id, generation=generation, now=_now())
+                group.check_commit(
+                    member_id=member_id,
+                    generation=generation,
+                    now=_now(),
+                    instance_id=instance_id,
+                )
             finally:
                 self._look_after(group, keep=bool(accepted))
 

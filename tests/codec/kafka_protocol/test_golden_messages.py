@@ -30,18 +30,31 @@ from segmentstore.codec.kafka_protocol.fetch import (
     ListedTopic,
     ListOffsetsResponse,
 )
+from segmentstore.codec.kafka_protocol.fields import KafkaProtocolError
 from segmentstore.codec.kafka_protocol.frames import (
     decode_request,
+    decode_response,
     encode_request,
     encode_response,
     read_request_header,
 )
 from segmentstore.codec.kafka_protocol.groups import (
+    DescribedGroup,
+    DescribedMember,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
     JoinedMember,
+    JoinGroupProtocol,
+    JoinGroupRequest,
     JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeftMember,
     OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitTopic,
+    SyncGroupRequest,
 )
 from segmentstore.codec.kafka_protocol.produce import (
     ProducedPartition,
@@ -259,6 +272,166 @@ GOLDEN: list[tuple[str, Structure, int, str]] = [
         "00000000 0000 00000001 0005 72616e6765 0001 6d 0001 6d 00000001 0001 6d 00000002 0102",
     ),
     (
+        "a static member that starts",
+        JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=1,
+            rebalance_timeout_ms=2,
+            member_id="",
+            group_instance_id="i",
+            protocol_type="c",
+            protocols=(JoinGroupProtocol(name="r", metadata=b"\1"),),
+        ),
+        5,
+        "0001 67 00000001 00000002 0000 0001 69 0001 63 00000001 0001 72 00000001 01",
+    ),
+    (
+        "a static member and another one, for their leader",
+        JoinGroupResponse(
+            error_code=0,
+            generation_id=1,
+            protocol_name="r",
+            leader="m",
+            member_id="m",
+            members=(
+                JoinedMember(member_id="m", group_instance_id="i", metadata=b"\1"),
+                JoinedMember(member_id="n", metadata=b""),
+            ),
+        ),
+        5,
+        (
+            "00000000 0000 00000001 0001 72 0001 6d 0001 6d 00000002"
+            "0001 6d 0001 69 00000001 01 0001 6e ffff 00000000"
+        ),
+    ),
+    (
+        "a member that joins again and says why, flexible",
+        JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=1,
+            rebalance_timeout_ms=2,
+            member_id="m",
+            group_instance_id=None,
+            protocol_type="c",
+            protocols=(JoinGroupProtocol(name="r", metadata=b"\1"),),
+            reason="why",
+        ),
+        9,
+        "02 67 00000001 00000002 02 6d 00 02 63 02 02 72 02 01 00 04 776879 00",
+    ),
+    (
+        "a leader that is back, flexible",
+        JoinGroupResponse(
+            error_code=0,
+            generation_id=1,
+            protocol_type="c",
+            protocol_name="r",
+            leader="m",
+            skip_assignment=True,
+            member_id="m",
+            members=(JoinedMember(member_id="m", group_instance_id="i", metadata=b"\1"),),
+        ),
+        9,
+        "00000000 0000 00000001 02 63 02 72 02 6d 01 02 6d 02 02 6d 02 69 02 01 00 00",
+    ),
+    (
+        "a static member asks for its part",
+        SyncGroupRequest(
+            group_id="g", generation_id=1, member_id="m", group_instance_id="i", assignments=()
+        ),
+        3,
+        "0001 67 00000001 0001 6d 0001 69 00000000",
+    ),
+    (
+        "a static member is there",
+        HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id="i"),
+        3,
+        "0001 67 00000001 0001 6d 0001 69",
+    ),
+    (
+        "a member in version 2 goes",
+        LeaveGroupRequest(group_id="g", member_id="m"),
+        2,
+        "0001 67 0001 6d",
+    ),
+    (
+        "two members go, one by its instance id",
+        LeaveGroupRequest(
+            group_id="g",
+            members=(
+                LeavingMember(member_id="", group_instance_id="i"),
+                LeavingMember(member_id="m", group_instance_id=None),
+            ),
+        ),
+        3,
+        "0001 67 00000002 0000 0001 69 0001 6d ffff",
+    ),
+    (
+        "one of them was fenced",
+        LeaveGroupResponse(
+            error_code=0,
+            members=(LeftMember(member_id="m", group_instance_id="i", error_code=82),),
+        ),
+        3,
+        "00000000 0000 00000001 0001 6d 0001 69 0052",
+    ),
+    (
+        "an offset of a static member",
+        OffsetCommitRequest(
+            group_id="g",
+            generation_id=4,
+            member_id="m",
+            group_instance_id="i",
+            topics=(
+                OffsetCommitTopic(
+                    name="t",
+                    partitions=(
+                        OffsetCommitPartition(
+                            partition_index=0,
+                            committed_offset=7,
+                            committed_leader_epoch=2,
+                            committed_metadata="n",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        7,
+        (
+            "0001 67 00000004 0001 6d 0001 69 00000001 0001 74 00000001 00000000"
+            "0000000000000007 00000002 0001 6e"
+        ),
+    ),
+    (
+        "a static member, for people",
+        DescribeGroupsResponse(
+            groups=(
+                DescribedGroup(
+                    error_code=0,
+                    group_id="g",
+                    group_state="s",
+                    protocol_type="c",
+                    protocol_data="r",
+                    members=(
+                        DescribedMember(
+                            member_id="m",
+                            group_instance_id="i",
+                            client_id="c",
+                            client_host="h",
+                            member_metadata=b"",
+                            member_assignment=b"\1",
+                        ),
+                    ),
+                ),
+            )
+        ),
+        4,
+        (
+            "00000000 00000001 0000 0001 67 0001 73 0001 63 0001 72 00000001 0001 6d 0001 69"
+            "0001 63 0001 68 00000000 00000001 01 80000000"
+        ),
+    ),
+    (
         "a topic as librdkafka asks for it",
         CreateTopicsRequest(
             topics=(
@@ -314,6 +487,42 @@ def test_a_request_has_its_length_and_header_before_it() -> None:
     header = read_request_header(content[4:])
     assert (header.correlation_id, header.client_id) == (258, "c")
     assert decode_request(header, content[4:]) == request
+
+
+def test_a_flexible_header_and_what_is_in_it_has_tagged_fields_which_are_skipped() -> None:
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=1,
+        rebalance_timeout_ms=2,
+        member_id="",
+        protocol_type="c",
+        protocols=(JoinGroupProtocol(name="r", metadata=b""),),
+    )
+    head, joining = "000b 0006 00000102 0001 63", "02 67 00000001 00000002 01 00 02 63 02 02 72 01"
+    plain = bytes.fromhex(f"00000020 {head} 00 {joining} 00 00")
+
+    assert b"".join(encode_request(request, 6, correlation_id=258, client_id="c")) == plain
+    # Tag 0 with two bytes, tag 200 without any.
+    tagged = bytes.fromhex(f"{head} 01 00 02 aabb {joining} 01 c801 00 02 00 01 ff 01 00")
+    for frame in (plain[4:], tagged):
+        assert decode_request(read_request_header(frame), frame) == request
+
+    response = JoinGroupResponse(
+        error_code=0, generation_id=1, protocol_name="r", leader="", member_id="", members=()
+    )
+    content = b"".join(encode_response(258, response, 6))
+    assert content == bytes.fromhex("00000015 00000102 00 00000000 0000 00000001 02 72 01 01 01 00")
+    assert decode_response(JoinGroupResponse, content[4:], 6, correlation_id=258) == response
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    ["ffffffffff7f", "8080808080", "ffffffff1f", "ff", "00"],
+    ids=["38 bits", "no end", "too many", "cut", "null"],
+)
+def test_a_compact_length_that_cannot_be_is_refused(lengths: str) -> None:
+    with pytest.raises(KafkaProtocolError):
+        decode_structure(JoinGroupRequest, bytes.fromhex(lengths), 6)
 
 
 def test_a_client_may_have_no_name() -> None:

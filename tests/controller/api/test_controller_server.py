@@ -8,7 +8,7 @@ from segmentstore.controller.api.grpc_server import (
     ControllerServerSettings,
     ControllerService,
 )
-from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
+from tests.held_ports import bound_sockets, ports_of
 
 
 def server_on(port: int, address: str = "127.0.0.1") -> ControllerServer:

@@ -15,7 +15,7 @@ from segmentstore.controller.api.grpc_server import (
 )
 from segmentstore.controller.api.leader_relay import RELAYED, LeaderRelay
 from tests.controller.api.conftest import Node
-from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
+from tests.held_ports import bound_sockets, ports_of
 
 SCOPE = api.ScopeInfo(scope="s")
 

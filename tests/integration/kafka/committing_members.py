@@ -24,6 +24,10 @@ class Member:
     def __init__(self, process: Process) -> None:
         self._process = process
         self.partitions: Sequence[int] = ()
+        self.changes: list[Sequence[int]] = []
+        """Every assignment and every revocation."""
+        self.failed = ""
+        """Why it has ended by itself."""
         self.found: set[tuple[int, int]] = set()
         """Partition and offset."""
 
@@ -39,6 +43,11 @@ class Member:
             said: Mapping[str, Any] = json.loads(line)
             if "assigned" in said:
                 self.partitions = said["assigned"]
+                self.changes.append(self.partitions)
+            elif "revoked" in said:
+                self.changes.append(())
+            elif "failed" in said:
+                self.failed = said["failed"]
             else:
                 self.found.add((said["partition"], said["offset"]))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 
 from segmentstore.cli.server_process import ServerProcess
-from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
+from tests.held_ports import bound_sockets, ports_of
 
 
 class KafkaServerProcess(ServerProcess):

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import chain
 from pathlib import Path
@@ -18,10 +18,11 @@ from tests.integration.kafka.kafka_server import KafkaServerProcess
 
 
 @asynccontextmanager
-async def member(bootstrap: str, group: str, topic: str) -> AsyncIterator[Member]:
+async def member(bootstrap: str, group: str, topic: str, *words: str) -> AsyncIterator[Member]:
     """A process of its own, which is killed at the end: its group does not hear of it."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.integration.kafka.group_member", bootstrap, group, topic),
+        *(sys.executable, "-m", "tests.integration.kafka.group_member"),
+        *(bootstrap, group, topic, *words),
         stdout=subprocess.PIPE,
     )
     found = Member(process)
@@ -56,6 +57,54 @@ async def test_members_share_the_partitions_and_take_over_those_of_the_killed(
                 await second.kill()
                 await third.kill()
             await until_shared(first)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SECONDS_MAX):
+        while not is_so():
+            await asyncio.sleep(0.05)
+
+
+async def test_a_static_member_that_is_killed_and_started_again_costs_the_others_nothing(
+    server: KafkaServerProcess,
+) -> None:
+    """That the other hears of nothing is proved behind a record that it reads later: in a rebalance it would have given
+    its partitions back before the one that comes back is assigned any."""
+    topic, group = new_topic(server.bootstrap, 6), new_group()
+    async with member(server.bootstrap, group, topic, "static=a", "commits") as first:
+        await until_shared(first)
+        async with member(server.bootstrap, group, topic, "static=b", "commits") as second:
+            await until_shared(first, second)
+        changes, had = list(first.changes), list(second.partitions)
+        async with member(server.bootstrap, group, topic, "static=b", "commits") as again:
+            await until(lambda: bool(again.changes))
+            assert again.changes == [had]
+            produce(server.bootstrap, topic, [Sent(None, b"0")])
+            assert 0 in first.partitions
+            await until(lambda: (0, 0) in first.found)
+            assert first.changes == changes
+        # The leader, which was there first.
+        await first.kill()
+        async with member(server.bootstrap, group, topic, "static=a", "commits") as leader:
+            await until(lambda: bool(leader.changes))
+            assert leader.changes == [changes[-1]]
+
+
+async def test_of_two_clients_with_one_instance_id_the_older_one_ends(
+    server: KafkaServerProcess,
+) -> None:
+    topic, group = new_topic(server.bootstrap, 6), new_group()
+    async with (
+        member(server.bootstrap, group, topic, "static=a") as older,
+        member(server.bootstrap, group, topic, "static=b") as other,
+    ):
+        await until_shared(older, other)
+        had = list(older.partitions)
+        async with member(server.bootstrap, group, topic, "static=a") as newer:
+            await until(lambda: bool(newer.changes) and bool(older.failed))
+            assert newer.changes == [had]
+            assert "fenced" in older.failed.lower()
+            assert not newer.failed
 
 
 async def test_clients_of_different_kinds_each_have_a_group(server: KafkaServerProcess) -> None:

@@ -8,6 +8,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.held_ports import bound_sockets, ports_of
 from tests.integration.kafka.clients import (
     SECONDS_MAX,
     Sent,
@@ -18,7 +19,6 @@ from tests.integration.kafka.clients import (
 )
 from tests.integration.kafka.kafka_server import KafkaServerProcess
 from tests.integration.kafka.lost_answers import AnswerLoser
-from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
 
 COUNT = 1000
 UNDER_WAY = 200

@@ -9,10 +9,10 @@ import pytest
 
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.client.topics import connected_topics
+from tests.held_ports import bound_sockets, ports_of
 from tests.integration.java_libraries import require_maven
 from tests.integration.kafka.clients import partitions_in_sessions
 from tests.integration.kafka.java_tools import JavaTools
-from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
 
 pytestmark = pytest.mark.integration
 
@@ -222,24 +222,31 @@ async def test_latency_is_measured_and_versions_are_listed(tools: JavaTools) -> 
         "--topic", "logs", "--num-records", "20", "--producer-acks", "all", "--record-size", "100"
     )
     assert "Avg latency" in measured
-    assert "JoinGroup(11): 0 to 4" in await tools.api_versions()
+    assert "JoinGroup(11): 0 to 9" in await tools.api_versions()
 
 
-async def test_a_static_member_is_told_at_once_that_there_are_none(tools: JavaTools) -> None:
-    """Its poll() raises, so that the tool ends, which has no time-out here. It shows no more of that."""
+async def test_a_static_member_comes_back_within_its_session(tools: JavaTools) -> None:
+    """It leaves without a word, so that its group has it until it is back, and goes on where it was."""
     await tools.topics("--create", "--topic", "logs", "--partitions", "1")
-    await tools.console_producer("--topic", "logs", lines="a line\n")
-    said = await tools.says(
-        "consumer.ConsoleConsumer",
-        "--topic",
-        "logs",
-        "--from-beginning",
-        "--group",
-        "readers",
-        "--command-property",
-        "group.instance.id=one",
+    await tools.console_producer("--topic", "logs", lines="one\ntwo\nthree\n")
+    reading = (
+        *("--topic", "logs", "--from-beginning", "--group", "readers", "--timeout-ms", "60000"),
+        *("--command-property", "group.instance.id=mine"),
+        *("--command-property", "session.timeout.ms=1000000"),
+        *("--command-property", "max.poll.interval.ms=1000000"),
     )
-    assert "Processed a total of 0 messages" in said
+    ids: list[str] = []
+    async with connected_topics(tools.address) as topics:
+        for expected in ("one", "two", "three"):
+            shown = await tools.console_consumer(*reading, "--max-messages", "1")
+            assert shown.split()[0] == expected
+            (member,) = (await topics.group("readers")).members
+            assert member.member_id.startswith("mine-")
+            ids.append(member.member_id)
+    assert len(set(ids)) == 3, "each run is another member id"
+    described = await tools.groups("--describe", "--members", "--group", "readers")
+    assert "GROUP-INSTANCE-ID" in described
+    assert "mine" in described.split()
 
 
 async def test_a_killed_server_costs_no_record_no_duplicate_and_no_committed_offset(

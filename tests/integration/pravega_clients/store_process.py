@@ -1,6 +1,5 @@
 """A real `segmentstore standalone` on ports that stay the same over its lives, as clients remember them."""
 
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,14 +7,11 @@ from types import TracebackType
 from typing import Self
 
 from segmentstore.cli.server_process import ServerProcess
+from tests.held_ports import bound_sockets, ports_of
 
 
 class StoreProcess(ServerProcess):
-    """The three faces on free loopback ports, chosen once, and held also while no server is there.
-
-    Held by a socket that is bound and never listens: nobody else on the machine is given the port meanwhile, neither to
-    listen on nor to connect from, and the server, which binds with SO_REUSEADDR as the holder does, listens on it.
-    """
+    """The three faces on free loopback ports, chosen once, and held also while no server is there."""
 
     def __init__(
         self,
@@ -65,26 +61,3 @@ class StoreProcess(ServerProcess):
     def uri(self) -> str:
         """What a client is given."""
         return f"tcp://127.0.0.1:{self.controller_port}"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    sockets = bound_sockets(count)
-    try:
-        return ports_of(sockets)
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def bound_sockets(count: int) -> list[socket.socket]:
-    """On loopback ports of their own, which the caller closes."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        each.bind(("127.0.0.1", 0))
-    return sockets
-
-
-def ports_of(sockets: Sequence[socket.socket]) -> list[int]:
-    return [each.getsockname()[1] for each in sockets]

@@ -16,8 +16,8 @@ from typing import Any
 import pyspark
 import pytest
 
+from tests.held_ports import bound_sockets, ports_of
 from tests.integration.java_libraries import class_path, require_maven
-from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
 from tests.integration.spark.class_archive import java_options
 from tests.s3.conftest import KEYS, Process, client_of
 

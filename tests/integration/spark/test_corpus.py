@@ -32,7 +32,7 @@ from segmentstore.client.topics import NewRecord, connected_topics
 from segmentstore.codec.record_batch import decode_batches
 from segmentstore.codec.topics_api import topics_pb2 as api
 from segmentstore.topics.api.grpc_server import SERVICE
-from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
+from tests.held_ports import bound_sockets, ports_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -30,6 +30,8 @@ def a_request(
     session: float = SESSION,
     rebalance: float = REBALANCE,
     requires_known_id: bool = False,
+    instance_id: str | None = None,
+    can_skip_assignment: bool = False,
 ) -> JoinRequest:
     return JoinRequest(
         member_id=member_id,
@@ -40,6 +42,8 @@ def a_request(
         protocol_type=protocol_type,
         protocols=protocols,
         requires_known_id=requires_known_id,
+        instance_id=instance_id,
+        can_skip_assignment=can_skip_assignment,
     )
 
 
@@ -72,7 +76,12 @@ class DrivenGroup:
         return call
 
     def sync(
-        self, member_id: str, generation: int, assignments: Mapping[str, bytes] | None = None
+        self,
+        member_id: str,
+        generation: int,
+        assignments: Mapping[str, bytes] | None = None,
+        *,
+        instance_id: str | None = None,
     ) -> int:
         call = self._new_call()
         try:
@@ -82,6 +91,7 @@ class DrivenGroup:
                 generation=generation,
                 assignments=assignments or {},
                 now=self.now,
+                instance_id=instance_id,
             )
         except GroupError as error:
             self.outcomes[call] = error.problem
@@ -89,23 +99,31 @@ class DrivenGroup:
             self._take(answers)
         return call
 
-    def heartbeat(self, member_id: str, generation: int) -> GroupProblem | None:
+    def heartbeat(
+        self, member_id: str, generation: int, *, instance_id: str | None = None
+    ) -> GroupProblem | None:
         try:
-            self.group.heartbeat(member_id=member_id, generation=generation, now=self.now)
+            self.group.heartbeat(
+                member_id=member_id, generation=generation, now=self.now, instance_id=instance_id
+            )
         except GroupError as error:
             return error.problem
         return None
 
-    def commit(self, member_id: str, generation: int) -> GroupProblem | None:
+    def commit(
+        self, member_id: str, generation: int, *, instance_id: str | None = None
+    ) -> GroupProblem | None:
         try:
-            self.group.check_commit(member_id=member_id, generation=generation, now=self.now)
+            self.group.check_commit(
+                member_id=member_id, generation=generation, now=self.now, instance_id=instance_id
+            )
         except GroupError as error:
             return error.problem
         return None
 
-    def leave(self, member_id: str) -> GroupProblem | None:
+    def leave(self, member_id: str, *, instance_id: str | None = None) -> GroupProblem | None:
         try:
-            self._take(self.group.leave(member_id=member_id, now=self.now))
+            self._take(self.group.leave(member_id=member_id, now=self.now, instance_id=instance_id))
         except GroupError as error:
             return error.problem
         return None

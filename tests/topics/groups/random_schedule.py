@@ -6,6 +6,9 @@ What is looked at while it goes on:
 - Each member of a generation gets the part that the leader of that generation made for it, and no other.
 - An offset is only submitted for a member of the generation of that moment.
 - An offset that was acknowledged is there after a kill, or a later one is.
+- A static member that starts again has the part of its former self, or takes part in another generation.
+
+Two of the consumers are static members. What a leader made for one of them is for its instance id, which stays.
 
 Offsets are made of the number of the process, the generation, and a counter, so that each tells where it comes from.
 """
@@ -42,6 +45,10 @@ SESSION_SECONDS = 6.0
 REBALANCE_SECONDS = 20.0
 _GENERATIONS = 100_000
 _COUNTER = 100_000
+STATIC = ("static-2", "static-3")
+"""Instance ids: of the third and the fourth consumer."""
+_RANDOM_LENGTH = 37
+"""Of a member id: a hyphen and a UUID."""
 
 
 class Clock:
@@ -160,25 +167,29 @@ class World:
 
     def note_joined(self, process: int, joined: Joined) -> None:
         key = (process, joined.generation)
-        assert self.leaders.setdefault(key, joined.leader) == joined.leader, "two leaders"
+        leader = _who(joined.leader)
+        assert self.leaders.setdefault(key, leader) == leader, "two leaders"
         assert bool(joined.members) == (joined.leader == joined.member_id), "who leads is unclear"
-        if joined.members:
+        if joined.members and not joined.skip_assignment:
             names = [each.member_id for each in joined.members]
             assert joined.member_id in names, "the leader is no member"
             for each in names:
-                part = (process, joined.generation, each)
+                part = (process, joined.generation, _who(each))
                 assert part not in self.parts, "a leader is told twice"
-                self.parts[part] = b"%d/%d/%s" % (process, joined.generation, each.encode())
+                self.parts[part] = b"%d/%d/%s" % (process, joined.generation, _who(each).encode())
         self.count("joined")
 
     def assignments(self, process: int, joined: Joined) -> Mapping[str, bytes]:
+        if joined.skip_assignment:
+            self.count("assignment skipped")
+            return {}
         return {
-            each.member_id: self.parts[process, joined.generation, each.member_id]
+            each.member_id: self.parts[process, joined.generation, _who(each.member_id)]
             for each in joined.members
         }
 
     def note_assigned(self, process: int, joined: Joined, assignment: bytes) -> None:
-        expected = self.parts.get((process, joined.generation, joined.member_id))
+        expected = self.parts.get((process, joined.generation, _who(joined.member_id)))
         assert assignment == expected, f"not its part {assignment!r} {expected!r}"
         self.count("assigned")
 
@@ -209,6 +220,12 @@ class World:
             assert order(found[place].offset) >= order(offset), f"an offset is old {place}"
 
 
+def _who(member_id: str) -> str:
+    """Whose id it is: of a static member its instance id, of another the id itself."""
+    name = member_id[:-_RANDOM_LENGTH]
+    return name if name in STATIC else member_id
+
+
 class Consumer:
     """One client. While the world is not calm it does whatever clients do when things go wrong."""
 
@@ -216,6 +233,7 @@ class Consumer:
         self._world = world
         self._random = world.random
         self._name = name
+        self._instance_id = name if name in STATIC else None
         self._member_id = ""
         self.generation = 0
         self.process = 0
@@ -238,7 +256,7 @@ class Consumer:
         match error.problem:
             case GroupProblem.MEMBER_ID_REQUIRED:
                 self._member_id = error.member_id
-            case GroupProblem.UNKNOWN_MEMBER_ID:
+            case GroupProblem.UNKNOWN_MEMBER_ID | GroupProblem.FENCED_INSTANCE_ID:
                 self._member_id = ""
             case GroupProblem.ILLEGAL_GENERATION | GroupProblem.REBALANCE_IN_PROGRESS:
                 pass
@@ -250,8 +268,13 @@ class Consumer:
 
     async def _one_membership(self) -> None:
         world, groups, process = self._world, self._world.groups, self._world.process
-        joined = await self._perhaps_cut_off(groups.join(GROUP, self._request()))
+        request = self._request()
+        joined = await self._perhaps_cut_off(groups.join(GROUP, request))
         world.note_joined(process, joined)
+        if self._instance_id is not None and not request.member_id and self._before:
+            world.count("started again")
+            if self._before[-1][::2] == (process, joined.generation):
+                world.count("came back without a rebalance")
         self._member_id = joined.member_id
         self._before.append((process, joined.member_id, joined.generation))
         if self._now_and_then(0.2):
@@ -262,6 +285,7 @@ class Consumer:
                 member_id=joined.member_id,
                 generation=joined.generation,
                 assignments=world.assignments(process, joined),
+                instance_id=self._instance_id,
             )
         )
         world.note_assigned(process, joined, assignment)
@@ -284,12 +308,17 @@ class Consumer:
             protocol_type="consumer",
             protocols=[Protocol("range", tag)],
             requires_known_id=self._random.random() < 0.7,
+            instance_id=self._instance_id,
+            can_skip_assignment=self._random.random() < 0.5,
         )
 
     async def _heartbeat(self, joined: Joined) -> None:
         async def beat() -> None:
             self._world.groups.heartbeat(
-                GROUP, member_id=joined.member_id, generation=joined.generation
+                GROUP,
+                member_id=joined.member_id,
+                generation=joined.generation,
+                instance_id=self._instance_id,
             )
 
         await self._world.invoke(beat())
@@ -303,6 +332,7 @@ class Consumer:
             member_id=member_id,
             generation=generation,
             offsets={place: OffsetToCommit(offset=offset, metadata=member_id)},
+            instance_id=self._instance_id,
         )
         refused = await world.invoke(commit)
         assert not refused, refused
@@ -329,7 +359,9 @@ class Consumer:
 
     async def _leave(self, joined: Joined) -> None:
         async def leave() -> None:
-            self._world.groups.leave(GROUP, member_id=joined.member_id)
+            self._world.groups.leave(
+                GROUP, member_id=joined.member_id, instance_id=self._instance_id
+            )
 
         await self._world.invoke(leave())
 
@@ -347,6 +379,7 @@ class Consumer:
                 member_id=member_id,
                 generation=generation,
                 assignments={each: stale for *_, each in self._world.parts},
+                instance_id=self._instance_id,
             )
             await self._perhaps_cut_off(sync)
         self._world.count("zombie")
@@ -369,7 +402,8 @@ async def one_schedule(loop: SimLoop, seed: int) -> Mapping[str, int]:
     """Some minutes of trouble, then calm: in the end all consumers share one generation."""
     world = World(loop, seed)
     world.boot()
-    consumers = [Consumer(world, f"consumer-{number}") for number in range(4)]
+    names = ("consumer-0", "consumer-1", *STATIC)
+    consumers = [Consumer(world, each) for each in names]
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(each.run()) for each in consumers]
         for _ in range(4):

@@ -9,8 +9,16 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from segmentstore.topics.groups.committed_offsets import CommittedOffset, CommittedOffsets
-from segmentstore.topics.groups.errors import GroupError, GroupProblem
-from segmentstore.topics.groups.group import Answers, Group, GroupState, _Member
+from segmentstore.topics.groups.errors import GroupProblem
+from segmentstore.topics.groups.group import (
+    Answer,
+    Answers,
+    Group,
+    GroupState,
+    Joined,
+    JoinRequest,
+    _Member,
+)
 from tests.sim.loop import SimLoop
 from tests.sim.node import SimulationError
 from tests.sim.simulation import run_simulation
@@ -43,25 +51,74 @@ def test_the_seeds_see_what_they_are_for() -> None:
     for seed in range(1, 11):
         for what, count in run(seed).items():
             seen[what] = seen.get(what, 0) + count
-    for what in ("died", "left", "silent", "zombie", "killed", "connection lost", "assigned"):
+    for what in (
+        "died",
+        "left",
+        "silent",
+        "zombie",
+        "killed",
+        "connection lost",
+        "assigned",
+        "started again",
+        "came back without a rebalance",
+        "assignment skipped",
+    ):
         assert seen[what] >= 3, seen
     for problem in (
         GroupProblem.UNKNOWN_MEMBER_ID,
         GroupProblem.ILLEGAL_GENERATION,
         GroupProblem.REBALANCE_IN_PROGRESS,
         GroupProblem.MEMBER_ID_REQUIRED,
+        GroupProblem.FENCED_INSTANCE_ID,
     ):
         assert seen[problem.name] >= 3, seen
 
 
 def _any_generation_will_do(patch: pytest.MonkeyPatch) -> None:
-    def known(self: Group, member_id: str, generation: int) -> _Member:
-        member = self._members.get(member_id)
-        if member is None:
-            raise GroupError(GroupProblem.UNKNOWN_MEMBER_ID)
-        return member
+    def known(self: Group, member_id: str, generation: int, instance_id: str | None) -> _Member:
+        return self._member(member_id, instance_id)
 
     patch.setattr(Group, "_known", known)
+
+
+def _a_fenced_client_speaks_for_the_one_that_has_replaced_it(patch: pytest.MonkeyPatch) -> None:
+    original = Group._member
+
+    def member(self: Group, member_id: str, instance_id: str | None) -> _Member:
+        if instance_id in self._static_members:
+            return self._members[self._static_members[instance_id]]
+        return original(self, member_id, instance_id)
+
+    patch.setattr(Group, "_member", member)
+
+
+def _a_member_that_comes_back_has_lost_its_part(patch: pytest.MonkeyPatch) -> None:
+    original = Group._replace
+
+    def replace(
+        self: Group, call: int, request: JoinRequest, *, new_id: str, now: float
+    ) -> Answers:
+        answers = original(self, call, request, new_id=new_id, now=now)
+        self._generation.assignments.pop(new_id, None)
+        return answers
+
+    patch.setattr(Group, "_replace", replace)
+
+
+def _a_leader_that_comes_back_is_told_that_it_leads(patch: pytest.MonkeyPatch) -> None:
+    original = Group._replace
+
+    def replace(
+        self: Group, call: int, request: JoinRequest, *, new_id: str, now: float
+    ) -> Answers:
+        return [
+            Answer(call, self._joined(self._members[new_id]))
+            if each.call == call and isinstance(each.outcome, Joined)
+            else each
+            for each in original(self, call, request, new_id=new_id, now=now)
+        ]
+
+    patch.setattr(Group, "_replace", replace)
 
 
 def _commits_are_permitted_once(patch: pytest.MonkeyPatch) -> None:
@@ -129,6 +186,9 @@ def _a_withdrawn_call_is_taken_for_a_member_that_waits(patch: pytest.MonkeyPatch
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     _any_generation_will_do,
+    _a_fenced_client_speaks_for_the_one_that_has_replaced_it,
+    _a_member_that_comes_back_has_lost_its_part,
+    _a_leader_that_comes_back_is_told_that_it_leads,
     _commits_are_permitted_once,
     _commits_are_acknowledged_before_they_are_durable,
     _generations_do_not_grow,

@@ -14,7 +14,7 @@ import pytest
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.demo.s3_gateway import built_gateway, gateway_command, gateway_environment
 from segmentstore.runtime.local_processes import is_listening
-from tests.integration.pravega_clients.store_process import bound_sockets, ports_of
+from tests.held_ports import bound_sockets, ports_of
 
 _NUMBERS = count(1)
 

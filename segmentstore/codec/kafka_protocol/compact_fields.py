@@ -1,0 +1,136 @@
+"""Fields of flexible versions: lengths take few bytes, and what a reader does not know can be skipped.
+
+| annotation | bytes |
+|---|---|
+| str | unsigned varint length + 1, then UTF-8 |
+| str or None | the same; 0 is None |
+| bytes | unsigned varint length + 1, then so many bytes |
+| tuple[X, ...] | unsigned varint count + 1, then so many X |
+
+Numbers and bool are as in other versions (`fields.py`). Behind the last field of a message, of each structure in it
+and of its header stand the tagged fields: unsigned varint count, and for each of them varint tag, varint length, so
+many bytes. None is known here: they are skipped, and none is written.
+
+An unsigned varint: seven bits in each byte, the lowest first; 128 is set in all but the last. 32 bits at most.
+"""
+
+from typing import Final
+
+from segmentstore.codec.kafka_protocol.fields import (
+    Form,
+    KafkaProtocolError,
+    MessageReader,
+    MessageWriter,
+)
+
+_VARINT_BYTES_MAX: Final = 5
+_STRING_BYTES_MAX: Final = 0x7FFF
+"""As in other versions: strings become parts of records of this store, whose lengths are shorter than a varint's."""
+
+
+def _read_varint(reader: MessageReader) -> int:
+    value = 0
+    for place in range(_VARINT_BYTES_MAX):
+        byte = reader.take(1)[0]
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                break
+            return value
+    raise KafkaProtocolError("varint has more than 32 bits")
+
+
+def _write_varint(writer: MessageWriter, value: int) -> None:
+    while value >= 0x80:
+        writer.write(bytes((value & 0x7F | 0x80,)))
+        value >>= 7
+    writer.write(bytes((value,)))
+
+
+def _read_nullable_string(reader: MessageReader) -> str | None:
+    length = _read_varint(reader) - 1
+    if length == -1:
+        return None
+    if length > _STRING_BYTES_MAX:
+        raise KafkaProtocolError(f"string is too long length={length}")
+    try:
+        return str(reader.take(length), "utf-8")
+    except UnicodeDecodeError as error:
+        raise KafkaProtocolError("string is not UTF-8") from error
+
+
+def _read_string(reader: MessageReader) -> str:
+    value = _read_nullable_string(reader)
+    if value is None:
+        raise KafkaProtocolError("string is null where it must not be")
+    return value
+
+
+def _write_string(writer: MessageWriter, value: object) -> None:
+    assert isinstance(value, str), f"not a string value={value!r}"
+    try:
+        content = value.encode()
+    except UnicodeEncodeError as error:
+        raise KafkaProtocolError(f"text cannot be written value={value!r}") from error
+    if len(content) > _STRING_BYTES_MAX:
+        raise KafkaProtocolError(f"string is too long length={len(content)}")
+    _write_varint(writer, len(content) + 1)
+    writer.write(content)
+
+
+def _write_nullable_string(writer: MessageWriter, value: object) -> None:
+    if value is None:
+        _write_varint(writer, 0)
+        return
+    _write_string(writer, value)
+
+
+def _read_bytes(reader: MessageReader) -> bytes:
+    length = _read_varint(reader) - 1
+    if length == -1:
+        raise KafkaProtocolError("bytes are null where they must not be")
+    return bytes(reader.take(length))
+
+
+def _write_bytes(writer: MessageWriter, value: object) -> None:
+    assert isinstance(value, bytes), f"not bytes value={value!r}"
+    _write_varint(writer, len(value) + 1)
+    writer.write(value)
+
+
+COMPACT_STRING: Final = Form(_read_string, _write_string, 1)
+COMPACT_NULLABLE_STRING: Final = Form(_read_nullable_string, _write_nullable_string, 1)
+COMPACT_BYTES: Final = Form(_read_bytes, _write_bytes, 1)
+
+
+def compact_array_of(item: Form) -> Form:
+    """A count, then the items; read as a tuple."""
+    assert item.bytes_min > 0, "items without bytes could be any number"
+
+    def read(reader: MessageReader) -> tuple[object, ...]:
+        count = _read_varint(reader) - 1
+        if not 0 <= count * item.bytes_min <= reader.remaining:
+            raise KafkaProtocolError(
+                f"list does not fit its frame count={count} remaining={reader.remaining}"
+            )
+        return tuple([item.read(reader) for _ in range(count)])
+
+    def write(writer: MessageWriter, value: object) -> None:
+        assert isinstance(value, tuple), f"not a tuple value={value!r}"
+        _write_varint(writer, len(value) + 1)
+        for each in value:
+            item.write(writer, each)
+
+    return Form(read, write, 1)
+
+
+def skip_tagged_fields(reader: MessageReader) -> None:
+    """Each takes two bytes at least, so that a frame bounds them, whatever it says of their count."""
+    for _ in range(_read_varint(reader)):
+        _read_varint(reader)
+        reader.take(_read_varint(reader))
+
+
+def write_no_tagged_fields(writer: MessageWriter) -> None:
+    """That there are none."""
+    _write_varint(writer, 0)
