@@ -251,6 +251,7 @@ def build_server(
             retry_after_seconds=settings.retry_after_seconds,
         ),
         seconds_max=settings.body_seconds_max,
+        silence_seconds_max=settings.body_silence_seconds_max,
         json_bytes_max=settings.control_body_bytes_max,
         kept_bytes_max=settings.forward_kept_bytes_max,
     )
