@@ -120,6 +120,7 @@ class HttpServer:
             keepalive_timeout=75.0,
             request_factory=self._request,
         )
+        connections.connections_max = self._settings.connections_max
         runner = ServerRunner(
             connections,
             end_waits=self._end_waits,

@@ -11,6 +11,8 @@ class HttpSettings:
     port: int = 4437
     """0 lets the system choose; HttpServer.address says what it chose."""
 
+    connections_max: int = 10_000
+    """A further client is disconnected at once."""
     append_bytes_max: int = 8 << 20
     """Largest body of one append: it is one operation, so it is held in memory whole. Above it: 413."""
     control_body_bytes_max: int = 1 << 20

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -337,3 +338,26 @@ async def test_unknown_paths_are_404_and_carry_the_security_headers(
             assert status == 404
             assert b"nosniff" in answer
         await still_serves(node, segments)
+
+
+async def test_connections_that_say_nothing_are_bounded(segments: MemorySegments) -> None:
+    await segments.create("s")
+    async with running_node(segments, replace(SETTINGS, connections_max=3)) as node:
+        silent = [await asyncio.open_connection(*node.server.address) for _ in range(6)]
+        waiting = {asyncio.ensure_future(reader.read(1)) for reader, _ in silent}
+        refused = 0
+        while refused < 3:
+            ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for each in ended:
+                # Ended or reset; it was told nothing.
+                assert isinstance(each.exception(), ConnectionError) or each.result() == b""
+            refused += len(ended)
+        assert len(waiting) == 3
+        for each in waiting:
+            each.cancel()
+        for _, writer in silent:
+            writer.transport.abort()
+        status = 0
+        while status != 204:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                status, _ = await exchange(node.url, post("/v1/stream/s", b"ok", **OCTETS))
