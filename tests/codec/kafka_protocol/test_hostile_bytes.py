@@ -1,6 +1,7 @@
 """Whatever bytes arrive, a reader returns a message or raises KafkaProtocolError; it never takes memory that was only
 announced."""
 
+import struct
 import tracemalloc
 from contextlib import suppress
 
@@ -8,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segmentstore.codec.kafka_protocol.fetch import FetchRequest
+from segmentstore.codec.kafka_protocol.fetch import FetchRequest, ListOffsetsRequest
 from segmentstore.codec.kafka_protocol.fields import KafkaProtocolError
 from segmentstore.codec.kafka_protocol.frames import (
     FRAME_BYTES_MAX,
+    REQUEST_ITEMS_MAX,
     FrameCutter,
     decode_request,
     decode_response,
@@ -82,6 +84,24 @@ def test_a_list_of_more_items_than_bytes_is_refused_before_it_is_made(count: int
     finally:
         tracemalloc.stop()
     assert peak < 1 << 16
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_the_lists_of_a_request_have_a_bound_together(more: int) -> None:
+    """One partition of each topic: no list alone is above it."""
+    topics = REQUEST_ITEMS_MAX // 2
+    # ListOffsets, of which a partition has an index and a time; the replica's number comes first.
+    body = b"\xff" * 4 + topics.to_bytes(4, "big")
+    partition = bytes(12)
+    body += (b"\0\1t" + (1).to_bytes(4, "big") + partition) * (topics - 1)
+    body += b"\0\1t" + (1 + more).to_bytes(4, "big") + partition * (1 + more)
+    frame = struct.pack(">hhih", 2, 1, 7, -1) + body
+    header = read_request_header(frame)
+    if more:
+        with pytest.raises(KafkaProtocolError, match="too many items"):
+            decode_request(header, frame)
+    else:
+        assert isinstance(decode_request(header, frame), ListOffsetsRequest)
 
 
 def test_null_is_refused_where_it_must_not_be() -> None:
