@@ -13,6 +13,8 @@ class EndpointSettings:
     region: str = "us-east-1"
     """What buckets say of their place. Requests signed for any region are taken."""
 
+    connections_max: int = 10_000
+    """A further client is disconnected at once."""
     object_bytes_max: int = 5 << 30
     """Largest body of one put or of one part, and the most that is copied at once. Above it: EntityTooLarge."""
     held_body_bytes_max: int = 256 << 20
