@@ -11,11 +11,14 @@ whether it was carried out. So a connection ends in one of two ways:
 Invariants:
 
 - What comes behind a farewell is never carried out.
+- A connection above `connections_max` ends before anything of it is read. One on which no whole head has come for 75
+  seconds makes room.
 - The connection stays open behind its farewell until the client has closed its side: closed at once it would be reset
   by what is on its way, and a reset may overtake the farewell.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from aiohttp import StreamReader, web
@@ -24,6 +27,8 @@ from aiohttp.http_parser import RawRequestMessage
 
 from segmentstore.http import header_names
 from segmentstore.http.responses import busy, refusal_response
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def farewell(retry_after_seconds: int) -> bytes:
@@ -69,7 +74,15 @@ class ClientConnection(web.RequestHandler):
 
 
 class ClientConnections(web.Server):
-    """aiohttp's server over connections that can part."""
+    """aiohttp's server over connections that can part, so many at most."""
+
+    connections_max: int
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        if len(self._connections) > self.connections_max:
+            _LOGGER.warning("connection refused: there are too many count=%s", self.connections_max)
+            transport.abort()
 
     def __call__(self) -> web.RequestHandler:
         return ClientConnection(self, loop=self._loop, **self._kwargs)

@@ -95,17 +95,21 @@ def refuse_system_name(name: str) -> None:
 
 
 class BodyBudget:
-    """Bytes of all bodies held now."""
+    """Bytes of all bodies held now: of what has arrived, for what was announced costs a client nothing."""
 
     def __init__(self, *, bytes_max: int, retry_after_seconds: int) -> None:
         self._bytes_max = bytes_max
         self._retry_after_seconds = retry_after_seconds
         self.bytes_held = 0
 
-    def take(self, count: int) -> None:
-        """Raises Refusal (503) at the limit."""
+    def require(self, count: int) -> None:
+        """Raises Refusal (503) if there is no room for so many."""
         if self.bytes_held + count > self._bytes_max:
             raise busy("too many request bodies are under way", self._retry_after_seconds)
+
+    def take(self, count: int) -> None:
+        """Raises Refusal (503) at the limit."""
+        self.require(count)
         self.bytes_held += count
 
     def give_back(self, count: int) -> None:
@@ -121,6 +125,7 @@ class BodyReader:
         *,
         budget: BodyBudget,
         seconds_max: float,
+        silence_seconds_max: float,
         json_bytes_max: int,
         kept_bytes_max: int = 0,
     ) -> None:
@@ -131,6 +136,7 @@ class BodyReader:
         self._budget = budget
         self._json_bytes_max = json_bytes_max
         self._seconds_max = seconds_max
+        self._silence_seconds_max = silence_seconds_max
         self.bytes_received = 0
         self._kept_bytes_max = kept_bytes_max
         self._kept: dict[int, bytes | None] = {}
@@ -198,8 +204,7 @@ class BodyReader:
         pieces: list[bytes] = []
         try:
             if declared is not None:
-                self._budget.take(declared)
-                taken = declared
+                self._budget.require(declared)
             await send_continue(request)
             length = 0
             async with aclosing(self.pieces(request)) as arriving:
@@ -243,14 +248,20 @@ class BodyReader:
 
     async def pieces(self, request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
         """What has arrived, as it arrives, outside the budget. Raises Refusal: 408 (too slow), 400 (broke off)."""
-        deadline = asyncio.get_running_loop().time() + self._seconds_max
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._seconds_max
         while not request.content.at_eof():
             try:
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(
+                    min(deadline, loop.time() + self._silence_seconds_max)
+                ):
                     piece = await request.content.read(_BODY_PIECE_BYTES)
             except TimeoutError as error:
                 raise Refusal(
-                    408, f"the body took too long seconds_max={self._seconds_max}", kind="invalid"
+                    408,
+                    f"the body took too long seconds_max={self._seconds_max} "
+                    f"silence_seconds_max={self._silence_seconds_max}",
+                    kind="invalid",
                 ) from error
             except (web.RequestPayloadError, ConnectionError) as error:
                 raise Refusal(400, "the body broke off or is malformed", kind="invalid") from error

@@ -120,6 +120,7 @@ class HttpServer:
             keepalive_timeout=75.0,
             request_factory=self._request,
         )
+        connections.connections_max = self._settings.connections_max
         runner = ServerRunner(
             connections,
             end_waits=self._end_waits,
@@ -251,6 +252,7 @@ def build_server(
             retry_after_seconds=settings.retry_after_seconds,
         ),
         seconds_max=settings.body_seconds_max,
+        silence_seconds_max=settings.body_silence_seconds_max,
         json_bytes_max=settings.control_body_bytes_max,
         kept_bytes_max=settings.forward_kept_bytes_max,
     )

@@ -11,6 +11,8 @@ class HttpSettings:
     port: int = 4437
     """0 lets the system choose; HttpServer.address says what it chose."""
 
+    connections_max: int = 10_000
+    """A further client is disconnected at once."""
     append_bytes_max: int = 8 << 20
     """Largest body of one append: it is one operation, so it is held in memory whole. Above it: 413."""
     control_body_bytes_max: int = 1 << 20
@@ -18,9 +20,11 @@ class HttpSettings:
     swap_object_bytes_max: int = 128 << 20
     """Largest object that a compactor beside the owner of a container uploads through it; one at a time."""
     body_bytes_in_flight_max: int = 256 << 20
-    """All request bodies that wait for their commit together. Above it: 503 with Retry-After."""
+    """All request bodies together, of what has arrived of them. Above it: 503 with Retry-After."""
     body_seconds_max: float = 60.0
     """A body that takes longer to arrive is given up with 408."""
+    body_silence_seconds_max: float = 15.0
+    """And so is one of which nothing arrives for so long."""
 
     read_bytes_max: int = 1 << 20
     """Bytes of one catch-up answer (a JSON answer may exceed it by one message)."""

@@ -53,7 +53,9 @@ class StatusServer:
 
     async def start(self) -> None:
         """Listen. Raises OSError if the port is taken."""
-        self._runner = web.ServerRunner(web.Server(self._answer, access_log=None))
+        self._runner = web.ServerRunner(
+            web.Server(self._answer, access_log=None, keepalive_timeout=75.0)
+        )
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, self._host, self._port).start()

@@ -79,7 +79,8 @@ class ClusterRequests:
         self, request: MetadataRequest, *, version: int, reached_at: tuple[str, int]
     ) -> MetadataResponse:
         wants_all = request.topics is None or (version == 0 and not request.topics)
-        names = [each.name for each in request.topics or ()]
+        # Each once, however often it is asked for: a short name may have an answer of thousands of partitions.
+        names = list(dict.fromkeys(each.name for each in request.topics or ()))
         if wants_all or any(self._topics.describe(name) is None for name in names):
             with suppress(TopicsUnavailableError, TimeoutError):
                 async with asyncio.timeout(self._settings.catalogue_seconds):

@@ -4,6 +4,7 @@ Requests name several topics, each of which succeeds or fails by itself. Any bro
 that is not done is refused by name: more than one replica, a partition at a broker of the client's choice.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 
 from segmentstore.codec.kafka_protocol import administration as messages
@@ -37,11 +38,11 @@ class TopicRequests:
 
     async def create(self, request: messages.CreateTopicsRequest) -> messages.CreateTopicsResponse:
         created: list[messages.CreatedTopic] = []
-        names = [topic.name for topic in request.topics]
+        named = Counter(topic.name for topic in request.topics)
         for topic in request.topics:
             code, message = await _outcome(
                 self._create(
-                    topic, is_twice=names.count(topic.name) > 1, only_check=request.validate_only
+                    topic, is_twice=named[topic.name] > 1, only_check=request.validate_only
                 )
             )
             created.append(

@@ -8,6 +8,7 @@ its punctuality (tune_for_serving, collections_put_off, freeze_long_lived_object
   it.
 - A thread that computes holds the interpreter for up to the switch interval after the loop asks for it: 5 ms by
   default, many times the latency of an append.
+- The files that a process may have open are fewer by default than the connections that its servers take.
 - glibc gives buffers above 128 KB back to the system as soon as they are free, and the next one is made of fresh pages,
   whose first touch costs more than filling them. Told to keep some, it hands the same pages out again.
 
@@ -54,6 +55,9 @@ MIDDLE_COLLECTIONS, FULL_COLLECTIONS = 4, 250
 80,000 objects then, 5 to 18 ms under a backlog; with twenty it was 400,000 and 27 to 51 ms, as long in all."""
 
 SWITCH_SECONDS = 0.0005
+
+OPEN_FILES_MAX = 65_536
+"""Where the system allows it: what a shell gives is often 1024, a tenth of the connections that one server may have."""
 
 _MALLOC_TRIM_THRESHOLD, _MALLOC_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES_MAX = 64 << 20
@@ -102,6 +106,7 @@ def tune_for_serving() -> None:
     gc.set_threshold(YOUNG_OBJECTS, MIDDLE_COLLECTIONS, FULL_COLLECTIONS)
     sys.setswitchinterval(SWITCH_SECONDS)
     _keep_freed_memory()
+    _allow_open_files()
 
 
 @contextmanager
@@ -118,6 +123,18 @@ def freeze_long_lived_objects() -> None:
     """Call once, when everything that lasts has been made: no collection walks it any more."""
     gc.collect()
     gc.freeze()
+
+
+def _allow_open_files() -> None:
+    """Connections of clients take descriptors, and so do journals: without one no journal begins, and the log fails."""
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return
+    given, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if most == resource.RLIM_INFINITY else min(OPEN_FILES_MAX, most)
+    if given != resource.RLIM_INFINITY and given < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _keep_freed_memory() -> None:

@@ -128,7 +128,7 @@ class S3Server:
         """Listen. Raises OSError if the port is taken."""
         assert self._runner is None, "the server is started already"
         settings = self._settings
-        server = web.Server(
+        server = _BoundedConnections(
             self._dispatch.handle,
             access_log=None,
             handler_cancellation=True,
@@ -139,6 +139,7 @@ class S3Server:
             max_line_size=settings.header_bytes_max,
             max_field_size=settings.header_bytes_max,
         )
+        server.connections_max = settings.connections_max
         runner = web.ServerRunner(server, shutdown_timeout=settings.shutdown_seconds)
         self._runner = runner
         await runner.setup()
@@ -154,6 +155,18 @@ class S3Server:
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+
+
+class _BoundedConnections(web.Server):
+    """aiohttp's server over so many connections at most: one more ends before anything of it is read."""
+
+    connections_max: int
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        if len(self._connections) > self.connections_max:
+            _LOGGER.warning("connection refused: there are too many count=%s", self.connections_max)
+            transport.abort()
 
 
 @dataclass(frozen=True, slots=True)

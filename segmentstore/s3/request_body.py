@@ -17,6 +17,8 @@ Invariants:
 - What a body will hold in memory, its whole length or a few windows of it, is taken from the budget before its first
   byte is read, in the order of asking, so that bodies never wait for each other half-read; what waits too long is told
   to slow down.
+- What was taken is given back: a body of which nothing arrives for a while, or that falls too far behind the least
+  rate, is given up, however long it said that it would be.
 - `read` and `stream` return only if the body agrees with everything the client said of it: length, SHA-256 or
   signatures of the chunks, Content-MD5, checksums in headers or trailing ones. What `stream` handed on before is
   nothing until then.
@@ -196,9 +198,14 @@ class BodyReader:
             await call.expect_continue.give()
             body = self._arriving(call, length)
             settings = self._settings
-            seconds = settings.body_seconds_max + length / settings.body_bytes_per_second_min
-            async with _time_to_arrive(seconds), aclosing(body.pieces()) as arriving:
-                buffers = [piece async for piece in arriving]
+            buffers: list[bytes] = []
+            async with (
+                _time_to_arrive(settings) as arrives,
+                aclosing(body.pieces()) as arriving,
+            ):
+                async for piece in arriving:
+                    buffers.append(piece)
+                    arrives(len(piece))
             _require_length(sum(map(len, buffers)), length)
             claimed = _claimed_checksums(call, body.trailers) if checksums_are_of_body else {}
             checks = BodyChecks(claimed, self._piece_bytes)
@@ -256,13 +263,12 @@ class BodyReader:
         settings = self._settings
         wanted = settings.body_window_bytes
         window: list[bytes] = []
-        async with _time_to_arrive(
-            settings.body_seconds_max + wanted / settings.body_bytes_per_second_min
-        ):
+        async with _time_to_arrive(settings) as arrives:
             while wanted > 0:
                 piece = await anext(arriving, b"")
                 if not piece:
                     break
+                arrives(len(piece))
                 window.append(piece)
                 wanted -= len(piece)
         return window
@@ -287,11 +293,24 @@ async def _given_to(sink: Sink, window: Sequence[bytes]) -> None:
 
 
 @asynccontextmanager
-async def _time_to_arrive(seconds: float) -> AsyncIterator[None]:
-    """What is read of a body in the block. Raises S3Error if it takes too long, or breaks off."""
+async def _time_to_arrive(settings: EndpointSettings) -> AsyncIterator[Callable[[int], None]]:
+    """What is read of a body in the block, which calls what it is given with how much has arrived.
+
+    Raises S3Error if it falls behind the least rate by more than `body_seconds_max`, if nothing arrives for too long,
+    or if it breaks off.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + settings.body_seconds_max
+
+    def arrives(byte_count: int) -> None:
+        nonlocal deadline
+        deadline += byte_count / settings.body_bytes_per_second_min
+        limit.reschedule(min(deadline, loop.time() + settings.body_silence_seconds_max))
+
+    silence_seconds = min(settings.body_silence_seconds_max, settings.body_seconds_max)
     try:
-        async with asyncio.timeout(seconds):
-            yield
+        async with asyncio.timeout(silence_seconds) as limit:
+            yield arrives
     except TimeoutError as error:
         raise S3Error("RequestTimeout", "The body took too long to arrive.") from error
     except (web.RequestPayloadError, ConnectionError) as error:

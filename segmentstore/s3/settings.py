@@ -13,6 +13,8 @@ class EndpointSettings:
     region: str = "us-east-1"
     """What buckets say of their place. Requests signed for any region are taken."""
 
+    connections_max: int = 10_000
+    """A further client is disconnected at once."""
     object_bytes_max: int = 5 << 30
     """Largest body of one put or of one part, and the most that is copied at once. Above it: EntityTooLarge."""
     held_body_bytes_max: int = 256 << 20
@@ -23,7 +25,10 @@ class EndpointSettings:
     """All bodies that are held at once; more wait, and are told to slow down in the end."""
     body_wait_seconds_max: float = 20.0
     body_seconds_max: float = 60.0
-    """For a body to arrive, besides what `body_bytes_per_second_min` allows."""
+    """So far a body may be behind `body_bytes_per_second_min` at any time."""
+    body_silence_seconds_max: float = 15.0
+    """A body of which nothing arrives for so long is given up, and its memory with it: before those that wait for that
+    memory are told to slow down."""
     body_bytes_per_second_min: int = 64 << 10
     document_bytes_max: int = 4 << 20
     """An XML document that is sent to us."""

@@ -183,6 +183,7 @@ class WireConnection(asyncio.BufferedProtocol):
             tasks=self._tasks,
             counters=counters,
             transients_max=settings.transients_per_connection_max,
+            answers_bytes_max=settings.table_answers_bytes_max,
             add_unacked=self._add_unacked,
             remove_unacked=self._remove_unacked,
             fail=self._task_failed,
@@ -352,6 +353,7 @@ class WireConnection(asyncio.BufferedProtocol):
 
     def _has_room(self) -> None:
         self._reads.go_on()
+        self._requests.go_on()
         self._update_reading()
 
     def _is_over_limit(self) -> bool:

@@ -10,7 +10,7 @@
 - A node of a cluster whose lease is not valid answers no request but by WrongHost: another node may answer otherwise.
   Appends go on to the container, whose log refuses them once it has another owner.
 - Requests of one table are taken in order (`table_order.py`).
-- What a request wants to store counts as un-acknowledged until it is answered.
+- What a request holds, and OVERHEAD_BYTES for itself, counts as un-acknowledged until it is answered.
 - Calls of a controller in another process (`store_calls.py`) are not requests: they have answers of their own.
 - A transient segment that this connection made and that no merge has taken, or may still take, goes with the connection
   (`abandoned`).
@@ -37,7 +37,7 @@ from segmentstore.codec.wire_protocol.segments import (
     SegmentCreated,
 )
 from segmentstore.codec.wire_protocol.store_calls import STORE_CALL_TYPES
-from segmentstore.codec.wire_protocol.tables import ReadTable, RemoveTableKeys, UpdateTableEntries
+from segmentstore.codec.wire_protocol.tables import ReadTable, UpdateTableEntries
 from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     SegmentStoreError,
@@ -45,6 +45,8 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.segments import SYSTEM_PREFIX, is_system_name
 from segmentstore.runtime.task_set import TaskSet
+from segmentstore.wire.answer_turns import AnswerTurns
+from segmentstore.wire.held_bytes import held_bytes
 from segmentstore.wire.replies import LEASE_IS_OVER, OwnerAddress, SendBuffer, reply_to_error
 from segmentstore.wire.segment_commands import CommandHandler, SegmentCommands
 from segmentstore.wire.statistics import WireCounters
@@ -103,6 +105,7 @@ class ConnectionRequests:
         tasks: TaskSet,
         counters: WireCounters,
         transients_max: int,
+        answers_bytes_max: int,
         add_unacked: Callable[[int], None],
         remove_unacked: Callable[[int], None],
         fail: Callable[[Exception], None],
@@ -127,9 +130,11 @@ class ConnectionRequests:
         self._transients: dict[str, None] = {}
         """Made by this connection and in no merge, oldest first."""
         self._transients_max = transients_max
+        self._turns = AnswerTurns(bytes_max=answers_bytes_max, is_full=lambda: outgoing.is_full)
         self._order = TableOrder(
             commands=table_commands,
             answers=self,
+            turns=self._turns,
             tasks=tasks,
             system_is_closed=system_is_closed,
         )
@@ -158,6 +163,10 @@ class ConnectionRequests:
         """The connection is gone: what waits does not begin any more."""
         self._order.close()
 
+    def go_on(self) -> None:
+        """The client has taken what it was sent."""
+        self._turns.go_on()
+
     def check(self) -> None:
         """O(requests under way)."""
         self._order.check()
@@ -171,7 +180,7 @@ class ConnectionRequests:
         if not self.is_allowed(command):
             return
         self._counters.requests += 1
-        self._add_unacked(_stored_bytes(command))
+        self._add_unacked(held_bytes(command))
         handler = self._segment_handlers.get(command.type)
         if handler is None:
             self._order.take(command)
@@ -239,7 +248,7 @@ class ConnectionRequests:
     # --- outcomes --------------------------------------------------------------------------------
 
     def reply(self, command: Command, reply: Command) -> None:
-        self._remove_unacked(_stored_bytes(command))
+        self._remove_unacked(held_bytes(command))
         try:
             frame = reply.encode()
         except ProtocolError as error:
@@ -247,13 +256,13 @@ class ConnectionRequests:
             frame = self._refusal(command, error).encode()
         self._outgoing.send(frame)
 
-    def reply_frames(self, frames: bytes, *, stored_bytes: int) -> None:
-        """Replies that are encoded, to commands that together wanted to store so much."""
-        self._remove_unacked(stored_bytes)
+    def reply_frames(self, frames: bytes, *, released_bytes: int) -> None:
+        """Replies that are encoded, to commands that together held so much."""
+        self._remove_unacked(released_bytes)
         self._outgoing.send(frames)
 
     def refuse(self, command: Command, error: SegmentStoreError) -> None:
-        self._remove_unacked(_stored_bytes(command))
+        self._remove_unacked(held_bytes(command))
         if is_outcome_unknown(error) and _changes(command):
             # A refusal would say that nothing was done. Without an answer the client knows that it does not know.
             self._counters.requests_refused += 1
@@ -332,11 +341,3 @@ def _request_id_of(command: Command) -> int:
     request_id = getattr(command, "request_id", _NO_REQUEST)
     assert isinstance(request_id, int), f"not a number request_id={request_id!r}"
     return request_id
-
-
-def _stored_bytes(command: Command) -> int:
-    if isinstance(command, UpdateTableEntries):
-        return sum(len(entry.key) + len(entry.value) for entry in command.entries)
-    if isinstance(command, RemoveTableKeys):
-        return sum(len(key.key) for key in command.keys)
-    return 0

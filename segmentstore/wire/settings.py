@@ -1,6 +1,10 @@
 """Values that a user may tune in the wire protocol. Every bound of this package has its name here."""
 
 from dataclasses import dataclass
+from typing import Final
+
+OVERHEAD_BYTES: Final = 512
+"""What an append or a request counts for beside its own bytes: one without any is kept until it is answered as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +22,8 @@ class WireSettings:
     """Frames of one connection that are dealt with before others have their turn."""
 
     unacked_bytes_max: int = 8 << 20
-    """Appended and not yet acknowledged on one connection. Above it: its socket is not read. More only makes
-    appends wait here instead of at the client."""
+    """Appended or asked and not yet answered on one connection, OVERHEAD_BYTES for each included. Above it: its socket
+    is not read. More only makes appends wait here instead of at the client."""
 
     writers_per_connection_max: int = 4_096
     """Set-up writers on one connection. One more: the connection is closed. The Java client stops at 2000."""
@@ -57,6 +61,8 @@ class WireSettings:
     event_searches_max: int = 4
     """Such searches that read at a time, of all connections together; further ones wait."""
 
+    table_answers_bytes_max: int = 32 << 20
+    """Answers of tables that are being made for one connection, by what each may have; further ones wait."""
     table_page_entries_max: int = 1_000
     """Keys or entries of one page, whatever was asked for."""
     tick_seconds: float = 1.0

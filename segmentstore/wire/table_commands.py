@@ -25,10 +25,15 @@ TableCommands gets what no batch takes.
 """
 
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from segmentstore.codec.wire_protocol.command import FRAME_HEADER, FRAME_HEADER_BYTES, Command
+from segmentstore.codec.wire_protocol.command import (
+    FRAME_BYTES_MAX,
+    FRAME_HEADER,
+    FRAME_HEADER_BYTES,
+    Command,
+)
 from segmentstore.codec.wire_protocol.fields import ProtocolError
 from segmentstore.codec.wire_protocol.refusals import OperationUnsupported
 from segmentstore.codec.wire_protocol.segments import SegmentCreated, SegmentDeleted
@@ -62,8 +67,9 @@ from segmentstore.contracts.tables import (
 )
 from segmentstore.runtime.guarded_callback import guarded
 from segmentstore.runtime.handle_cache import HandleCache, PinnedHandle
+from segmentstore.wire.held_bytes import held_bytes
 from segmentstore.wire.replies import SendBuffer, is_stale
-from segmentstore.wire.settings import WireSettings
+from segmentstore.wire.settings import OVERHEAD_BYTES, WireSettings
 from segmentstore.wire.single_key_frames import (
     KEY_AT,
     REQUEST_ID_BYTES,
@@ -88,6 +94,8 @@ _LOOKUP_BATCH_BYTES: Final = 64 * 1024
 bounded."""
 _UPDATE_BATCH_BYTES: Final = 64 * 1024
 """A batch of updates with so many bytes of keys and values is submitted at once."""
+_LOOKED_UP_AT_ONCE: Final = 16
+"""Keys of one command that are looked up together: many values are more than the frame of an answer holds."""
 
 Change: TypeAlias = UpdateTableEntries | RemoveTableKeys
 OpenCommand: TypeAlias = (
@@ -102,8 +110,8 @@ class Answers(Protocol):
 
     def reply(self, command: Command, reply: Command) -> None: ...
 
-    def reply_frames(self, frames: bytes, *, stored_bytes: int) -> None:
-        """Replies that are encoded, to commands that together wanted to store so much."""
+    def reply_frames(self, frames: bytes, *, released_bytes: int) -> None:
+        """Replies that are encoded, to commands that together held so much."""
 
     def refuse(self, command: Command, error: SegmentStoreError) -> None: ...
 
@@ -146,7 +154,7 @@ class TableCommands:
         if pinned is None:
             return False
         try:
-            found = pinned.handle.get_nowait([key.key for key in command.keys])
+            found = _found_in_memory(pinned.handle, command)
         except SegmentStoreError as error:
             if is_stale(error):
                 self._handles.discard(pinned)
@@ -194,8 +202,7 @@ class TableCommands:
     async def _answer_opened(self, table: Table, command: OpenCommand) -> bytes:
         match command:
             case ReadTable():
-                found = await table.get([key.key for key in command.keys])
-                return _read_reply(command, found).encode()
+                return _read_reply(command, await _found(table, command)).encode()
             case ReadTableKeys() | ReadTableEntries() | ReadTableEntriesDelta():
                 return await self._page(table, command)
             case GetTableSegmentInfo(request_id, segment):
@@ -235,6 +242,16 @@ class TableCommands:
                 count //= 2
 
 
+def answer_bytes_max(command: OpenCommand) -> int:
+    """What its answer may have while it is made; a page has one entry more than what a table puts into a page."""
+    match command:
+        case ReadTable():
+            return ENTRY_BYTES_MAX * min(max(len(command.keys), 1), _LOOKED_UP_AT_ONCE)
+        case GetTableSegmentInfo():
+            return 0
+    return 2 * ENTRY_BYTES_MAX
+
+
 def submit_change(table: Table, command: Change) -> TableFuture:
     """Of one command; raises what cannot be submitted at all."""
     offset = None if command.table_offset == NO_TABLE_OFFSET else command.table_offset
@@ -248,6 +265,43 @@ def change_reply(command: Change, versions: Sequence[int] | None) -> Command:
     if versions is None:
         return TableKeysRemoved(command.request_id, command.segment)
     return TableEntriesUpdated(command.request_id, versions)
+
+
+def _found_in_memory(table: Table, command: ReadTable) -> Sequence[TableEntry | None] | None:
+    """Raises ProtocolError as soon as it is more than a frame holds."""
+    found: list[TableEntry | None] = []
+    byte_count = 0
+    for keys in _some_at_a_time(command):
+        some = table.get_nowait(keys)
+        if some is None:
+            return None
+        found += some
+        byte_count = _added_up(byte_count, some)
+    return found
+
+
+async def _found(table: Table, command: ReadTable) -> Sequence[TableEntry | None]:
+    """As _found_in_memory(), from wherever it is."""
+    found: list[TableEntry | None] = []
+    byte_count = 0
+    for keys in _some_at_a_time(command):
+        some = await table.get(keys)
+        found += some
+        byte_count = _added_up(byte_count, some)
+    return found
+
+
+def _some_at_a_time(command: ReadTable) -> Iterator[Sequence[bytes]]:
+    keys = [each.key for each in command.keys]
+    for start in range(0, len(keys), _LOOKED_UP_AT_ONCE):
+        yield keys[start : start + _LOOKED_UP_AT_ONCE]
+
+
+def _added_up(byte_count: int, found: Sequence[TableEntry | None]) -> int:
+    byte_count += sum(len(entry.value) for entry in found if entry is not None)
+    if byte_count > FRAME_BYTES_MAX:
+        raise ProtocolError(f"the values of these keys do not fit a frame length={byte_count}")
+    return byte_count
 
 
 def _read_reply(command: ReadTable, found: Sequence[TableEntry | None]) -> Command:
@@ -397,6 +451,11 @@ class _UpdateBatch:
         self.entries: list[TableEntry] = []
         self.byte_count = 0
 
+    @property
+    def held_bytes(self) -> int:
+        """Of all its commands together."""
+        return self.byte_count + OVERHEAD_BYTES * len(self.entries)
+
     def command(self, number: int) -> UpdateTableEntries:
         """One of them as if it had come alone."""
         return UpdateTableEntries(
@@ -534,7 +593,7 @@ class TableUpdateBatcher:
             self._handles.release(batch.pinned)
             return
         self._counters.requests += len(batch.entries)
-        self._add_unacked(batch.byte_count)
+        self._add_unacked(batch.held_bytes)
         self._order.change_begins(batch.segment)
         try:
             future = batch.pinned.handle.update_each(batch.entries)
@@ -565,17 +624,17 @@ class TableUpdateBatcher:
     ) -> None:
         request_ids: list[int] = []
         versions: list[int] = []
-        stored_bytes = batch.byte_count
+        released_bytes = batch.held_bytes
         for number, outcome in enumerate(outcomes):
             if isinstance(outcome, int):
                 request_ids.append(batch.request_ids[number])
                 versions.append(outcome)
             else:
-                entry = batch.entries[number]
-                stored_bytes -= len(entry.key) + len(entry.value)
-                self._answers.refuse(batch.command(number), outcome)
+                command = batch.command(number)
+                released_bytes -= held_bytes(command)
+                self._answers.refuse(command, outcome)
         self._answers.reply_frames(
-            encode_single_updates(request_ids, versions), stored_bytes=stored_bytes
+            encode_single_updates(request_ids, versions), released_bytes=released_bytes
         )
 
     def _failed(self, batch: _UpdateBatch, error: SegmentStoreError) -> None:

@@ -10,6 +10,7 @@ Clients pipeline: a put, another put of the same key, a get. Each is answered as
 - Other tables, other connections, and appends and reads of segments never wait for any of this.
 - A change that met a table that is gone was not made. It is tried once more, in its place, with the table opened anew.
 - What waits is counted (`waiting_count`): the connection stops reading in time.
+- A look-up or a page begins when it has its turn (`answer_turns.py`): for a client that does not listen few are made.
 """
 
 from collections import deque
@@ -33,6 +34,8 @@ from segmentstore.contracts.tables import Table
 from segmentstore.runtime.guarded_callback import guarded
 from segmentstore.runtime.handle_cache import PinnedHandle
 from segmentstore.runtime.task_set import TaskSet
+from segmentstore.wire.answer_turns import AnswerTurns
+from segmentstore.wire.held_bytes import held_bytes
 from segmentstore.wire.replies import is_stale
 from segmentstore.wire.table_commands import (
     Answers,
@@ -41,6 +44,7 @@ from segmentstore.wire.table_commands import (
     TableCommands,
     TableFuture,
     WholeTableCommand,
+    answer_bytes_max,
     change_reply,
     submit_change,
 )
@@ -92,13 +96,20 @@ class TableOrder:
     """take() any number; batches ask may_look_up() and may_change(), and say when their changes begin and end."""
 
     def __init__(
-        self, *, commands: TableCommands, answers: Answers, tasks: TaskSet, system_is_closed: bool
+        self,
+        *,
+        commands: TableCommands,
+        answers: Answers,
+        turns: AnswerTurns,
+        tasks: TaskSet,
+        system_is_closed: bool,
     ) -> None:
         """With `system_is_closed` no batch takes a table of the store itself: it is refused as a command."""
         self._system_is_closed = system_is_closed
         self._commands = commands
         self._handles = commands.handles
         self._answers = answers
+        self._turns = turns
         self._tasks = tasks
         self._queues: dict[str, _TableQueue] = {}
         """Of tables with something under way."""
@@ -258,14 +269,19 @@ class TableOrder:
     # --- everything else -------------------------------------------------------------------------
 
     def _begin_read(self, queue: _TableQueue, command: OpenCommand) -> None:
-        if isinstance(command, ReadTable) and self._commands.begin_read(command, self._answers):
+        if (
+            isinstance(command, ReadTable)
+            and self._turns.is_free()
+            and self._commands.begin_read(command, self._answers)
+        ):
             return
         queue.reads += 1
         self._tasks.start(self._answer_read(queue, command))
 
     async def _answer_read(self, queue: _TableQueue, command: OpenCommand) -> None:
         try:
-            await self._answer(command)
+            async with self._turns.turn(answer_bytes_max(command)):
+                await self._answer(command)
         finally:
             queue.reads -= 1
             self._go_on(queue)
@@ -283,4 +299,4 @@ class TableOrder:
         except SegmentStoreError as error:
             self._answers.refuse(command, error)
             return
-        self._answers.reply_frames(frame, stored_bytes=0)
+        self._answers.reply_frames(frame, released_bytes=held_bytes(command))

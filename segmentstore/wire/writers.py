@@ -66,7 +66,7 @@ from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.received_appends import AppendBatch, ReceivedAppend, read_append
 from segmentstore.wire.replies import OwnerAddress, SendBuffer, is_stale, reply_to_error
 from segmentstore.wire.segment_commands import client_attribute_key
-from segmentstore.wire.settings import WireSettings
+from segmentstore.wire.settings import OVERHEAD_BYTES, WireSettings
 from segmentstore.wire.statistics import WireCounters
 
 _REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
@@ -373,7 +373,7 @@ class Writer:
                 f"last={newest} given={number}"
             )
         self._used = True
-        self._owner.add_unacked(len(append.data))
+        self._owner.add_unacked(len(append.data) + OVERHEAD_BYTES)
         if self._pinned is not None:
             self._submit(self._pinned.handle, append)
             return
@@ -433,7 +433,7 @@ class Writer:
                     owner.outgoing.acknowledge(self, flushes=alone)
             elif self._state is _LIVE:
                 self._refuse(append, previous, error)
-            owner.remove_unacked(len(append.data))
+            owner.remove_unacked(len(append.data) + OVERHEAD_BYTES)
         if alone:
             # There is nothing to wait for.
             owner.outgoing.flush()
@@ -492,7 +492,7 @@ class Writer:
         """Accept nothing more; what was submitted goes on, and holds the segment until it has ended."""
         self._state = WriterState.ENDED
         while self._parked:
-            self._owner.remove_unacked(len(self._parked.popleft().data))
+            self._owner.remove_unacked(len(self._parked.popleft().data) + OVERHEAD_BYTES)
         if not self._in_flight:
             self._release()
 

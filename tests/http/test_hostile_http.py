@@ -1,6 +1,8 @@
 """Requests that no decent client sends. Each gets a clear refusal, stores nothing, and the server goes on."""
 
 import asyncio
+import re
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -148,6 +150,38 @@ async def test_a_body_that_trickles_is_given_up_with_408(segments: MemorySegment
         status, _ = await exchange(node.url, post("/v1/stream/s", b"x" * 100, **OCTETS)[:-50])
         assert status == 408
     async with running_node(segments, SETTINGS) as node:
+        await still_serves(node, segments)
+
+
+async def test_bodies_that_are_announced_and_not_sent_keep_no_others_out(
+    segments: MemorySegments,
+) -> None:
+    await segments.create("s")
+    async with running_node(segments, SETTINGS) as node:
+        connections = [await asyncio.open_connection(*node.server.address) for _ in range(3)]
+        for _, writer in connections:
+            writer.write(post("/v1/stream/s", b"x" * 8000, **OCTETS)[:-7999])
+        begun = 0
+        while begun < len(connections):
+            _, metrics = await exchange(node.url, get("/metrics"))
+            found = re.search(rb"body_received_bytes_total (\d+)", metrics)
+            assert found is not None
+            begun = int(found[1])
+        status, _ = await exchange(node.url, post("/v1/stream/s", b"x" * 8000, **OCTETS))
+        assert status == 204
+        for _, writer in connections:
+            writer.close()
+            await writer.wait_closed()
+
+
+@pytest.mark.slow
+async def test_a_body_of_which_nothing_arrives_is_given_up_with_408(
+    segments: MemorySegments,
+) -> None:
+    await segments.create("s")
+    async with running_node(segments, replace(SETTINGS, body_silence_seconds_max=0.3)) as node:
+        status, _ = await exchange(node.url, post("/v1/stream/s", b"x" * 100, **OCTETS)[:-50])
+        assert status == 408
         await still_serves(node, segments)
 
 
@@ -304,3 +338,26 @@ async def test_unknown_paths_are_404_and_carry_the_security_headers(
             assert status == 404
             assert b"nosniff" in answer
         await still_serves(node, segments)
+
+
+async def test_connections_that_say_nothing_are_bounded(segments: MemorySegments) -> None:
+    await segments.create("s")
+    async with running_node(segments, replace(SETTINGS, connections_max=3)) as node:
+        silent = [await asyncio.open_connection(*node.server.address) for _ in range(6)]
+        waiting = {asyncio.ensure_future(reader.read(1)) for reader, _ in silent}
+        refused = 0
+        while refused < 3:
+            ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for each in ended:
+                # Ended or reset; it was told nothing.
+                assert isinstance(each.exception(), ConnectionError) or each.result() == b""
+            refused += len(ended)
+        assert len(waiting) == 3
+        for each in waiting:
+            each.cancel()
+        for _, writer in silent:
+            writer.transport.abort()
+        status = 0
+        while status != 204:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                status, _ = await exchange(node.url, post("/v1/stream/s", b"ok", **OCTETS))

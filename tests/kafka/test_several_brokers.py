@@ -196,6 +196,13 @@ async def test_metadata_names_the_leader_of_each_partition_at_every_broker() -> 
             assert found.controller_id == 100 + owner
 
 
+async def test_a_topic_that_is_named_many_times_is_told_of_once() -> None:
+    async with cluster() as made:
+        names = ("t", "u", "t", "t", "u")
+        found = await made.nodes[0].client.ask(metadata_request(*names), MetadataResponse)
+        assert [each.name for each in found.topics] == ["t", "u"]
+
+
 async def test_a_partition_without_a_leader_is_told_as_that() -> None:
     async with cluster() as made:
         made.move(made.segment(1), None)

@@ -1,6 +1,8 @@
-"""The garbage collector while a program is loaded."""
+"""What a serving process asks of Python and of the system."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -22,3 +24,23 @@ def test_a_program_that_cannot_be_loaded_leaves_the_collector_at_work() -> None:
     with pytest.raises(ImportError), collections_put_off():
         raise ImportError
     assert gc.isenabled()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+@pytest.mark.parametrize(
+    ("given", "most", "expected"), [(256, 700, 700), (256, 256, 256), (700, 700, 700)]
+)
+def test_a_serving_process_takes_the_open_files_that_it_may_have(
+    given: int, most: int, expected: int
+) -> None:
+    program = (
+        "import resource\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({given}, {most}))\n"
+        "from segmentstore.runtime.process import tune_for_serving\n"
+        "tune_for_serving()\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) == expected

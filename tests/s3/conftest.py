@@ -21,7 +21,10 @@ from segmentstore.runtime.files import SystemFileSystem
 from segmentstore.s3.authentication import Credentials
 from segmentstore.s3.endpoint import open_endpoint
 from segmentstore.s3.settings import EndpointSettings
+from tests.sim.loop_factories import virtual_time_in
 from tier2.volumes.settings import VolumeSettings
+
+pytest_asyncio_loop_factories = virtual_time_in("test_silent_bodies.py")
 
 _NUMBERS = count(1)
 KEYS = Credentials("testkey", "testsecret1")

@@ -8,6 +8,7 @@ import hashlib
 import io
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -432,3 +433,21 @@ async def test_a_body_from_a_stream_of_boto3_is_stored(tmp_path: Path) -> None:
             partial(client.put_object, Bucket="bucket", Key="k", Body=io.BytesIO(LARGE))
         )
         assert await get(client, "k") == LARGE
+
+
+async def test_connections_that_say_nothing_are_bounded(tmp_path: Path) -> None:
+    async with endpoint(tmp_path, replace(SETTINGS, connections_max=3)) as url:
+        host, port = url.removeprefix("http://").split(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(6)]
+        waiting = {asyncio.ensure_future(reader.read(1)) for reader, _ in silent}
+        refused = 0
+        while refused < 3:
+            ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for each in ended:
+                assert isinstance(each.exception(), ConnectionError) or each.result() == b""
+            refused += len(ended)
+        assert len(waiting) == 3
+        for each in waiting:
+            each.cancel()
+        for _, writer in silent:
+            writer.transport.abort()

@@ -1,6 +1,7 @@
 """Too much under way: the socket of that connection is left alone, and nothing else is."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -20,12 +21,26 @@ from segmentstore.codec.wire_protocol.reads import (
     StreamSegmentInfo,
 )
 from segmentstore.codec.wire_protocol.segments import SealSegment, SegmentSealed
+from segmentstore.codec.wire_protocol.tables import (
+    GetTableSegmentInfo,
+    IteratorArguments,
+    ReadTable,
+    ReadTableEntries,
+    TableEntriesUpdated,
+    TableSegmentInfo,
+    UpdateTableEntries,
+)
+from segmentstore.contracts.tables import NO_VERSION, TableEntry, TableKey
 from segmentstore.runtime.task_set import TaskSet
+from segmentstore.wire.server import WireServer
+from segmentstore.wire.settings import OVERHEAD_BYTES
+from tests.containers.node import MemoryTiers, running
 from tests.wire.conftest import SEGMENT, WRITER
-from tests.wire.node import QUICK, Node, running_node
+from tests.wire.node import QUICK, HoldingLog, Node, running_node, running_server
 from tests.wire.protocol_client import ProtocolClient, event
 
 BLOCK = event(bytes(100_000))
+TABLE = "scope/group_kvtable/0.#epoch.0"
 
 
 def is_paused(node: Node) -> list[bool]:
@@ -200,3 +215,99 @@ async def test_a_flood_of_tiny_frames_gives_others_their_turn() -> None:
         for _ in range(5000):
             await flood.expect(KeepAlive)
         assert is_paused(node) == [False, False]
+
+
+async def test_h35_appends_without_bytes_count_as_well() -> None:
+    """Each is kept until it is stored, whatever its length."""
+    async with running_node(replace(QUICK, unacked_bytes_max=64 * OVERHEAD_BYTES)) as node:
+        await node.container.create(SEGMENT)
+        client = await node.client()
+        await client.set_up(WRITER, SEGMENT)
+        node.log.hold()
+        for number in range(1, 2001):
+            # Each with an id of its own: they are not joined.
+            client.send(AppendBlockEnd(WRITER, 0, b"", 1, number, number))
+        await client.writer.drain()
+        await until_paused(node.server, lambda: node.server.statistics().appends <= 66)
+        node.log.let_go()
+        told = -1
+        while told < 2000:
+            told = (await client.expect(DataAppended)).event_number
+        assert node.server.statistics().unacknowledged_bytes == 0
+        assert is_paused(node) == [False]
+
+
+async def test_h35_changes_of_tables_almost_without_bytes_count_as_well() -> None:
+    tiers = MemoryTiers()
+    log = HoldingLog(tiers)
+    bounds = replace(QUICK, unacked_bytes_max=64 * OVERHEAD_BYTES)
+    async with (
+        running(tiers, log=log) as container,
+        running_server(container, container, bounds) as server,
+    ):
+        await container.create_table(TABLE)
+        client = await ProtocolClient.connect(server.address)
+        await client.ask(GetTableSegmentInfo(1, TABLE, ""), TableSegmentInfo)
+        asked = server.statistics().requests
+        log.hold()
+        for number in range(2000):
+            entry = TableEntry(number.to_bytes(2, "big"), b"", NO_VERSION)
+            client.send(UpdateTableEntries(number, TABLE, "", (entry,)))
+        await client.writer.drain()
+        try:
+            # What is received in one turn is submitted together.
+            await until_paused(server, lambda: server.statistics().requests - asked <= 257)
+        finally:
+            log.let_go()
+        for number in range(2000):
+            assert (await client.expect(TableEntriesUpdated)).request_id == number
+        assert server.statistics().unacknowledged_bytes == 0
+        await client.close()
+
+
+async def test_a_client_that_does_not_listen_has_few_pages_of_a_table_made_for_it() -> None:
+    tiers = MemoryTiers()
+    bounds = replace(
+        QUICK,
+        send_buffer_bytes_max=64 << 10,
+        table_answers_bytes_max=4 << 20,
+        requests_per_connection_max=1_000,
+    )
+    async with (
+        running(tiers) as container,
+        running_server(container, container, bounds) as server,
+    ):
+        await container.create_table(TABLE)
+        async with container.open_table(TABLE) as table:
+            for number in range(4):
+                await table.update([TableEntry(b"%d" % number, bytes(1_000_000), NO_VERSION)])
+        client = await ProtocolClient.connect(server.address)
+        transport = client.writer.transport
+        await client.ask(GetTableSegmentInfo(1, TABLE, ""), TableSegmentInfo)
+        transport.pause_reading()  # type: ignore[attr-defined] # a socket's transport has it
+        for number in range(20):
+            client.send(ReadTableEntries(number, TABLE, "", 1000, IteratorArguments()))
+            client.send(ReadTable(100 + number, TABLE, "", (TableKey(b"0"), TableKey(b"1"))))
+        await client.writer.drain()
+        (connection,) = server._connections
+        turns = connection._requests._turns
+        while not turns.waiting_count or turns.begun_bytes:
+            await asyncio.sleep(0)
+        assert connection._transport.get_write_buffer_size() < 7 << 20
+        transport.resume_reading()  # type: ignore[attr-defined] # as above
+        answers = [await client.receive() for _ in range(40)]
+        assert {answer.request_id for answer in answers} == {  # type: ignore[attr-defined] # all have
+            *range(20),
+            *range(100, 120),
+        }
+        assert not turns.begun_bytes
+        assert not turns.waiting_count
+        await client.close()
+
+
+async def until_paused(server: WireServer, is_bounded: Callable[[], bool]) -> None:
+    """The only connection is not read any more, and took no more before."""
+    (connection,) = server._connections
+    while not connection._paused:
+        await asyncio.sleep(0)
+        assert is_bounded(), f"held and not counted {server.statistics()}"

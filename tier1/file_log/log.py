@@ -195,21 +195,15 @@ class FileDurableDataLog:
         opened = self._opened
         assert opened is not None, "read() comes after initialize()"
         assert not self._appended, "read() comes before the first append()"
-        group: list[FoundFrame] = []
-        for frame in opened.frames:
-            group.append(frame)
-            if sum(found.header.length for found in group) >= _READ_AHEAD_BYTES or (
-                frame is opened.frames[-1]
-            ):
-                with self._translated():
-                    async with self._judged():
-                        entries = await run_blocking(self._executor, self._read_group, group)
-                group = []
-                for address, payload in entries:
-                    if address > opened.truncated_up_to:
-                        yield LogEntry(LogAddress(address), payload)
+        for group in frames_read_together(opened.frames):
+            with self._translated():
+                async with self._judged():
+                    entries = await run_blocking(self._executor, self._read_group, group)
+            for address, payload in entries:
+                if address > opened.truncated_up_to:
+                    yield LogEntry(LogAddress(address), payload)
 
-    def _read_group(self, group: list[FoundFrame]) -> list[tuple[int, memoryview]]:
+    def _read_group(self, group: Sequence[FoundFrame]) -> list[tuple[int, memoryview]]:
         return [
             entry
             for frame in group
@@ -345,3 +339,18 @@ class FileDurableDataLog:
             yield
         except OSError as error:
             raise self._disk_error(error) from error
+
+
+def frames_read_together(frames: Sequence[FoundFrame]) -> Iterator[Sequence[FoundFrame]]:
+    """The frames in order, in groups of _READ_AHEAD_BYTES; the last has what is left. O(frames)."""
+    group: list[FoundFrame] = []
+    byte_count = 0
+    for frame in frames:
+        group.append(frame)
+        byte_count += frame.header.length
+        if byte_count >= _READ_AHEAD_BYTES:
+            yield group
+            group = []
+            byte_count = 0
+    if group:
+        yield group

@@ -113,6 +113,7 @@ def compact_array_of(item: Form) -> Form:
             raise KafkaProtocolError(
                 f"list does not fit its frame count={count} remaining={reader.remaining}"
             )
+        reader.begin_items(count)
         return tuple([item.read(reader) for _ in range(count)])
 
     def write(writer: MessageWriter, value: object) -> None:
@@ -125,8 +126,10 @@ def compact_array_of(item: Form) -> Form:
 
 
 def skip_tagged_fields(reader: MessageReader) -> None:
-    """Each takes two bytes at least, so that a frame bounds them, whatever it says of their count."""
-    for _ in range(_read_varint(reader)):
+    """They count as items of a list."""
+    count = _read_varint(reader)
+    reader.begin_items(count)
+    for _ in range(count):
         _read_varint(reader)
         reader.take(_read_varint(reader))
 

@@ -40,11 +40,13 @@ class KafkaProtocolError(SegmentStoreError):
 class MessageReader:
     """Reads one frame from front to back; never past its end."""
 
-    __slots__ = ("content", "offset")
+    __slots__ = ("_items_left", "content", "offset")
 
-    def __init__(self, content: Buffer, offset: int = 0) -> None:
+    def __init__(self, content: Buffer, offset: int = 0, *, items_max: int | None = None) -> None:
+        """`items_max`: of all lists together; None: as many as the frame holds."""
         self.content = memoryview(content)
         self.offset = offset
+        self._items_left = items_max
 
     @property
     def remaining(self) -> int:
@@ -60,6 +62,14 @@ class MessageReader:
             )
         self.offset = start + length
         return self.content[start : start + length]
+
+    def begin_items(self, count: int) -> None:
+        """So many items of a list follow. Raises KafkaProtocolError if they are more than the frame may have."""
+        if self._items_left is None:
+            return
+        self._items_left -= count
+        if self._items_left < 0:
+            raise KafkaProtocolError(f"lists have too many items count={count}")
 
     def number(self, kind: struct.Struct) -> int:
         start = self.offset
@@ -221,6 +231,7 @@ def array_of(item: Form, *, nullable: bool) -> Form:
             raise KafkaProtocolError(
                 f"list does not fit its frame count={count} remaining={reader.remaining}"
             )
+        reader.begin_items(count)
         return tuple([item.read(reader) for _ in range(count)])
 
     def write(writer: MessageWriter, value: object) -> None:

@@ -94,10 +94,18 @@ def write_structure(writer: MessageWriter, value: Structure, version: int) -> No
 
 
 def decode_structure(
-    kind: type[StructureType], content: Buffer, version: int, *, offset: int = 0
+    kind: type[StructureType],
+    content: Buffer,
+    version: int,
+    *,
+    offset: int = 0,
+    items_max: int | None = None,
 ) -> StructureType:
-    """The message that fills the content from `offset` to its end. Raises KafkaProtocolError."""
-    reader = MessageReader(content, offset)
+    """The message that fills the content from `offset` to its end. Raises KafkaProtocolError.
+
+    `items_max`: of all its lists together.
+    """
+    reader = MessageReader(content, offset, items_max=items_max)
     value = _layout(kind, version, flexible=is_flexible(kind, version)).read(reader)
     if reader.remaining:
         raise KafkaProtocolError(

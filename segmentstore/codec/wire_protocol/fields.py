@@ -9,7 +9,7 @@
 | Blob | int32 length, then so many bytes |
 | Rest | everything up to the end of the frame |
 | Framed | a whole event: int32 0, int32 length, so many bytes; the value is what follows the two numbers |
-| Texts, Int64s | int32 count, then so many items |
+| Texts, Int64s | int32 count, then so many items; lists of clients have CLIENT_LIST_ITEMS_MAX at most |
 
 Modified UTF-8 is text as Java's DataOutput writes it. It differs from UTF-8 in two ways: NUL is C0 80, and a character
 above U+FFFF is written as its two surrogates of three bytes each. Decoding accepts plain UTF-8 as well, which other
@@ -26,6 +26,8 @@ from typing import Annotated, Final, Generic, TypeAlias, TypeVar
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 
 TEXT_BYTES_MAX: Final = 0xFFFF
+CLIENT_LIST_ITEMS_MAX: Final = 10_000
+"""Of a list that any client may send: a frame holds millions, which would be read in one stretch of many seconds."""
 
 _INT8 = struct.Struct(">b")
 _INT32 = struct.Struct(">i")
@@ -107,14 +109,26 @@ class Field(Generic[Value]):
     read: Callable[[FieldCursor], Value]
 
 
-def list_of(field: Field[Value], *, item_bytes_min: int) -> Field[Sequence[Value]]:
-    """An int32 count, then the items. Read as a tuple."""
+def list_of(
+    field: Field[Value], *, item_bytes_min: int, items_max: int | None = None
+) -> Field[Sequence[Value]]:
+    """An int32 count, then the items, so many at most. Read as a tuple.
+
+    Without `items_max` it may have as many as the frame holds: then its sender has to be one of the store's own.
+    """
 
     def write(items: Sequence[Value]) -> bytes:
+        _require_count(len(items))
         return _INT32.pack(len(items)) + b"".join([field.write(item) for item in items])
 
     def read(cursor: FieldCursor) -> tuple[Value, ...]:
-        return tuple([field.read(cursor) for _ in range(cursor.count(item_bytes_min))])
+        count = cursor.count(item_bytes_min)
+        _require_count(count)
+        return tuple([field.read(cursor) for _ in range(count)])
+
+    def _require_count(count: int) -> None:
+        if items_max is not None and count > items_max:
+            raise ProtocolError(f"list has too many items count={count} items_max={items_max}")
 
     return Field(write, read)
 

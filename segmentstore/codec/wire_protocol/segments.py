@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.fields import (
+    CLIENT_LIST_ITEMS_MAX,
     INT64,
     TEXT,
     Field,
@@ -15,7 +16,6 @@ from segmentstore.codec.wire_protocol.fields import (
     Int64,
     ProtocolError,
     Text,
-    Texts,
     list_of,
 )
 
@@ -53,6 +53,11 @@ def _read_change(cursor: FieldCursor) -> AttributeChange:
     return AttributeChange(attribute_id, update_type, cursor.int64(), cursor.int64())
 
 
+Sources: TypeAlias = Annotated[
+    Sequence[str], list_of(TEXT, item_bytes_min=2, items_max=CLIENT_LIST_ITEMS_MAX)
+]
+
+
 @dataclass(frozen=True, slots=True)
 class MergedSource:
     """One source of a batch and the target's length behind it. Bytes: name (text), length (8)."""
@@ -70,7 +75,12 @@ def _read_source(cursor: FieldCursor) -> MergedSource:
 
 
 AttributeChanges: TypeAlias = Annotated[
-    Sequence[AttributeChange], list_of(Field(_write_change, _read_change), item_bytes_min=33)
+    Sequence[AttributeChange],
+    list_of(
+        Field(_write_change, _read_change),
+        item_bytes_min=33,
+        items_max=CLIENT_LIST_ITEMS_MAX,
+    ),
 ]
 MergedSources: TypeAlias = Annotated[
     Sequence[MergedSource], list_of(Field(_write_source, _read_source), item_bytes_min=10)
@@ -208,7 +218,7 @@ class MergeSegmentsBatch(Command):
     type: ClassVar[int] = 90
     request_id: Int64
     target: Text
-    sources: Texts
+    sources: Sources
     delegation_token: Text
 
 

@@ -18,6 +18,7 @@ from typing import Annotated, ClassVar, Final, TypeAlias
 
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.fields import (
+    CLIENT_LIST_ITEMS_MAX,
     Blob,
     Field,
     FieldCursor,
@@ -92,13 +93,21 @@ def _read_iterator(cursor: FieldCursor) -> IteratorArguments:
     return IteratorArguments(*blobs)
 
 
-Keys: TypeAlias = Annotated[
-    Sequence[TableKey], list_of(Field(_write_key, _read_key), item_bytes_min=8)
+_KEY: Final[Field[TableKey]] = Field(_write_key, _read_key)
+
+Keys: TypeAlias = Annotated[Sequence[TableKey], list_of(_KEY, item_bytes_min=8)]
+
+ClientKeys: TypeAlias = Annotated[
+    Sequence[TableKey], list_of(_KEY, item_bytes_min=8, items_max=CLIENT_LIST_ITEMS_MAX)
 ]
 
 ENTRY: Final[Field[TableEntry]] = Field(_write_entry, _read_entry)
 
 Entries: TypeAlias = Annotated[Sequence[TableEntry], list_of(ENTRY, item_bytes_min=16)]
+
+ClientEntries: TypeAlias = Annotated[
+    Sequence[TableEntry], list_of(ENTRY, item_bytes_min=16, items_max=CLIENT_LIST_ITEMS_MAX)
+]
 
 Iterator: TypeAlias = Annotated[IteratorArguments, Field(_write_iterator, _read_iterator)]
 
@@ -158,7 +167,7 @@ class UpdateTableEntries(Command):
     request_id: Int64
     segment: Text
     delegation_token: Text
-    entries: Entries
+    entries: ClientEntries
     table_offset: Int64 = NO_TABLE_OFFSET
 
 
@@ -179,7 +188,7 @@ class RemoveTableKeys(Command):
     request_id: Int64
     segment: Text
     delegation_token: Text
-    keys: Keys
+    keys: ClientKeys
     table_offset: Int64 = NO_TABLE_OFFSET
 
 
@@ -200,7 +209,7 @@ class ReadTable(Command):
     request_id: Int64
     segment: Text
     delegation_token: Text
-    keys: Keys
+    keys: ClientKeys
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Whatever bytes arrive, a reader returns a message or raises KafkaProtocolError; it never takes memory that was only
 announced."""
 
+import struct
 import tracemalloc
 from contextlib import suppress
 
@@ -8,16 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segmentstore.codec.kafka_protocol.fetch import FetchRequest
+from segmentstore.codec.kafka_protocol.fetch import FetchRequest, ListOffsetsRequest
 from segmentstore.codec.kafka_protocol.fields import KafkaProtocolError
 from segmentstore.codec.kafka_protocol.frames import (
     FRAME_BYTES_MAX,
+    REQUEST_ITEMS_MAX,
     FrameCutter,
     decode_request,
     decode_response,
     read_request_header,
 )
-from segmentstore.codec.kafka_protocol.groups import DescribeGroupsRequest, LeaveGroupRequest
+from segmentstore.codec.kafka_protocol.groups import (
+    DescribeGroupsRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+)
 from segmentstore.codec.kafka_protocol.structure import (
     Structure,
     decode_structure,
@@ -82,6 +88,57 @@ def test_a_list_of_more_items_than_bytes_is_refused_before_it_is_made(count: int
     finally:
         tracemalloc.stop()
     assert peak < 1 << 16
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_the_lists_of_a_request_have_a_bound_together(more: int) -> None:
+    """One partition of each topic: no list alone is above it."""
+    topics = REQUEST_ITEMS_MAX // 2
+    # ListOffsets, of which a partition has an index and a time; the replica's number comes first.
+    body = b"\xff" * 4 + topics.to_bytes(4, "big")
+    partition = bytes(12)
+    body += (b"\0\1t" + (1).to_bytes(4, "big") + partition) * (topics - 1)
+    body += b"\0\1t" + (1 + more).to_bytes(4, "big") + partition * (1 + more)
+    frame = struct.pack(">hhih", 2, 1, 7, -1) + body
+    header = read_request_header(frame)
+    if more:
+        with pytest.raises(KafkaProtocolError, match="too many items"):
+            decode_request(header, frame)
+    else:
+        assert isinstance(decode_request(header, frame), ListOffsetsRequest)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("place", ["header", "list", "item"])
+def test_lists_and_tagged_fields_of_a_flexible_request_have_a_bound(place: str, more: int) -> None:
+    count = REQUEST_ITEMS_MAX + more
+    many = _unsigned_varint(count - 2) + b"\0\0" * (count - 2)
+    head, item, behind = b"\0", b"\2p\1\0", b"\0"
+    protocols = b"\2" + item
+    match place:
+        case "header":
+            head = _unsigned_varint(count) + b"\0\0" * count
+        case "list":
+            protocols = _unsigned_varint(count + 1) + item * count
+        case "item":
+            # With the item itself, and one tagged field of the message.
+            protocols, behind = b"\2" + b"\2p\1" + many, b"\1\0\0"
+    join = b"\2g" + bytes(8) + b"\1" + b"\0" + b"\2t" + protocols + behind
+    frame = struct.pack(">hhih", 11, 7, 7, -1) + head + join
+    header = read_request_header(frame)
+    if more:
+        with pytest.raises(KafkaProtocolError, match="too many items"):
+            decode_request(header, frame)
+    else:
+        assert isinstance(decode_request(header, frame), JoinGroupRequest)
+
+
+def _unsigned_varint(value: int) -> bytes:
+    content = bytearray()
+    while value >= 0x80:
+        content.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*content, value])
 
 
 def test_null_is_refused_where_it_must_not_be() -> None:

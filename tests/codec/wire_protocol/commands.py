@@ -89,6 +89,7 @@ STRATEGIES: Mapping[object, SearchStrategy[object]] = {
     segments.AttributeChanges: _tuples(
         st.builds(segments.AttributeChange, UUIDS, st.integers(0, 4), INT64S, INT64S)
     ),
+    segments.Sources: _tuples(TEXTS),
     segments.MergedSources: _tuples(st.builds(segments.MergedSource, TEXTS, INT64S)),
     administration.StorageChunks: _tuples(
         st.builds(administration.StorageChunk, INT64S, INT64S, INT64S, TEXTS, st.booleans())
@@ -107,7 +108,9 @@ STRATEGIES: Mapping[object, SearchStrategy[object]] = {
         st.one_of(st.none(), st.builds(_entry, BYTES, BYTES, INT64S))
     ),
     tables.Keys: _tuples(st.builds(_key, BYTES, INT64S)),
+    tables.ClientKeys: _tuples(st.builds(_key, BYTES, INT64S)),
     tables.Entries: _tuples(st.builds(_entry, BYTES, BYTES, INT64S)),
+    tables.ClientEntries: _tuples(st.builds(_entry, BYTES, BYTES, INT64S)),
     tables.Iterator: st.builds(tables.IteratorArguments, BYTES, BYTES, BYTES, BYTES),
 }
 

@@ -1,3 +1,4 @@
+import struct
 from contextlib import suppress
 from dataclasses import fields, replace
 
@@ -17,7 +18,12 @@ from segmentstore.codec.wire_protocol.command import (
     PartialEvent,
     frame,
 )
-from segmentstore.codec.wire_protocol.fields import ProtocolError, decode_text, encode_text
+from segmentstore.codec.wire_protocol.fields import (
+    CLIENT_LIST_ITEMS_MAX,
+    ProtocolError,
+    decode_text,
+    encode_text,
+)
 from segmentstore.codec.wire_protocol.frames import COMMANDS, FrameSplitter, decode_command
 from segmentstore.codec.wire_protocol.tables import IteratorArguments
 from segmentstore.contracts.tables import NO_VERSION, TableEntry, TableKey
@@ -279,3 +285,40 @@ def test_error_codes_are_those_that_clients_know() -> None:
     codes = (refusals.UNSPECIFIED, refusals.TOKEN_CHECK_FAILED, refusals.TOKEN_EXPIRED)
     assert codes == (-1, 0, 1)
     assert reads.NO_ATTRIBUTE_VALUE == appends.NO_EVENT_NUMBER == -(1 << 63)
+
+
+CLIENT_LISTS: tuple[Command, ...] = (
+    segments.MergeSegmentsBatch(1, "target", ("",) * (CLIENT_LIST_ITEMS_MAX), ""),
+    tables.ReadTable(1, "table", "", (TableKey(b"", NO_VERSION),) * CLIENT_LIST_ITEMS_MAX),
+    tables.RemoveTableKeys(1, "table", "", (TableKey(b"", NO_VERSION),) * CLIENT_LIST_ITEMS_MAX),
+    tables.UpdateTableEntries(1, "table", "", (TableEntry(b"", b""),) * CLIENT_LIST_ITEMS_MAX),
+    segments.MergeSegments(
+        1,
+        "target",
+        "source",
+        "",
+        (segments.AttributeChange(WRITER, 0, 0, 0),) * CLIENT_LIST_ITEMS_MAX,
+    ),
+)
+
+
+@pytest.mark.parametrize("command", CLIENT_LISTS, ids=lambda each: type(each).__name__)
+def test_a_list_of_a_client_has_a_bound_that_is_looked_at_before_its_items(
+    command: Command,
+) -> None:
+    content = payload(command)
+    assert decode_command(command.type, content) == command
+    count = struct.pack(">i", CLIENT_LIST_ITEMS_MAX)
+    at = content.index(count)
+    # What follows is no item of it: a decoder that began with them would say something else.
+    more = (
+        content[:at] + struct.pack(">i", CLIENT_LIST_ITEMS_MAX + 1) + b"\xff" * (len(content) * 2)
+    )
+    with pytest.raises(ProtocolError, match="too many items"):
+        decode_command(command.type, more)
+
+
+def test_a_longer_list_is_not_written_either() -> None:
+    sources = ("",) * (CLIENT_LIST_ITEMS_MAX + 1)
+    with pytest.raises(ProtocolError, match="too many items"):
+        segments.MergeSegmentsBatch(1, "target", sources, "").encode()

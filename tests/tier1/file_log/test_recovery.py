@@ -1,11 +1,13 @@
 """Which frames count: the chain of a crashed log, case by case (H39, H40, H43, H44, H50)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from segmentstore.contracts.errors import LogCorruptedError
 from tier1.file_log.frames import PAGE_BYTES, FrameHeader, FrameKind
+from tier1.file_log.log import frames_read_together
 from tier1.file_log.recovery import (
     FoundFrame,
     RecoveredChain,
@@ -256,3 +258,40 @@ def test_small_files_are_copied_whole_so_that_restarts_do_not_pile_up() -> None:
     assert numbers(plan(chain, 100).copied) == [3]
     assert numbers(plan(chain, 200).copied) == [2, 3]
     assert numbers(plan(chain, 199).in_place) == [2]
+
+
+class LookedAt:
+    """A frame that counts how often its length is asked for."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self.looks = 0
+
+    @property
+    def header(self) -> "LookedAt":
+        return self
+
+    @property
+    def length(self) -> int:
+        self.looks += 1
+        return self._length
+
+
+@pytest.mark.parametrize(
+    ("length", "count", "groups"),
+    [
+        (PAGE_BYTES, 600, [256, 256, 88]),
+        (1 << 19, 5, [2, 2, 1]),
+        (5 << 20, 2, [1, 1]),
+        (PAGE_BYTES, 256, [256]),
+        (PAGE_BYTES, 0, []),
+    ],
+)
+def test_what_is_read_of_a_log_is_picked_in_one_look_at_each_frame(
+    length: int, count: int, groups: list[int]
+) -> None:
+    frames: list[Any] = [LookedAt(length) for _ in range(count)]
+    read = list(frames_read_together(frames))
+    assert list(map(len, read)) == groups
+    assert [frame for group in read for frame in group] == frames
+    assert all(frame.looks == 1 for frame in frames)
