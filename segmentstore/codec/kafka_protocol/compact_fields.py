@@ -17,15 +17,18 @@ An unsigned varint: seven bits in each byte, the lowest first; 128 is set in all
 from typing import Final
 
 from segmentstore.codec.kafka_protocol.fields import (
+    STRING_BYTES_MAX,
     Form,
     KafkaProtocolError,
     MessageReader,
     MessageWriter,
+    read_items,
+    read_text,
+    require_text,
+    text_bytes,
 )
 
 _VARINT_BYTES_MAX: Final = 5
-_STRING_BYTES_MAX: Final = 0x7FFF
-"""As in other versions: strings become parts of records of this store, whose lengths are shorter than a varint's."""
 
 
 def _read_varint(reader: MessageReader) -> int:
@@ -51,29 +54,18 @@ def _read_nullable_string(reader: MessageReader) -> str | None:
     length = _read_varint(reader) - 1
     if length == -1:
         return None
-    if length > _STRING_BYTES_MAX:
+    # As in other versions: strings become parts of records of this store, whose lengths are shorter than a varint's.
+    if length > STRING_BYTES_MAX:
         raise KafkaProtocolError(f"string is too long length={length}")
-    try:
-        return str(reader.take(length), "utf-8")
-    except UnicodeDecodeError as error:
-        raise KafkaProtocolError("string is not UTF-8") from error
+    return read_text(reader, length)
 
 
 def _read_string(reader: MessageReader) -> str:
-    value = _read_nullable_string(reader)
-    if value is None:
-        raise KafkaProtocolError("string is null where it must not be")
-    return value
+    return require_text(_read_nullable_string(reader))
 
 
 def _write_string(writer: MessageWriter, value: object) -> None:
-    assert isinstance(value, str), f"not a string value={value!r}"
-    try:
-        content = value.encode()
-    except UnicodeEncodeError as error:
-        raise KafkaProtocolError(f"text cannot be written value={value!r}") from error
-    if len(content) > _STRING_BYTES_MAX:
-        raise KafkaProtocolError(f"string is too long length={len(content)}")
+    content = text_bytes(value)
     _write_varint(writer, len(content) + 1)
     writer.write(content)
 
@@ -108,13 +100,7 @@ def compact_array_of(item: Form) -> Form:
     assert item.bytes_min > 0, "items without bytes could be any number"
 
     def read(reader: MessageReader) -> tuple[object, ...]:
-        count = _read_varint(reader) - 1
-        if not 0 <= count * item.bytes_min <= reader.remaining:
-            raise KafkaProtocolError(
-                f"list does not fit its frame count={count} remaining={reader.remaining}"
-            )
-        reader.begin_items(count)
-        return tuple([item.read(reader) for _ in range(count)])
+        return read_items(reader, item, _read_varint(reader) - 1)
 
     def write(writer: MessageWriter, value: object) -> None:
         assert isinstance(value, tuple), f"not a tuple value={value!r}"

@@ -28,7 +28,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 _COPIED_BYTES_MAX: Final = 4096
 """Records up to this length are copied beside the fields around them; longer ones are a part of their own."""
 
-_STRING_BYTES_MAX: Final = 0x7FFF
+STRING_BYTES_MAX: Final = 0x7FFF
 
 
 class KafkaProtocolError(SegmentStoreError):
@@ -144,31 +144,54 @@ def _write_bool(writer: MessageWriter, value: object) -> None:
     writer.write(b"\x01" if value else b"\x00")
 
 
-def _read_nullable_string(reader: MessageReader) -> str | None:
-    length = reader.number(_INT16)
-    if length == -1:
-        return None
+def read_text(reader: MessageReader, length: int) -> str:
+    """Behind its length."""
     try:
         return str(reader.take(length), "utf-8")
     except UnicodeDecodeError as error:
         raise KafkaProtocolError("string is not UTF-8") from error
 
 
-def _read_string(reader: MessageReader) -> str:
-    value = _read_nullable_string(reader)
-    if value is None:
-        raise KafkaProtocolError("string is null where it must not be")
-    return value
-
-
-def _write_string(writer: MessageWriter, value: object) -> None:
+def text_bytes(value: object) -> bytes:
+    """What follows the length of a text."""
     assert isinstance(value, str), f"not a string value={value!r}"
     try:
         content = value.encode()
     except UnicodeEncodeError as error:
         raise KafkaProtocolError(f"text cannot be written value={value!r}") from error
-    if len(content) > _STRING_BYTES_MAX:
+    if len(content) > STRING_BYTES_MAX:
         raise KafkaProtocolError(f"string is too long length={len(content)}")
+    return content
+
+
+def require_text(value: str | None) -> str:
+    """Of a field that cannot be null."""
+    if value is None:
+        raise KafkaProtocolError("string is null where it must not be")
+    return value
+
+
+def read_items(reader: MessageReader, item: Form, count: int) -> tuple[object, ...]:
+    """The items of a list, behind their count."""
+    if not 0 <= count * item.bytes_min <= reader.remaining:
+        raise KafkaProtocolError(
+            f"list does not fit its frame count={count} remaining={reader.remaining}"
+        )
+    reader.begin_items(count)
+    return tuple([item.read(reader) for _ in range(count)])
+
+
+def _read_nullable_string(reader: MessageReader) -> str | None:
+    length = reader.number(_INT16)
+    return None if length == -1 else read_text(reader, length)
+
+
+def _read_string(reader: MessageReader) -> str:
+    return require_text(_read_nullable_string(reader))
+
+
+def _write_string(writer: MessageWriter, value: object) -> None:
+    content = text_bytes(value)
     writer.write(_INT16.pack(len(content)))
     writer.write(content)
 
@@ -227,12 +250,7 @@ def array_of(item: Form, *, nullable: bool) -> Form:
         count = reader.number(_INT32)
         if count == -1 and nullable:
             return None
-        if not 0 <= count * item.bytes_min <= reader.remaining:
-            raise KafkaProtocolError(
-                f"list does not fit its frame count={count} remaining={reader.remaining}"
-            )
-        reader.begin_items(count)
-        return tuple([item.read(reader) for _ in range(count)])
+        return read_items(reader, item, count)
 
     def write(writer: MessageWriter, value: object) -> None:
         if value is None:
