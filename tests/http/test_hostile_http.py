@@ -11,6 +11,7 @@ from segmentstore.http.settings import HttpSettings
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import Node, running_node
 from tests.http.raw_http import error_of, exchange, get, post
+from tests.silent_connections import check_that_more_are_refused
 
 LIMIT = 10_000
 SETTINGS = HttpSettings(
@@ -343,20 +344,7 @@ async def test_unknown_paths_are_404_and_carry_the_security_headers(
 async def test_connections_that_say_nothing_are_bounded(segments: MemorySegments) -> None:
     await segments.create("s")
     async with running_node(segments, replace(SETTINGS, connections_max=3)) as node:
-        silent = [await asyncio.open_connection(*node.server.address) for _ in range(6)]
-        waiting = {asyncio.ensure_future(reader.read(1)) for reader, _ in silent}
-        refused = 0
-        while refused < 3:
-            ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for each in ended:
-                # Ended or reset; it was told nothing.
-                assert isinstance(each.exception(), ConnectionError) or each.result() == b""
-            refused += len(ended)
-        assert len(waiting) == 3
-        for each in waiting:
-            each.cancel()
-        for _, writer in silent:
-            writer.transport.abort()
+        await check_that_more_are_refused(*node.server.address, connections_max=3)
         status = 0
         while status != 204:
             with suppress(ConnectionError, asyncio.IncompleteReadError):

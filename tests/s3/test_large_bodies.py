@@ -23,6 +23,7 @@ from segmentstore.s3.settings import EndpointSettings
 from tests.s3.conftest import client_of, endpoint
 from tests.s3.raw_request import send, signed_headers
 from tests.s3.test_streamed_bodies import SIGNED, SIGNED_TRAILER, UNSIGNED_TRAILER, put_in_chunks
+from tests.silent_connections import check_that_more_are_refused
 from tier2.volumes.multipart import MultipartUploads
 from tier2.volumes.settings import VolumeSettings
 
@@ -438,16 +439,4 @@ async def test_a_body_from_a_stream_of_boto3_is_stored(tmp_path: Path) -> None:
 async def test_connections_that_say_nothing_are_bounded(tmp_path: Path) -> None:
     async with endpoint(tmp_path, replace(SETTINGS, connections_max=3)) as url:
         host, port = url.removeprefix("http://").split(":")
-        silent = [await asyncio.open_connection(host, int(port)) for _ in range(6)]
-        waiting = {asyncio.ensure_future(reader.read(1)) for reader, _ in silent}
-        refused = 0
-        while refused < 3:
-            ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for each in ended:
-                assert isinstance(each.exception(), ConnectionError) or each.result() == b""
-            refused += len(ended)
-        assert len(waiting) == 3
-        for each in waiting:
-            each.cancel()
-        for _, writer in silent:
-            writer.transport.abort()
+        await check_that_more_are_refused(host, int(port), connections_max=3)
