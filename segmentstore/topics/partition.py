@@ -19,9 +19,10 @@ Invariants of the whole:
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from random import Random
+from typing import TypeVar
 
 from segmentstore.codec.record_batch import BatchError
 from segmentstore.contracts.errors import CorruptedDataError, SegmentStoreError, StorageError
@@ -37,6 +38,8 @@ from segmentstore.topics.record_files.record_files import RecordFiles
 from segmentstore.topics.record_files.registered_files import RegisteredFiles
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_config import TopicConfig
+
+_Result = TypeVar("_Result")
 
 
 class Partition:
@@ -298,7 +301,18 @@ class Partition:
         Raises PartitionUnavailableError (also if the records of a batch cannot be read), UnknownPartitionError.
         """
         segment = self._log.require_open()
-        return await self._start.read(segment, lambda: self._offset_at_time(segment, time_ms))
+        return await self._start.read(
+            segment, lambda: self._beside_filing(lambda: self._offset_at_time(segment, time_ms))
+        )
+
+    async def _beside_filing(self, look: Callable[[], Awaitable[_Result]]) -> _Result:
+        """What a look at both files and segment finds, if nothing went from the one to the other meanwhile: it may have
+        been between the looks at each."""
+        while True:
+            cold_end = self._registered.cold_end
+            found = await look()
+            if cold_end == self._registered.cold_end:
+                return found
 
     async def _offset_at_time(self, segment: Segment, time_ms: int) -> tuple[int, int] | None:
         if self._cold is not None and len(self._registered):

@@ -46,6 +46,7 @@ from segmentstore.topics.partition import Partition
 from segmentstore.topics.partition_files import NAMES_USED, PartitionFiles
 from segmentstore.topics.partition_log import PartitionLog
 from segmentstore.topics.record_files import gathered_batches
+from segmentstore.topics.record_files.cold_records import ColdRecords
 from segmentstore.topics.record_files.record_files import MadeFile
 from segmentstore.topics.topic_config import make_config
 from tests.http.memory_segments import MemorySegments
@@ -238,6 +239,34 @@ async def test_times_are_looked_up_in_files_and_behind_them() -> None:
         )
         assert await partition.offset_at_time(time) == expected, time
     assert (await store.registered())[1].highest_ms_until_end >= NOW + 40
+
+
+async def test_a_time_is_found_of_records_that_become_a_file_between_the_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The look at files comes before they are in one, and the look at the segment when they are no more in that."""
+    store = Store()
+    partition = await store.opened()
+    await partition.produce(batch_of(b"old", time=NOW - 100))
+    await partition.make_file()
+    await partition.produce(batch_of(b"sought", time=NOW))
+    original = ColdRecords.first_at_time
+    looks = 0
+
+    async def first_at_time(
+        self: ColdRecords, segment: Segment, time_ms: int, from_offset: int
+    ) -> tuple[int, int] | None:
+        nonlocal looks
+        found = await original(self, segment, time_ms, from_offset)
+        looks += 1
+        if looks == 1:
+            await partition.make_file()
+            await partition.produce(batch_of(b"new", time=NOW + 5))
+        return found
+
+    monkeypatch.setattr(ColdRecords, "first_at_time", first_at_time)
+    assert await partition.offset_at_time(NOW - 50) == (1, NOW)
+    assert looks == 2
 
 
 async def test_a_duplicate_is_known_behind_the_flush_point() -> None:
