@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
 from segmentstore.codec.kafka_protocol.fetch import (
     EARLIEST,
-    EARLIEST_LOCAL,
     LATEST,
+    MAX_TIMESTAMP,
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
@@ -48,6 +48,10 @@ from segmentstore.topics.topics import Topics
 _LOG = logging.getLogger(__name__)
 
 _UNKNOWN = -1
+_NO_RECORD = (_UNKNOWN, _UNKNOWN)
+"""Offset and time."""
+_VERSION_WITH_MAX_TIMESTAMP = 7
+"""From this version of ListOffsets on the record with the highest time is asked for by a number of its own."""
 
 
 @dataclass(slots=True)
@@ -185,7 +189,9 @@ class Fetching:
         except TopicError as error:
             look.error_code = fetch_code_of(error)
 
-    async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    async def list_offsets(
+        self, request: ListOffsetsRequest, *, version: int
+    ) -> ListOffsetsResponse:
         """Each by itself: one that cannot be told does not hide the others."""
         return ListOffsetsResponse(
             topics=tuple(
@@ -193,7 +199,10 @@ class Fetching:
                     ListedTopic(
                         name=topic.name,
                         partitions=tuple(
-                            [await self._list_offset(topic.name, each) for each in topic.partitions]
+                            [
+                                await self._list_offset(topic.name, each, version)
+                                for each in topic.partitions
+                            ]
                         ),
                     )
                     for topic in request.topics
@@ -201,21 +210,24 @@ class Fetching:
             )
         )
 
-    async def _list_offset(self, topic: str, wanted: ListOffsetsPartition) -> ListedOffset:
+    async def _list_offset(
+        self, topic: str, wanted: ListOffsetsPartition, version: int
+    ) -> ListedOffset:
         error_code, timestamp, offset = ErrorCode.NONE, -1, -1
         try:
             async with asyncio.timeout(self._settings.read_seconds):
                 found = await self._topics.own_partition(topic, wanted.partition_index)
                 if wanted.timestamp == LATEST:
                     offset = found.high_watermark
-                elif wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
+                elif wanted.timestamp == EARLIEST:
                     offset = found.log_start_offset
-                elif wanted.timestamp < 0:
-                    error_code = ErrorCode.INVALID_REQUEST
+                elif wanted.timestamp >= 0:
+                    offset, timestamp = await found.offset_at_time(wanted.timestamp) or _NO_RECORD
+                elif wanted.timestamp == MAX_TIMESTAMP and version >= _VERSION_WITH_MAX_TIMESTAMP:
+                    offset, timestamp = await found.latest_record() or _NO_RECORD
                 else:
-                    at_time = await found.offset_at_time(wanted.timestamp)
-                    if at_time is not None:
-                        offset, timestamp = at_time
+                    # As Kafka answers numbers that a later version gives a meaning to, or none does.
+                    error_code = ErrorCode.UNSUPPORTED_VERSION
         except TimeoutError:
             error_code = ErrorCode.KAFKA_STORAGE_ERROR
         except TopicError as error:

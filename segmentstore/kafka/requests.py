@@ -42,7 +42,7 @@ class Requests:
             case fetch.FetchRequest():
                 return await self.fetching.fetch(request, asker.fetch_session, asker.client_id)
             case fetch.ListOffsetsRequest():
-                return await self.fetching.list_offsets(request)
+                return await self.fetching.list_offsets(request, version=asker.version)
             case cluster.ApiVersionsRequest():
                 return SPOKEN_VERSIONS
             case cluster.MetadataRequest():

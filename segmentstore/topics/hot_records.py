@@ -8,6 +8,7 @@ What is in files is found by record_files/cold_records.py. Invariants:
 - What was trimmed, by this owner or by another one, raises SegmentTruncatedError; what is no batch CorruptedDataError.
 """
 
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import aclosing
@@ -31,9 +32,17 @@ from segmentstore.topics.batch_positions import (
 )
 from segmentstore.topics.errors import PartitionUnavailableError
 from segmentstore.topics.partition_log import PartitionLog
+from segmentstore.topics.record_files.record_ranks import (
+    RecordRank,
+    latest_in_batches,
+    lower_rank,
+)
 
 _FETCH_ENDS_MAX: Final = 128
 """Ends of fetches that are remembered: most fetches begin where one ended."""
+
+_RANKED_BATCHES_MAX: Final = 16
+"""Batches that one walk over headers finds to look into for the latest record: mostly the first one has it."""
 
 
 class HotRecords:
@@ -102,6 +111,13 @@ class HotRecords:
             f"a partition has no batch of an offset name={segment.name!r} offset={offset}"
         )
 
+    async def _place_before_time(self, segment: Segment, time_ms: int) -> Place:
+        """One before which every record is older than that."""
+        known = self._log.positions.before_time(time_ms)
+        if known is not None:
+            return known
+        return await self._mark_before(segment, lambda place: place.highest_ms < time_ms)
+
     async def _mark_before(self, segment: Segment, fits: Callable[[Place], bool]) -> Place:
         return await last_mark_that(segment, fits, mark_bytes=self._mark_bytes)
 
@@ -110,9 +126,7 @@ class HotRecords:
 
         Raises PartitionUnavailableError too: the records of a batch cannot be read.
         """
-        start = self._log.positions.before_time(time_ms)
-        if start is None:
-            start = await self._mark_before(segment, lambda place: place.highest_ms < time_ms)
+        start = await self._place_before_time(segment, time_ms)
         if start.offset < self._log.log_start_offset < self._log.high_watermark:
             start = await self._place_at_or_behind(
                 segment, max(self._log.log_start_offset, start.offset)
@@ -130,7 +144,8 @@ class HotRecords:
                     or header.next_offset <= self._log.log_start_offset
                 ):
                     continue
-                for record in await self._records_of(segment, place, header):
+                content = await self._content_of(segment, place, header)
+                for record in _records_in(content, header):
                     if (
                         record.timestamp_ms >= time_ms
                         and record.offset >= self._log.log_start_offset
@@ -139,14 +154,70 @@ class HotRecords:
         return None
 
     @staticmethod
-    async def _records_of(segment: Segment, place: Place, header: BatchHeader) -> list[Record]:
-        content = await read_some(segment, place.position, least=header.size, most=header.size)
-        try:
-            return decode_batch(content)
-        except BatchError as error:
-            raise PartitionUnavailableError(
-                f"the records of a batch cannot be read offset={header.base_offset}: {error}"
-            ) from error
+    async def _content_of(segment: Segment, place: Place, header: BatchHeader) -> bytes:
+        return await read_some(segment, place.position, least=header.size, most=header.size)
+
+    async def latest(self, segment: Segment, from_offset: int) -> RecordRank | None:
+        """Of the latest record at or behind an offset that is in no file; None if there is none.
+
+        Mostly the first batch that has the highest time of all has it. It has not if that batch is deleted or in a
+        file, or if its header names a time that no record of it has, or none that is still there: then all headers are
+        looked at. Raises PartitionUnavailableError too: the records of a batch cannot be read.
+        """
+        if from_offset >= self._log.high_watermark:
+            return None
+        highest_ms = self._log.highest_ms
+        start = await self._place_before_time(segment, highest_ms)
+        if start.offset < from_offset:
+            start = await self.place_of(segment, from_offset)
+        found = await self._latest_of_first(segment, start, highest_ms, from_offset)
+        if found is not None and found.time_ms >= highest_ms:
+            return found
+        return await self._latest_of_all(segment, from_offset)
+
+    async def _latest_of_first(
+        self, segment: Segment, start: Place, time_ms: int, from_offset: int
+    ) -> RecordRank | None:
+        """Of the first batch from there on that is not older."""
+        async with aclosing(walk_batches(segment, start, self._log.durable_length)) as batches:
+            async for place, header in batches:
+                if header.max_timestamp >= time_ms:
+                    return _latest_in(
+                        await self._content_of(segment, place, header), header, from_offset
+                    )
+        return None
+
+    async def _latest_of_all(self, segment: Segment, from_offset: int) -> RecordRank | None:
+        """Batches are looked into in the order of what their headers promise, until none promises more than was found:
+        a walk finds the next few of them, so that however many promise too much, memory is bounded."""
+        best: RecordRank | None = None
+        behind: RecordRank | None = None
+        while True:
+            ranked = await self._ranked_batches(segment, from_offset, behind)
+            for rank, place, header in ranked:
+                if best is not None and best < rank:
+                    return best
+                content = await self._content_of(segment, place, header)
+                best = lower_rank(best, _latest_in(content, header, from_offset))
+                behind = rank
+            if len(ranked) < _RANKED_BATCHES_MAX:
+                return best
+
+    async def _ranked_batches(
+        self, segment: Segment, from_offset: int, behind: RecordRank | None
+    ) -> list[tuple[RecordRank, Place, BatchHeader]]:
+        """The first few in the order of their ranks, which are what their headers promise."""
+        ranked: list[tuple[RecordRank, Place, BatchHeader]] = []
+        start = await self.place_of(segment, from_offset)
+        async with aclosing(walk_batches(segment, start, self._log.durable_length)) as batches:
+            async for place, header in batches:
+                rank = RecordRank.of(header.max_timestamp, header.base_offset)
+                is_full = len(ranked) == _RANKED_BATCHES_MAX
+                if (behind is not None and rank <= behind) or (is_full and rank > ranked[-1][0]):
+                    continue
+                insort(ranked, (rank, place, header), key=_rank_of)
+                del ranked[_RANKED_BATCHES_MAX:]
+        return ranked
 
     async def time_of_batch(self, segment: Segment, offset: int) -> int:
         """The highest time of the batch that contains the offset."""
@@ -180,11 +251,33 @@ class HotRecords:
     async def end_by_age(self, segment: Segment, oldest_ms: int) -> int:
         """The base offset of the first batch with a record that is young enough; all before it are old."""
         end, offset = self._log.durable_length, self._log.high_watermark
-        start = self._log.positions.before_time(oldest_ms)
-        if start is None:
-            start = await self._mark_before(segment, lambda place: place.highest_ms < oldest_ms)
+        start = await self._place_before_time(segment, oldest_ms)
         async with aclosing(walk_batches(segment, start, end)) as batches:
             async for place, header in batches:
                 if header.max_timestamp >= oldest_ms:
                     return place.offset
         return offset
+
+
+def _rank_of(ranked: tuple[RecordRank, Place, BatchHeader]) -> RecordRank:
+    return ranked[0]
+
+
+def _latest_in(content: bytes, header: BatchHeader, from_offset: int) -> RecordRank | None:
+    try:
+        return latest_in_batches(content, from_offset)
+    except BatchError as error:
+        raise _unreadable(header, error) from error
+
+
+def _records_in(content: bytes, header: BatchHeader) -> list[Record]:
+    try:
+        return decode_batch(content)
+    except BatchError as error:
+        raise _unreadable(header, error) from error
+
+
+def _unreadable(header: BatchHeader, error: BatchError) -> PartitionUnavailableError:
+    return PartitionUnavailableError(
+        f"the records of a batch cannot be read offset={header.base_offset}: {error}"
+    )

@@ -35,6 +35,7 @@ from segmentstore.topics.partition_start import PartitionStart
 from segmentstore.topics.record_files.cold_records import ColdRecords
 from segmentstore.topics.record_files.kept_objects import KeptObjects
 from segmentstore.topics.record_files.record_files import RecordFiles
+from segmentstore.topics.record_files.record_ranks import RecordRank, lower_rank
 from segmentstore.topics.record_files.registered_files import RegisteredFiles
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_config import TopicConfig
@@ -323,6 +324,43 @@ class Partition:
             if found is not None:
                 return found
         return await self._hot.first_at_time(segment, time_ms)
+
+    async def latest_record(self) -> tuple[int, int] | None:
+        """Offset and time of the record with the highest time, the first one of several; None if there is no record.
+
+        Raises PartitionUnavailableError (also if the records of a batch cannot be read), UnknownPartitionError.
+        """
+        segment = self._log.require_open()
+        found = await self._start.read(
+            segment, lambda: self._beside_filing(lambda: self._latest(segment))
+        )
+        return None if found is None else (found.offset, found.time_ms)
+
+    async def _latest(self, segment: Segment) -> RecordRank | None:
+        """What promises more is looked into first, files or the segment; of the same time, files, which come first."""
+        from_offset = self._log.log_start_offset
+        hot_offset = max(from_offset, self._registered.cold_end)
+        hot_ms = self._log.highest_ms
+        cold_ms = await self._registered.highest_ms_until_end(segment)
+        if cold_ms is None:
+            return await self._hot.latest(segment, hot_offset)
+        best: RecordRank | None = None
+        if cold_ms >= hot_ms:
+            best = await self._latest_in_files(segment, from_offset)
+            if best is None or best.time_ms < hot_ms:
+                best = lower_rank(best, await self._hot.latest(segment, hot_offset))
+            return best
+        best = await self._hot.latest(segment, hot_offset)
+        if best is None or best.time_ms <= cold_ms:
+            best = lower_rank(best, await self._latest_in_files(segment, from_offset))
+        return best
+
+    async def _latest_in_files(self, segment: Segment, from_offset: int) -> RecordRank | None:
+        assert self._cold is not None, "files without a Tier 2"
+        try:
+            return await self._cold.latest(segment, from_offset)
+        except BatchError as error:
+            raise CorruptedDataError(f"a file gave a batch that is none: {error}") from error
 
     # --- deletion ----------------------------------------------------------------------------
 

@@ -138,6 +138,7 @@ class _Append:
         "duplicates",
         "end",
         "future",
+        "highest_ms",
         "next_offset",
     )
 
@@ -150,13 +151,16 @@ class _Append:
         next_offset: int,
         end: int,
         append_time_ms: int,
+        highest_ms: int,
     ) -> None:
+        """`highest_ms`: of all records up to its end."""
         self.answer = answer
         self.future = future
         self.base_offset = base_offset
         self.next_offset = next_offset
         self.end = end
         self.append_time_ms = append_time_ms
+        self.highest_ms = highest_ms
         self.duplicates: list[Future[Appended]] = []
         """Of the same batch, sent again while this one is under way."""
 
@@ -218,6 +222,9 @@ class PartitionLog:
         self.durable_length = 0
         self.log_start_offset = 0
         """The lowest offset that may be read."""
+        self.highest_ms = NO_TIME
+        """What no header of a batch in the segment goes beyond: the highest time that any batch had, those that are
+        deleted by now too. What its producer wrote into a header need not be the time of a record."""
 
     # --- state -------------------------------------------------------------------------------
 
@@ -293,7 +300,7 @@ class PartitionLog:
             )
         self._next_offset = self.high_watermark = count
         self._length = self.durable_length = info.length
-        self._highest_ms = highest_ms
+        self._highest_ms = self.highest_ms = highest_ms
         self._last_mark = _number_of(info, LAST_MARK)
         self.marked_position = mark.place.position if mark is not None else 0
         self.log_start_offset = _number_of(info, LOG_START)
@@ -416,6 +423,7 @@ class PartitionLog:
                 next_offset=next_offset,
                 end=self._length,
                 append_time_ms=append_time_ms,
+                highest_ms=self._highest_ms,
             )
         )
         future.add_done_callback(guarded(self._take_outcomes, self._fail))
@@ -499,6 +507,7 @@ class PartitionLog:
         )
         self.high_watermark = append.next_offset
         self.durable_length = append.end
+        self.highest_ms = append.highest_ms
         appended = self._appended(append.base_offset, append.append_time_ms, duplicate=False)
         complete_unless_done(append.answer, appended)
         for answer in append.duplicates:

@@ -8,6 +8,7 @@ from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
 from segmentstore.codec.kafka_protocol.fetch import (
     EARLIEST,
     LATEST,
+    MAX_TIMESTAMP,
     FetchRequest,
     FetchResponse,
     ListOffsetsPartition,
@@ -21,12 +22,18 @@ from segmentstore.codec.kafka_protocol.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from segmentstore.codec.record_batch import BatchProblem, decode_batch, parse_header
+from segmentstore.codec.record_batch import (
+    BatchProblem,
+    Record,
+    decode_batch,
+    encode_batch,
+    parse_header,
+)
 from segmentstore.contracts.errors import ContainerStoppedError
 from segmentstore.kafka.refusals import code_of, fetch_code_of
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.topics import errors
-from tests.kafka.node import Node, batch, fetch, fetched, produce, produced, running
+from tests.kafka.node import Client, Node, batch, fetch, fetched, produce, produced, running
 
 
 async def stored(node: Node, *values: bytes, partition: int = 0) -> None:
@@ -301,29 +308,74 @@ async def test_what_a_fetch_watched_is_let_go_of() -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_offsets_by_time() -> None:
-    async def ask(*timestamps: int, partition: int = 0) -> list[tuple[int, int]]:
-        request = ListOffsetsRequest(
-            topics=(
-                ListOffsetsTopic(
-                    name="t",
-                    partitions=tuple(
-                        ListOffsetsPartition(partition_index=partition, timestamp=each)
-                        for each in timestamps
-                    ),
-                ),
-            )
-        )
-        answer = await client.ask(request, ListOffsetsResponse)
-        return [(each.error_code, each.offset) for each in answer.topics[0].partitions]
+async def listed(
+    client: Client, *timestamps: int, partition: int = 0, version: int | None = None
+) -> list[tuple[int, int, int]]:
+    """Error code, offset and time of each."""
+    partitions = tuple(
+        ListOffsetsPartition(partition_index=partition, timestamp=each) for each in timestamps
+    )
+    request = ListOffsetsRequest(topics=(ListOffsetsTopic(name="t", partitions=partitions),))
+    answer = await client.ask(request, ListOffsetsResponse, version)
+    assert {each.leader_epoch for each in answer.topics[0].partitions} == {-1}
+    return [(each.error_code, each.offset, each.timestamp) for each in answer.topics[0].partitions]
 
+
+def times(*given: int) -> bytes:
+    """A batch of records with these times."""
+    return encode_batch([Record(at, time, None, b"v") for at, time in enumerate(given)])
+
+
+@pytest.mark.parametrize("version", range(1, 8))
+async def test_offsets_by_time(version: int) -> None:
     async with running() as node:
         client = await node.client()
-        await stored(node, b"a", b"b", b"c")
+        await client.ask(produce((0, times(70, 90, 80))), ProduceResponse)
         partition = await node.topics.own_partition("t", 0)
         await partition.delete_records(1)
 
-        assert await ask(LATEST, EARLIEST) == [(0, 3), (0, 1)]
-        assert await ask(0, 1 << 62) == [(0, 1), (0, -1)]
-        assert await ask(-3) == [(ErrorCode.INVALID_REQUEST, -1)]
-        assert await ask(LATEST, partition=9) == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+        for timestamp, expected in (
+            (LATEST, (0, 3, -1)),
+            (EARLIEST, (0, 1, -1)),
+            (0, (0, 1, 90)),
+            (90, (0, 1, 90)),
+            (91, (0, -1, -1)),
+            (1 << 62, (0, -1, -1)),
+        ):
+            assert await listed(client, timestamp, version=version) == [expected]
+        assert await listed(client, LATEST, partition=9, version=version) == [
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+        ]
+
+
+async def test_the_record_with_the_highest_time_is_told_from_the_version_on_that_has_it() -> None:
+    async with running() as node:
+        client = await node.client()
+        assert await listed(client, MAX_TIMESTAMP) == [(0, -1, -1)], "there is no record"
+        await client.ask(produce((0, times(70, 90, 80))), ProduceResponse)
+        await client.ask(produce((0, times(60, 90, 90))), ProduceResponse)
+        assert await listed(client, MAX_TIMESTAMP) == [(0, 1, 90)]
+        partition = await node.topics.own_partition("t", 0)
+        await partition.delete_records(2)
+        assert await listed(client, MAX_TIMESTAMP) == [(0, 4, 90)]
+        await partition.delete_records(6)
+        assert await listed(client, MAX_TIMESTAMP) == [(0, -1, -1)]
+        assert await listed(client, MAX_TIMESTAMP, partition=9) == [
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+        ]
+        for version in range(1, 7):
+            assert await listed(client, MAX_TIMESTAMP, version=version) == [
+                (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+            ]
+
+
+@pytest.mark.parametrize("timestamp", [-4, -5, -6, -7, -(1 << 63)])
+async def test_times_that_have_a_meaning_in_no_spoken_version_are_refused(timestamp: int) -> None:
+    async with running() as node:
+        client = await node.client()
+        await stored(node, b"a")
+        for version in range(1, 8):
+            assert await listed(client, timestamp, version=version) == [
+                (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+            ]
+        assert await listed(client, LATEST) == [(0, 1, -1)], "the connection is as it was"

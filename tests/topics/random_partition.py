@@ -217,6 +217,10 @@ class World:
         assert owner.log_start_offset == self.log_start
         records = await read_all(owner)
         assert [r.offset for r in records] == list(range(self.log_start, owner.high_watermark))
+        latest = max(records, key=lambda each: each.timestamp_ms, default=None)
+        assert await owner.latest_record() == (
+            None if latest is None else (latest.offset, latest.timestamp_ms)
+        )
         values = {record.offset: record.value for record in records}
         for offset, value in self.readable.items():
             if offset >= self.log_start:

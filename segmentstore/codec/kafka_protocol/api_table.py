@@ -7,7 +7,8 @@ of a range are declared, so that nothing is advertised that is not there. Static
 Heartbeat 3, LeaveGroup 3 and OffsetCommit 7, all of them: with some of it Java's consumers begin, and then lose their
 membership without a word. Produce 0 to 2 carry records in formats older
 than batches of version 2, which are refused batch by batch. Each range ends below the first flexible version, but for
-JoinGroup: 9 lets a static leader that comes back lead on without another assignment.
+two: JoinGroup 9 lets a static leader that comes back lead on without another assignment, and ListOffsets 7 asks for the
+record with the highest time.
 """
 
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class Api:
 _ROWS: Final = (
     Api(ApiKey.PRODUCE, produce.ProduceRequest, produce.ProduceResponse, 0, 7),
     Api(ApiKey.FETCH, fetch.FetchRequest, fetch.FetchResponse, 4, 11),
-    Api(ApiKey.LIST_OFFSETS, fetch.ListOffsetsRequest, fetch.ListOffsetsResponse, 1, 2),
+    Api(ApiKey.LIST_OFFSETS, fetch.ListOffsetsRequest, fetch.ListOffsetsResponse, 1, 7),
     Api(ApiKey.METADATA, cluster.MetadataRequest, cluster.MetadataResponse, 0, 4),
     Api(ApiKey.OFFSET_COMMIT, groups.OffsetCommitRequest, groups.OffsetCommitResponse, 2, 7),
     Api(ApiKey.OFFSET_FETCH, groups.OffsetFetchRequest, groups.OffsetFetchResponse, 1, 3),

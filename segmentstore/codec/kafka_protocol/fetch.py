@@ -1,7 +1,7 @@
 """Fetch and ListOffsets: what consumers read, and from where."""
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from segmentstore.codec.kafka_protocol.fields import Int8, Int16, Int32, Int64, Records
 from segmentstore.codec.kafka_protocol.structure import Structure, Versions
@@ -10,8 +10,8 @@ LATEST: Final = -1
 """As a timestamp of ListOffsets: the end."""
 EARLIEST: Final = -2
 """As a timestamp of ListOffsets: the first record."""
-EARLIEST_LOCAL: Final = -4
-"""As a timestamp of ListOffsets: the first record of what is not tiered away; readers see no tiers here."""
+MAX_TIMESTAMP: Final = -3
+"""As a timestamp of ListOffsets: the record with the highest time."""
 
 NO_PREFERRED_REPLICA: Final = -1
 """0 would mean: ask the broker 0."""
@@ -106,6 +106,7 @@ class ListOffsetsPartition(Structure):
     """A time, or one of the negative numbers above."""
 
     partition_index: Int32
+    current_leader_epoch: Annotated[Int32, Versions(4)] = -1
     timestamp: Int64
 
 
@@ -121,6 +122,8 @@ class ListOffsetsTopic(Structure):
 class ListOffsetsRequest(Structure):
     """Asks for the first record with a timestamp of at least the given one."""
 
+    flexible_since: ClassVar[int | None] = 6
+
     replica_id: Int32 = -1
     isolation_level: Annotated[Int8, Versions(2)] = 0
     topics: tuple[ListOffsetsTopic, ...]
@@ -134,6 +137,7 @@ class ListedOffset(Structure):
     error_code: Int16
     timestamp: Int64
     offset: Int64
+    leader_epoch: Annotated[Int32, Versions(4)] = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +151,8 @@ class ListedTopic(Structure):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsResponse(Structure):
     """The answer to ListOffsets."""
+
+    flexible_since: ClassVar[int | None] = 6
 
     throttle_time_ms: Annotated[Int32, Versions(2)] = 0
     topics: tuple[ListedTopic, ...]

@@ -24,6 +24,11 @@ from segmentstore.codec.topic_files import RegisteredFile
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from segmentstore.contracts.segments import Segment
 from segmentstore.topics.record_files.record_files import FileBlock, RecordFiles
+from segmentstore.topics.record_files.record_ranks import (
+    RecordRank,
+    latest_in_batches,
+    lower_rank,
+)
 from segmentstore.topics.record_files.registered_files import RegisteredFiles
 
 _Result = TypeVar("_Result")
@@ -109,6 +114,41 @@ class ColdRecords:
                 return found
             number += 1
         return None
+
+    async def latest(self, segment: Segment, from_offset: int) -> RecordRank | None:
+        """Of the latest record at or behind an offset; None if no file has a record there.
+
+        One block is read, two if deleted records of the first file are later than all others.
+        Raises FileGoneError, StorageError, BatchError.
+        """
+
+        async def read(key: str, file: RegisteredFile) -> RecordRank | None:
+            blocks = await self._files.blocks(key, file)
+            best: RecordRank | None = None
+            for rank, index in sorted(
+                (RecordRank.of(block.highest_ms, block.first_offset), index)
+                for index, block in enumerate(blocks)
+                if block.end_offset > from_offset
+            ):
+                if best is not None and best < rank:
+                    break
+                content = await self._files.batches(key, file, index)
+                best = lower_rank(best, latest_in_batches(content, from_offset))
+            return best
+
+        best: RecordRank | None = None
+        looked_at: set[int] = set()
+        while True:
+            number = await self._registered.latest(segment, without=looked_at)
+            if number is None:
+                return best
+            file = await self._registered.get(segment, number)
+            if best is not None and best < RecordRank.of(file.highest_ms, file.first_offset):
+                return best
+            looked_at.add(number)
+            best = lower_rank(best, await self._of_file(segment, number, read))
+            if best is not None and best.time_ms == file.highest_ms:
+                return best
 
     async def _of_file(
         self,

@@ -13,8 +13,9 @@ Invariants:
 - In memory are the latest `known_max` that were looked at: a look-up is O(log files) attributes, mostly known ones.
 """
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from segmentstore.codec.topic_files import (
@@ -128,6 +129,38 @@ class RegisteredFiles:
             else:
                 low = middle + 1
         return low
+
+    async def highest_ms_until_end(self, segment: Segment) -> int | None:
+        """What no record of a file goes beyond; None if there is no file. Raises FileGoneError."""
+        if not len(self):
+            return None
+        return (await self.get(segment, self.last)).highest_ms_until_end
+
+    async def latest(self, segment: Segment, *, without: Collection[int] = ()) -> int | None:
+        """The first of those that have the highest time, but for some; None if no other one has records.
+
+        It is the first one that reaches the highest time of the partition so far, O(log files), unless the record with
+        that time was deleted: then every registration is looked at, and no object. Raises FileGoneError.
+        """
+        highest_ms = await self.highest_ms_until_end(segment)
+        if highest_ms is None:
+            return None
+        if not without:
+            number = await self.at_time(segment, highest_ms)
+            if number <= self.last:
+                file = await self.get(segment, number)
+                if file.highest_ms == highest_ms and not file.is_batch:
+                    return number
+        latest: tuple[int, int] | None = None
+        number = self.first
+        while number <= self.last:
+            for file in await self.some(segment, number, FILES_PER_UPDATE_MAX):
+                is_later = latest is None or file.highest_ms > latest[0]
+                if is_later and not file.is_batch and number not in without:
+                    latest = file.highest_ms, number
+                number += 1
+            await asyncio.sleep(0)
+        return None if latest is None else latest[1]
 
     async def some(self, segment: Segment, first: int, count: int) -> Sequence[RegisteredFile]:
         """At most so many from there on; they are not kept in memory. Raises FileGoneError."""

@@ -20,6 +20,7 @@ from segmentstore.codec.kafka_protocol.cluster import (
     MetadataTopic,
 )
 from segmentstore.codec.kafka_protocol.fetch import (
+    MAX_TIMESTAMP,
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
@@ -28,7 +29,10 @@ from segmentstore.codec.kafka_protocol.fetch import (
     FetchTopic,
     ListedOffset,
     ListedTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
 )
 from segmentstore.codec.kafka_protocol.fields import KafkaProtocolError
 from segmentstore.codec.kafka_protocol.frames import (
@@ -203,6 +207,76 @@ GOLDEN: list[tuple[str, Structure, int, str]] = [
         ),
         2,
         "00000000 00000001 0001 74 00000001 00000000 0000 ffffffffffffffff ffffffffffffffff",
+    ),
+    (
+        "a time in one partition, with a leader's epoch",
+        ListOffsetsRequest(
+            isolation_level=1,
+            topics=(
+                ListOffsetsTopic(
+                    name="t",
+                    partitions=(
+                        ListOffsetsPartition(
+                            partition_index=2, current_leader_epoch=3, timestamp=258
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        4,
+        "ffffffff 01 00000001 0001 74 00000001 00000002 00000003 0000000000000102",
+    ),
+    (
+        "an offset and its leader's epoch",
+        ListOffsetsResponse(
+            topics=(
+                ListedTopic(
+                    name="t",
+                    partitions=(
+                        ListedOffset(
+                            partition_index=2,
+                            error_code=0,
+                            timestamp=258,
+                            offset=9,
+                            leader_epoch=3,
+                        ),
+                    ),
+                ),
+            )
+        ),
+        5,
+        (
+            "00000000 00000001 0001 74 00000001 00000002 0000 0000000000000102 0000000000000009"
+            "00000003"
+        ),
+    ),
+    (
+        "the record with the highest time, flexible",
+        ListOffsetsRequest(
+            topics=(
+                ListOffsetsTopic(
+                    name="t",
+                    partitions=(ListOffsetsPartition(partition_index=2, timestamp=MAX_TIMESTAMP),),
+                ),
+            ),
+        ),
+        7,
+        "ffffffff 00 02 02 74 02 00000002 ffffffff fffffffffffffffd 00 00 00",
+    ),
+    (
+        "the offset of that record, flexible",
+        ListOffsetsResponse(
+            topics=(
+                ListedTopic(
+                    name="t",
+                    partitions=(
+                        ListedOffset(partition_index=2, error_code=0, timestamp=258, offset=9),
+                    ),
+                ),
+            )
+        ),
+        6,
+        ("00000000 02 02 74 02 00000002 0000 0000000000000102 0000000000000009 ffffffff00 00 00"),
     ),
     ("all topics", MetadataRequest(topics=None, allow_auto_topic_creation=False), 4, f"{NULL} 00"),
     ("no topic", MetadataRequest(topics=(), allow_auto_topic_creation=True), 4, "00000000 01"),

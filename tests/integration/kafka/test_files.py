@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from segmentstore.cli.http_client import HttpClient
 from tests.integration.kafka.clients import (
@@ -49,6 +50,41 @@ RECORDS = [
 def files_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServerProcess]:
     with KafkaServerProcess(tmp_path_factory.mktemp("files") / "data", FILE_OPTIONS) as process:
         yield process
+
+
+def latest_records(bootstrap: str, topic: str, partitions: int) -> list[tuple[int, int]]:
+    """Offset and time of the record with the highest time of each partition."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    places = [ConfluentPartition(topic, index) for index in range(partitions)]
+    latest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]  # has no types
+    futures = admin.list_offsets(dict.fromkeys(places, latest), request_timeout=SECONDS_MAX)
+    told = {place.partition: future.result(SECONDS_MAX) for place, future in futures.items()}
+    return [(told[index].offset, told[index].timestamp) for index in range(partitions)]
+
+
+async def test_the_record_with_the_highest_time_is_told_from_the_log_and_from_files(
+    files_server: KafkaServerProcess,
+) -> None:
+    bootstrap = files_server.bootstrap
+    topic = await asyncio.to_thread(new_topic, bootstrap, 2)
+
+    def produced(*times: int) -> None:
+        producer = Producer({"bootstrap.servers": bootstrap})
+        for time_ms in times:
+            producer.produce(topic, b"value", partition=0, timestamp=time_ms)
+        assert producer.flush(SECONDS_MAX) == 0
+
+    now = int(time.time() * 1000)
+    await asyncio.to_thread(produced, now - 5_000, now - 1_000, now - 2_000, now - 1_000)
+    expected = [(1, now - 1_000), (-1, -1)]
+    assert await asyncio.to_thread(latest_records, bootstrap, topic, 2) == expected
+    await asyncio.to_thread(wait_for_files, files_server, topic, 4)
+    assert await asyncio.to_thread(latest_records, bootstrap, topic, 2) == expected
+    await asyncio.to_thread(produced, now - 3_000)
+    assert await asyncio.to_thread(latest_records, bootstrap, topic, 2) == expected
+    await asyncio.to_thread(produced, now - 500)
+    expected = [(5, now - 500), (-1, -1)]
+    assert await asyncio.to_thread(latest_records, bootstrap, topic, 2) == expected
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -1,0 +1,45 @@
+"""Which record of a partition is the latest: the one with the highest time, and of several with that time the first.
+
+A rank orders records so that the lowest one is the latest record. What an index says of many records at once, the
+highest time and the first offset, is a rank too: no record of them has a lower one. So what has the lowest rank is read
+first, and a record whose rank is lower than that of everything else is the answer, without a look at the rest.
+"""
+
+from typing import NamedTuple, Self
+
+from segmentstore.codec.record_columns import columns_of_batches
+
+
+class RecordRank(NamedTuple):
+    """Of one record, or a lower bound of the ranks of several."""
+
+    minus_time_ms: int
+    offset: int
+
+    @classmethod
+    def of(cls, time_ms: int, offset: int) -> Self:
+        return cls(-time_ms, offset)
+
+    @property
+    def time_ms(self) -> int:
+        return -self.minus_time_ms
+
+
+def lower_rank(one: RecordRank | None, other: RecordRank | None) -> RecordRank | None:
+    """Of the later of two records, either of which may be missing."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def latest_in_batches(content: bytes, from_offset: int) -> RecordRank | None:
+    """Of the latest record of whole batches at or behind an offset; None if there is none. Raises BatchError.
+
+    Every record is looked at: what a batch's header says of its times is its producer's word.
+    """
+    columns, _ = columns_of_batches(content, from_offset)
+    if not len(columns):
+        return None
+    highest_ms = max(columns.timestamps_ms)
+    row = next(row for row, time_ms in enumerate(columns.timestamps_ms) if time_ms == highest_ms)
+    return RecordRank.of(highest_ms, columns.offsets[row])
