@@ -3,6 +3,9 @@
 Three payloads as in the description that the format follows: JSON, Protocol Buffers, text logs; ratio and speed of
 decompression beside the figures that it names. One core, CPU time, best of a few rounds.
 
+And what a reader in order gets of files that are as far away as those of an object store: read ahead of, beside not,
+in turn, the median.
+
     python -m benchmarks record_files
 """
 
@@ -13,6 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import replace
 from random import Random
 from resource import RUSAGE_SELF, getrusage
 from tempfile import TemporaryDirectory
@@ -20,13 +24,22 @@ from typing import Final
 
 from benchmarks.workbench import Row, median, print_rows, row
 from segmentstore.codec import record_columns
-from segmentstore.codec.record_batch import Compression, encode_batch, place_batch
+from segmentstore.codec.record_batch import (
+    Compression,
+    encode_batch,
+    parse_header,
+    place_batch,
+)
 from segmentstore.codec.record_fields import Record, append_varint
 from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
 from segmentstore.runtime.process import tune_for_serving
+from segmentstore.topics.partition import Partition
 from segmentstore.topics.record_files.record_files import FileCompression, FileForm
+from segmentstore.topics.settings import TopicSettings
+from tests.http.memory_segments import MemorySegments
+from tests.topics.batches import NOW, open_partition
 from tier2.format import chunk_format
 from tier2.format.block import decode_block
 from tier2.format.chunk_format import BlockEntry, ChunkFlag
@@ -37,12 +50,17 @@ from tier2.format.record_transcoding import (
     batches_of_block,
     native_loops,
 )
+from tier2.object_stores.memory import MemoryObjectStore
 from tier2.object_stores.volumes import LateVolumes
 from tier2.volumes.settings import VolumeSettings
 
 ROUNDS: Final = 5
 BATCH_BYTES: Final = 16 << 10
 FILE_BYTES: Final = 64_000_000
+DISTANCE_SECONDS: Final = 0.02
+"""Of a range of an object: what a store of the same region takes to its first byte."""
+DISTANT_BYTES: Final = 32 << 20
+FETCH_BYTES: Final = 1 << 20
 NATIVE_BYTES: Final = 16 << 20
 PYTHON_BYTES: Final = 2 << 20
 WANTED_MB: Final = 500.0
@@ -308,6 +326,59 @@ async def stored_files() -> tuple[float, float]:
     return median([seconds for seconds, _ in found[1:]]), median([n for _, n in found[1:]])
 
 
+class _DistantObjects(MemoryObjectStore):
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        await asyncio.sleep(DISTANCE_SECONDS)
+        return await super().get_range(key, start, length)
+
+
+async def distant_reads() -> Mapping[bool, float]:
+    """MB/s of batches that one reader in order fetches, by whether it is read ahead of."""
+    segments, objects = MemorySegments(), _DistantObjects()
+    with ThreadPoolExecutor(4) as threads:
+        found: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(2 * ROUNDS):
+            is_ahead = number % 2 == 0
+            files = Tier2RecordFiles(
+                object_store=objects, writers=threads, readers=threads, cache_bytes=32 << 20
+            )
+            settings = TopicSettings(file_bytes=DISTANT_BYTES // 4)
+            if not is_ahead:
+                settings = replace(settings, read_ahead_bytes_max=0)
+            partition = await open_partition(segments, settings=settings, record_files=files)
+            if not partition.high_watermark:
+                await _fill(partition)
+            offset, length, began = 0, 0, time.monotonic()
+            while offset < partition.high_watermark:
+                content = await partition.fetch(offset, FETCH_BYTES)
+                length += len(content)
+                offset = end_of_batches(content)
+            found[is_ahead].append(length / 1e6 / (time.monotonic() - began))
+            await partition.close()
+            await files.close()
+    return {is_ahead: median(speeds) for is_ahead, speeds in found.items()}
+
+
+async def _fill(partition: Partition) -> None:
+    payload, random = sized_payload(1000), Random(1)
+    for number in range(DISTANT_BYTES // BATCH_BYTES):
+        first = number * 16
+        records = [Record(n, NOW + first + n, None, payload(random, n)) for n in range(16)]
+        await partition.produce(encode_batch(records))
+    while await partition.make_file():
+        pass
+
+
+def end_of_batches(content: bytes) -> int:
+    """The offset behind the last one."""
+    at = end = 0
+    while at < len(content):
+        header = parse_header(content, at)
+        at += header.size
+        end = header.next_offset
+    return end
+
+
 def main() -> list[Row]:
     """Measure, print and return the rows: compiled beside Python, then beside what is wanted."""
     native, native_columns = native_loops(), record_columns.native_loops()
@@ -323,6 +394,8 @@ def main() -> list[Row]:
         row("files put into volumes: CPU, beside joined images", seconds, "s/GB", JOINED_SECONDS),
         row("files put into volumes: page faults", faults, "/GB", JOINED_FAULTS),
     ]
+    speeds = asyncio.run(distant_reads())
+    rows.append(row("20 ms away, read ahead of, beside not", speeds[True], "MB/s", speeds[False]))
     rows += [
         row(f"{what}, beside Python", compiled[what], "MB/s", python[what]) for what in compiled
     ]

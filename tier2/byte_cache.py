@@ -23,6 +23,10 @@ class ByteCache(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def __contains__(self, key: K) -> bool:
+        """Whether it is kept; that it was asked does not make it younger."""
+        return key in self._values
+
     def get(self, key: K) -> V | None:
         found = self._values.get(key)
         if found is None:

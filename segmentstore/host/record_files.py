@@ -2,12 +2,15 @@
 
     make      pieces of batches -> image (tier2/format/record_file.py), in the threads that write Tier 2
     read      end of the object -> index -> range of one block -> batches, in the threads that readers wait for
+    ahead     the same, in tasks of this one's own, for blocks that will be asked for
 
 Invariants:
 
 - The memory of an image is used again only when its caller says that it is stored: a put that failed may still read it.
 - Indexes and blocks in memory take at most `cache_bytes` each; an object is never changed, so neither is what is kept.
 - One block is read once, however many wait for it; at most `WAITERS_MAX` do.
+- At most `READS_AHEAD_MAX` blocks or indexes are read ahead at once, and blocks that were read ahead and not asked for
+  yet have at most half of `cache_bytes`: they shall not drive each other out before they are used.
 - A damaged block or index is read a second time, then refused; the log says so once for each, and is not told again of
   the latest `_DAMAGES_REMEMBERED`.
 """
@@ -34,6 +37,7 @@ from segmentstore.codec.topic_files import RegisteredFile
 from segmentstore.contracts.errors import (
     CorruptedDataError,
     ObjectNotFoundError,
+    SegmentStoreError,
     StorageError,
     TooManyWaitersError,
 )
@@ -41,6 +45,7 @@ from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.cancellation import run_blocking
 from segmentstore.runtime.keyed_locks import KeyedLocks
+from segmentstore.runtime.task_set import TaskSet
 from segmentstore.topics.record_files.record_files import (
     FileBlock,
     FileCompression,
@@ -71,6 +76,7 @@ logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 WAITERS_MAX: Final = 1_000
+READS_AHEAD_MAX: Final = 8
 BATCH_BYTES_MAX: Final = 256 * 1024
 """Of batches that a block is given as: a reader gets one at least, and a consumer takes a few at a time."""
 
@@ -116,6 +122,7 @@ class RecordFileStatistics:
     reads: int = 0
     read_bytes: int = 0
     block_hits: int = 0
+    reads_ahead: int = 0
     damages: int = 0
 
 
@@ -133,7 +140,7 @@ class Tier2RecordFiles:
         compaction_keys_max: int = COMPACTION_KEYS_MAX,
         has_backups: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`has_backups`: whether a backup is kept, or may be; it names files that were forgotten since."""
+        """close() it. `has_backups`: whether a backup is kept, or may be; it names files that were forgotten since."""
         self._has_backups = has_backups
         self._objects = object_store
         self._writers = writers
@@ -143,6 +150,12 @@ class Tier2RecordFiles:
         self._opened: ByteCache[str, _Opened] = ByteCache(cache_bytes)
         self._blocks: ByteCache[tuple[str, int], bytes] = ByteCache(cache_bytes)
         self._locks = KeyedLocks[tuple[str, int]](waiters_max=WAITERS_MAX, refusal=_too_many)
+        self._ahead_bytes_max = cache_bytes // 2
+        self._ahead: dict[tuple[str, int], int] = {}
+        """Blocks that are being read ahead, or were and were not asked for yet, and their bytes."""
+        self._read_ahead_now: set[tuple[str, int]] = set()
+        self._ahead_tasks = TaskSet(on_failure=_failed_ahead)
+        self._is_closed = False
         self._damages: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._numbers = RecordFileStatistics()
         self._pace = BackgroundPace(
@@ -159,6 +172,7 @@ class Tier2RecordFiles:
             "kafka_file_reads_total": numbers.reads,
             "kafka_file_read_bytes_total": numbers.read_bytes,
             "kafka_file_block_hits_total": numbers.block_hits,
+            "kafka_file_reads_ahead_total": numbers.reads_ahead,
             "kafka_file_damages_total": numbers.damages,
             "kafka_file_cache_bytes": self._blocks.used_bytes + self._opened.used_bytes,
             "kafka_file_image_bytes": self._memories.kept_bytes,
@@ -212,7 +226,7 @@ class Tier2RecordFiles:
 
     async def blocks(self, key: str, file: RegisteredFile) -> Sequence[FileBlock]:
         if file.is_batch:
-            return [FileBlock(file.first_offset, file.end_offset, file.highest_ms)]
+            return [FileBlock(file.first_offset, file.end_offset, file.highest_ms, file.size)]
         return (await self._open(key, file)).blocks
 
     async def batches(self, key: str, file: RegisteredFile, number: int) -> bytes:
@@ -223,6 +237,13 @@ class Tier2RecordFiles:
                     place, 0, file.size, lambda stored: _kept_batch(stored, file, key)
                 )
         opened = await self._open(key, file)
+        content = await self._block(place, opened)
+        self._ahead.pop(place, None)
+        return content
+
+    async def _block(self, place: tuple[str, int], opened: _Opened) -> bytes:
+        """Raises ObjectNotFoundError, CorruptedDataError, TooManyWaitersError, StorageError."""
+        key, number = place
         async with self._locks.held(place):
             known = self._blocks.get(place)
             if known is not None:
@@ -243,6 +264,61 @@ class Tier2RecordFiles:
             content = await self._checked(place, entry.position, length, decoded)
             self._blocks.put(place, content, len(content))
             return content
+
+    def read_ahead(self, key: str, file: RegisteredFile, number: int, room: int) -> None:
+        if self._is_closed or file.is_batch:
+            return
+        opened = self._opened.get(key)
+        if opened is None:
+            if len(self._ahead_tasks) < READS_AHEAD_MAX and not self._locks.is_held((key, -1)):
+                self._ahead_tasks.start(self._open_ahead(key, file, number, room))
+            return
+        for each in range(number, len(opened.entries)):
+            if room <= 0:
+                return
+            size = opened.blocks[each].byte_count
+            room -= size
+            place = (key, each)
+            if place in self._ahead or place in self._blocks or self._locks.is_held(place):
+                continue
+            if len(self._ahead_tasks) >= READS_AHEAD_MAX or not self._has_room_ahead(size):
+                return
+            self._ahead[place] = size
+            self._read_ahead_now.add(place)
+            self._ahead_tasks.start(self._read_block_ahead(place, opened))
+
+    def _has_room_ahead(self, size: int) -> bool:
+        if sum(self._ahead.values()) + size <= self._ahead_bytes_max:
+            return True
+        # Some may have left the cache, and were never asked for.
+        self._ahead = {
+            place: length
+            for place, length in self._ahead.items()
+            if place in self._blocks or place in self._read_ahead_now
+        }
+        return sum(self._ahead.values()) + size <= self._ahead_bytes_max
+
+    async def _open_ahead(self, key: str, file: RegisteredFile, number: int, room: int) -> None:
+        try:
+            await self._open(key, file)
+        except SegmentStoreError:
+            return
+        self.read_ahead(key, file, number, room)
+
+    async def _read_block_ahead(self, place: tuple[str, int], opened: _Opened) -> None:
+        try:
+            await self._block(place, opened)
+        except SegmentStoreError:
+            self._ahead.pop(place, None)
+        else:
+            self._numbers.reads_ahead += 1
+        finally:
+            self._read_ahead_now.discard(place)
+
+    async def close(self) -> None:
+        """Nothing is read ahead any more. Idempotent."""
+        self._is_closed = True
+        await self._ahead_tasks.close()
 
     # --- compaction --------------------------------------------------------------------------
 
@@ -354,6 +430,7 @@ class Tier2RecordFiles:
                         entry.first_offset,
                         index.block_end_offset(number),
                         0 if entry.events is None else entry.events.highest_time_ms,
+                        entry.uncompressed_length,
                     )
                     for number, entry in enumerate(index.entries)
                 ],
@@ -452,6 +529,10 @@ def _kept_batch(stored: bytes, file: RegisteredFile, key: str) -> bytes:
 
 def _damaged(error: Exception) -> CorruptedDataError:
     return CorruptedDataError(f"batches of a partition are damaged: {error}")
+
+
+def _failed_ahead(error: BaseException) -> None:
+    logger.error("reading ahead in a file of a topic failed", exc_info=error)
 
 
 def _too_many(place: tuple[str, int], waiting: int) -> TooManyWaitersError:

@@ -189,6 +189,7 @@ class Servers:
                 TopicSettings(),
                 file_seconds=self._settings.kafka.file_seconds,
                 file_bytes=self._settings.kafka.file_bytes,
+                read_ahead_bytes_max=self._settings.kafka.read_ahead_bytes_max,
                 compaction_interval_seconds=self._settings.kafka.compaction_seconds,
             ),
             record_files=self._record_files,

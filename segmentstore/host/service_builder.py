@@ -522,21 +522,23 @@ async def _open_parts(
     )
     stack.push_async_callback(containers.close)
     registry = ContainerRegistry(container_count=count)
+    record_files = Tier2RecordFiles(
+        object_store=object_stores.of(ContainerId(0)),
+        writers=storage_threads.lane(),
+        readers=read_threads.lane(),
+        cache_bytes=settings.kafka.file_cache_bytes,
+        has_backups=KeptBackups(
+            registry=registry, object_store=object_stores.of(ContainerId(0))
+        ).exist,
+    )
+    stack.push_async_callback(record_files.close)
     return _Parts(
         store=SegmentStore(registry=registry),
         registry=registry,
         logs=logs,
         object_stores=object_stores,
         containers=containers,
-        record_files=Tier2RecordFiles(
-            object_store=object_stores.of(ContainerId(0)),
-            writers=storage_threads.lane(),
-            readers=read_threads.lane(),
-            cache_bytes=settings.kafka.file_cache_bytes,
-            has_backups=KeptBackups(
-                registry=registry, object_store=object_stores.of(ContainerId(0))
-            ).exist,
-        ),
+        record_files=record_files,
         store_id=place.identity.store_id,
     )
 

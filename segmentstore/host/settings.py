@@ -214,6 +214,12 @@ class KafkaSettings:
         minimum=0.1,
         maximum=86_400,
     )
+    read_ahead_bytes_max: int = count(
+        8 * MIB,
+        "How far a consumer that reads such files in order is read ahead of; 0: not at all.",
+        minimum=0,
+        maximum=256 * MIB,
+    )
     file_cache_bytes: int = count(
         32 * MIB,
         "Memory for blocks of such files that were read, and as much again for their indexes.",

@@ -95,7 +95,11 @@ class Partition:
         if record_files is None or kept is None:
             return
         self._cold = ColdRecords(
-            topic=topic, partition=index, files=record_files, registered=self._registered
+            topic=topic,
+            partition=index,
+            files=record_files,
+            registered=self._registered,
+            read_ahead_bytes_max=settings.read_ahead_bytes_max,
         )
         self._files = PartitionFiles(
             self._log,

@@ -53,6 +53,8 @@ class TopicSettings:
     """From the start to the first look for files of topics that are gone; then every `file_sweep_seconds`."""
     files_known_per_partition_max: int = 64
     """Registered files of one partition that are kept in memory; others are found by attributes of its segment."""
+    read_ahead_bytes_max: int = 8 * 1024 * 1024
+    """How far a reader that reads files in order is read ahead of; 0: not at all."""
     partition_steps_at_once_max: int = 16
     """Partitions of one topic that are created or deleted side by side."""
     resume_seconds: float = 5.0

@@ -216,6 +216,128 @@ async def test_readers_of_one_block_are_bounded(monkeypatch: pytest.MonkeyPatch)
     assert len(refused) < 20
 
 
+class Gated(Counted):
+    """Ranges wait while the gate is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.waiting = 0
+        self.waiting_max = 0
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.waiting += 1
+        self.waiting_max = max(self.waiting_max, self.waiting)
+        try:
+            await self.gate.wait()
+            return await super().get_range(key, start, length)
+        finally:
+            self.waiting -= 1
+
+
+AHEAD_BLOCKS: Final = 12
+
+
+async def gated_file(cache_bytes: int) -> tuple[Gated, Tier2RecordFiles, RegisteredFile]:
+    """A file of so many blocks of 1 and 2 MiB, whose index is in memory and no block."""
+    store = Gated()
+    files = files_over(store, cache_bytes=cache_bytes)
+    content, _ = batches_of(AHEAD_BLOCKS, 1 << 20)
+    made = await files.make(pieces_of(content), FORM)
+    await files.put(KEY, made.image)
+    file = registered(made)
+    assert len(await files.blocks(KEY, file)) == AHEAD_BLOCKS
+    del store.ranges[:]
+    return store, files, file
+
+
+async def turns_of_the_loop() -> None:
+    """As many as everything that does not wait for the gate needs."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+async def test_blocks_are_read_ahead_side_by_side_and_each_once() -> None:
+    store, files, file = await gated_file(100 << 20)
+    store.gate.clear()
+    files.read_ahead(KEY, file, 0, 1 << 30)
+    reader = asyncio.create_task(files.batches(KEY, file, 0))
+    for _ in range(5):
+        await turns_of_the_loop()
+        files.read_ahead(KEY, file, 0, 1 << 30)
+    assert store.waiting_max == module.READS_AHEAD_MAX, "one of them has a reader as well"
+    store.gate.set()
+    assert records_of(await reader)[0].offset == 0
+    await turns_of_the_loop()
+    files.read_ahead(KEY, file, 0, 1 << 30)
+    await turns_of_the_loop()
+    store.gate.clear()
+    for number in range(AHEAD_BLOCKS):
+        content = await files.batches(KEY, file, number)
+        assert [each.offset for each in records_of(content)] == [number], "without a way to Tier 2"
+    assert len(store.ranges) == AHEAD_BLOCKS
+    assert files.metrics()["kafka_file_reads_ahead_total"] == AHEAD_BLOCKS
+    await files.close()
+
+
+async def test_no_more_is_read_ahead_than_was_asked_for_and_than_half_of_the_memory_holds() -> None:
+    store, files, file = await gated_file(100 << 20)
+    files.read_ahead(KEY, file, 4, 2 * (1 << 20))
+    await turns_of_the_loop()
+    assert 1 <= len(store.ranges) <= 2
+    store, files, file = await gated_file(10 << 20)
+    for number in range(AHEAD_BLOCKS):
+        for _ in range(3):
+            files.read_ahead(KEY, file, number, 1 << 30)
+            await turns_of_the_loop()
+            assert sum(files._ahead.values()) <= 5 << 20
+        await files.batches(KEY, file, number)
+    assert len(store.ranges) == AHEAD_BLOCKS, "none left the cache before it was asked for"
+
+
+async def test_blocks_that_left_the_cache_unasked_give_their_room_back() -> None:
+    _, files, file = await gated_file(10 << 20)
+    files.read_ahead(KEY, file, 8, 1 << 30)
+    await turns_of_the_loop()
+    ahead = dict(files._ahead)
+    assert ahead
+    for number in range(8):
+        await files.batches(KEY, file, number)
+    files.read_ahead(KEY, file, 9, 1 << 30)
+    await turns_of_the_loop()
+    assert set(files._ahead) - set(ahead), "others are read ahead in their place"
+    assert sum(files._ahead.values()) <= 5 << 20
+
+
+async def test_what_fails_ahead_is_told_to_the_one_who_asks_for_it_alone() -> None:
+    store, files, file = await gated_file(100 << 20)
+    await store.delete(KEY)
+    files.read_ahead(KEY, file, 0, 1 << 30)
+    await turns_of_the_loop()
+    assert not files._ahead
+    with pytest.raises(ObjectNotFoundError):
+        await files.batches(KEY, file, 0)
+    files.read_ahead("never/put.seg", file, 0, 1 << 30)
+    await turns_of_the_loop()
+    with pytest.raises(ObjectNotFoundError):
+        await files.blocks("never/put.seg", file)
+
+
+async def test_nothing_is_read_ahead_behind_the_end() -> None:
+    store, files, file = await gated_file(100 << 20)
+    store.gate.clear()
+    files.read_ahead(KEY, file, 0, 1 << 30)
+    await turns_of_the_loop()
+    assert store.waiting
+    await files.close()
+    assert not store.waiting
+    files.read_ahead(KEY, file, 0, 1 << 30)
+    await turns_of_the_loop()
+    assert not store.waiting
+    assert not store.ranges
+
+
 @pytest.mark.parametrize("where", ["header", "index", "footer", "short", "other range"])
 async def test_what_contradicts_its_registration_is_refused(where: str) -> None:
     store = MemoryObjectStore()

@@ -106,6 +106,19 @@ async def test_superseded_records_go_and_tombstones_later() -> None:
     partition.check()
 
 
+async def test_what_a_pass_left_out_does_not_hide_that_a_reader_goes_on() -> None:
+    files = files_in(MemoryObjectStore())
+    partition = await open_partition(MemorySegments(), config=CONFIG, record_files=files)
+    for n in range(12):
+        await partition.produce(keyed((b"%d" % n, b"kept"), (b"a", b"x"), (b"b", b"x")))
+        await partition.make_file()
+    assert await partition.compact(age_is_known=True)
+    before = files.metrics()["kafka_file_reads_ahead_total"]
+    offsets = [each.offset for each in await read_all(partition)]
+    assert offsets == [*range(0, 33, 3), 33, 34, 35]
+    assert files.metrics()["kafka_file_reads_ahead_total"] >= before + 5
+
+
 async def test_a_pass_is_due_when_files_or_tombstones_are_and_a_partition_rests_until_then() -> (
     None
 ):

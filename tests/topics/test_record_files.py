@@ -79,10 +79,13 @@ class Store:
         self.objects = MemoryObjectStore()
         self.clock = Clock()
 
-    async def opened(self, **config: str) -> Partition:
+    async def opened(
+        self, *, read_ahead_bytes_max: int = SMALL.read_ahead_bytes_max, **config: str
+    ) -> Partition:
         return await open_partition(
             self.segments,
             clock=self.clock,
+            settings=replace(SMALL, read_ahead_bytes_max=read_ahead_bytes_max),
             config={
                 "file.delete.delay.ms": "0",
                 **{word.replace("_", "."): value for word, value in config.items()},
@@ -90,9 +93,11 @@ class Store:
             record_files=files_in(self.objects),
         )
 
-    async def restarted(self, **config: str) -> Partition:
+    async def restarted(
+        self, *, read_ahead_bytes_max: int = SMALL.read_ahead_bytes_max, **config: str
+    ) -> Partition:
         self.segments = self.segments.restarted()
-        return await self.opened(**config)
+        return await self.opened(read_ahead_bytes_max=read_ahead_bytes_max, **config)
 
     async def keys(self) -> list[str]:
         return [info.key async for info in self.objects.list("")]
@@ -204,6 +209,57 @@ async def test_each_offset_is_fetched_in_files_and_behind_them() -> None:
     assert await partition.fetch(129, 1000) == b""
     with pytest.raises(OffsetOutOfRangeError):
         await partition.fetch(130, 1000)
+
+
+class ReadObjects(MemoryObjectStore):
+    """Tells which objects were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read: set[str] = set()
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self._read.add(key)
+        return await super().get_range(key, start, length)
+
+    async def read_since(self) -> int:
+        """How many objects were read since the last call, when all that was begun has ended."""
+        for _ in range(200):
+            await asyncio.sleep(0)
+        count = len(self._read)
+        self._read.clear()
+        return count
+
+
+async def test_a_reader_in_order_is_read_ahead_of_and_one_that_jumps_is_not() -> None:
+    store = Store()
+    store.objects = objects = ReadObjects()
+    partition = await store.opened()
+    for _ in range(20):
+        await fill(partition, 3)
+        await partition.make_file()
+    records = await read_all(partition)
+    await partition.close()
+    partition = await store.restarted()
+    await objects.read_since()
+    for offset in (90, 0, 45, 171, 27):
+        content = await partition.fetch(offset, 1)
+        assert await objects.read_since() == 1, "only what was asked for"
+    assert records_in(content)[-1].offset == 35
+    await partition.fetch(36, 1)
+    assert await objects.read_since() == 7, "its file and eight behind it, two of which were known"
+    assert await read_all(partition) == records
+    partition.check()
+    await partition.close()
+    # Without it a reader meets one file after the other.
+    partition = await store.restarted(read_ahead_bytes_max=0)
+    await objects.read_since()
+    found, offset = list[Record](), 0
+    while offset < partition.high_watermark:
+        found += records_in(await partition.fetch(offset, 1))
+        offset = found[-1].offset + 1
+        assert await objects.read_since() <= 1
+    assert found == records
 
 
 async def test_batches_of_a_file_are_what_consumers_take() -> None:

@@ -8,10 +8,13 @@ Invariants:
 - Index and block of one step are of the same object. One that another file has replaced meanwhile is looked up anew;
   one that is missing although it is registered is damage.
 - What cannot be read refuses the offsets that lie in it, no others.
+- A reader that goes on where a fetch ended is read ahead of, further each time; one that jumps is not.
 """
 
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from segmentstore.codec.record_batch import (
@@ -21,7 +24,12 @@ from segmentstore.codec.record_batch import (
     parse_header,
 )
 from segmentstore.codec.topic_files import RegisteredFile
-from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    ObjectNotFoundError,
+    SegmentStoreError,
+    StorageError,
+)
 from segmentstore.contracts.segments import Segment
 from segmentstore.topics.record_files.record_files import FileBlock, RecordFiles
 from segmentstore.topics.record_files.record_ranks import (
@@ -34,18 +42,40 @@ from segmentstore.topics.record_files.registered_files import RegisteredFiles
 _Result = TypeVar("_Result")
 
 _ROUNDS_MAX: Final = 3
+_FIRST_WINDOW_BYTES: Final = 1 << 20
+_READERS_MAX: Final = 16
+"""In order, that are remembered; another one is taken for one that jumps."""
+_FILES_AHEAD_MAX: Final = 8
+"""Files may be small."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One that a reader has come to."""
+
+    content: bytes
+    end_offset: int
 
 
 class ColdRecords:
     """Of one partition."""
 
     def __init__(
-        self, *, topic: str, partition: int, files: RecordFiles, registered: RegisteredFiles
+        self,
+        *,
+        topic: str,
+        partition: int,
+        files: RecordFiles,
+        registered: RegisteredFiles,
+        read_ahead_bytes_max: int,
     ) -> None:
         self._topic = topic
         self._partition = partition
         self._files = files
         self._registered = registered
+        self._read_ahead_bytes_max = read_ahead_bytes_max
+        self._windows: OrderedDict[int, int] = OrderedDict()
+        """Where a reader would go on -> how far it is read ahead of then."""
 
     async def fetch(self, segment: Segment, offset: int, max_bytes: int) -> bytes:
         """Whole batches from the one that contains the offset, or the next one, on: as many as have at most
@@ -55,37 +85,63 @@ class ColdRecords:
         """
         pieces: list[bytes] = []
         room = max_bytes
+        window = self._windows.get(offset, 0)
         while True:
             try:
-                found = await self._block_at(segment, offset)
+                block = await self._block_at(segment, offset, window)
             except StorageError:
                 if pieces:
                     break
                 raise
-            if found is None:
+            if block is None:
                 break
-            content, block = found
-            begin, end = _stretch(content, offset, room, at_least_one=not pieces)
+            begin, end, next_offset = _stretch(block.content, offset, room, at_least_one=not pieces)
             if begin < end:
-                pieces.append(content[begin:end])
+                pieces.append(block.content[begin:end])
                 room -= end - begin
-            if end < len(content) or room <= 0:
+                self._expect_at(next_offset, window)
+            if end < len(block.content) or room <= 0:
                 break
             offset = block.end_offset
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def _block_at(self, segment: Segment, offset: int) -> tuple[bytes, FileBlock] | None:
-        """The batches of the block that answers for the offset; of the first file, if none does and there is one."""
+    async def _block_at(self, segment: Segment, offset: int, window: int) -> _Block | None:
+        """The block that answers for the offset; the first file's first, if none does and there is one."""
         number = await self._registered.at_offset(segment, offset)
         if number > self._registered.last:
             return None
 
-        async def read(key: str, file: RegisteredFile) -> tuple[bytes, FileBlock]:
+        async def read(key: str, file: RegisteredFile) -> _Block:
             blocks = await self._files.blocks(key, file)
             index = max(0, bisect_right(blocks, offset, key=_first_offset_of) - 1)
-            return await self._files.batches(key, file, index), blocks[index]
+            if window > 0:
+                self._files.read_ahead(key, file, index + 1, window)
+                left = window - sum(block.byte_count for block in blocks[index + 1 :])
+                await self._read_files_ahead(segment, number + 1, left)
+            return _Block(await self._files.batches(key, file, index), blocks[index].end_offset)
 
         return await self._of_file(segment, number, read)
+
+    async def _read_files_ahead(self, segment: Segment, number: int, room: int) -> None:
+        """Of files from that number on."""
+        for each in range(number, min(number + _FILES_AHEAD_MAX, self._registered.last + 1)):
+            if room <= 0:
+                return
+            try:
+                file = await self._registered.get(segment, each)
+            except SegmentStoreError:
+                # Told to the reader when it has come so far.
+                return
+            self._files.read_ahead(file.name(self._topic, self._partition).key, file, 0, room)
+            room -= file.size
+
+    def _expect_at(self, offset: int, window: int) -> None:
+        """The reader of a fetch with that window goes on there, if it reads in order."""
+        wider = min(max(2 * window, _FIRST_WINDOW_BYTES), self._read_ahead_bytes_max)
+        self._windows[offset] = max(wider, self._windows.get(offset, 0))
+        self._windows.move_to_end(offset)
+        if len(self._windows) > _READERS_MAX:
+            self._windows.popitem(last=False)
 
     async def first_at_time(
         self, segment: Segment, time_ms: int, from_offset: int
@@ -184,8 +240,9 @@ def _batches_in(content: bytes) -> Iterator[tuple[int, BatchHeader]]:
         at += header.size
 
 
-def _stretch(content: bytes, offset: int, room: int, *, at_least_one: bool) -> tuple[int, int]:
-    """Begin and end of the batches to give; the end is that of the content if none is left out behind them."""
+def _stretch(content: bytes, offset: int, room: int, *, at_least_one: bool) -> tuple[int, int, int]:
+    """Begin and end of the batches to give, and the offset behind them; the end is that of the content if none is left
+    out behind them."""
     begin = end = len(content)
     is_first = True
     for at, header in _batches_in(content):
@@ -195,10 +252,11 @@ def _stretch(content: bytes, offset: int, room: int, *, at_least_one: bool) -> t
             begin = end = at
         fits = at + header.size - begin <= room
         if not fits and not (is_first and at_least_one):
-            return begin, end
+            break
         end = at + header.size
+        offset = header.next_offset
         is_first = False
-    return begin, end
+    return begin, end, offset
 
 
 def _first_not_older(content: bytes, time_ms: int, from_offset: int) -> tuple[int, int] | None:

@@ -63,6 +63,8 @@ class FileBlock:
     end_offset: int
     """Where the next block, or the file, begins to answer or ends to."""
     highest_ms: int
+    byte_count: int
+    """Of its records, not compressed."""
 
 
 class UnfitBatchError(Exception):
@@ -126,3 +128,10 @@ class RecordFiles(Protocol):
 
     async def batches(self, key: str, file: RegisteredFile, number: int) -> bytes:
         """Whole batches with the records of a block. Raises ObjectNotFoundError, CorruptedDataError."""
+
+    def read_ahead(self, key: str, file: RegisteredFile, number: int, room: int) -> None:
+        """Begin to read blocks that batches() will be asked for: from that number on, until they have `room` bytes.
+
+        Nothing is promised: fewer are read where memory or other reads leave no room, and what fails is told to those
+        who ask for the block.
+        """
