@@ -78,14 +78,13 @@ class Store:
         self.segments = MemorySegments()
         self.objects = MemoryObjectStore()
         self.clock = Clock()
+        self.settings = SMALL
 
-    async def opened(
-        self, *, read_ahead_bytes_max: int = SMALL.read_ahead_bytes_max, **config: str
-    ) -> Partition:
+    async def opened(self, **config: str) -> Partition:
         return await open_partition(
             self.segments,
             clock=self.clock,
-            settings=replace(SMALL, read_ahead_bytes_max=read_ahead_bytes_max),
+            settings=self.settings,
             config={
                 "file.delete.delay.ms": "0",
                 **{word.replace("_", "."): value for word, value in config.items()},
@@ -93,11 +92,9 @@ class Store:
             record_files=files_in(self.objects),
         )
 
-    async def restarted(
-        self, *, read_ahead_bytes_max: int = SMALL.read_ahead_bytes_max, **config: str
-    ) -> Partition:
+    async def restarted(self, **config: str) -> Partition:
         self.segments = self.segments.restarted()
-        return await self.opened(read_ahead_bytes_max=read_ahead_bytes_max, **config)
+        return await self.opened(**config)
 
     async def keys(self) -> list[str]:
         return [info.key async for info in self.objects.list("")]
@@ -252,7 +249,8 @@ async def test_a_reader_in_order_is_read_ahead_of_and_one_that_jumps_is_not() ->
     partition.check()
     await partition.close()
     # Without it a reader meets one file after the other.
-    partition = await store.restarted(read_ahead_bytes_max=0)
+    store.settings = replace(SMALL, read_ahead_bytes_max=0)
+    partition = await store.restarted()
     await objects.read_since()
     found, offset = list[Record](), 0
     while offset < partition.high_watermark:
