@@ -239,6 +239,7 @@ async def test_a_reader_in_order_is_read_ahead_of_and_one_that_jumps_is_not() ->
     await partition.close()
     partition = await store.restarted()
     await objects.read_since()
+    content = b""
     for offset in (90, 0, 45, 171, 27):
         content = await partition.fetch(offset, 1)
         assert await objects.read_since() == 1, "only what was asked for"
