@@ -14,7 +14,6 @@ Invariants:
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from segmentstore.codec.record_batch import (
@@ -49,14 +48,6 @@ _FILES_AHEAD_MAX: Final = 8
 """Files may be small."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """One that a reader has come to."""
-
-    content: bytes
-    end_offset: int
-
-
 class ColdRecords:
     """Of one partition."""
 
@@ -86,39 +77,45 @@ class ColdRecords:
         pieces: list[bytes] = []
         room = max_bytes
         window = self._windows.get(offset, 0)
+        goes_on_at = offset
         while True:
             try:
-                block = await self._block_at(segment, offset, window)
+                found = await self._block_at(segment, offset, window)
             except StorageError:
                 if pieces:
                     break
                 raise
-            if block is None:
+            if found is None:
                 break
-            begin, end, next_offset = _stretch(block.content, offset, room, at_least_one=not pieces)
+            content, block = found
+            begin, end, next_offset = _stretch(content, offset, room, at_least_one=not pieces)
             if begin < end:
-                pieces.append(block.content[begin:end])
+                pieces.append(content[begin:end])
                 room -= end - begin
-                self._expect_at(next_offset, window)
-            if end < len(block.content) or room <= 0:
+                goes_on_at = next_offset
+            if end < len(content) or room <= 0:
                 break
             offset = block.end_offset
+        if pieces:
+            self._expect_at(goes_on_at, window)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def _block_at(self, segment: Segment, offset: int, window: int) -> _Block | None:
-        """The block that answers for the offset; the first file's first, if none does and there is one."""
+    async def _block_at(
+        self, segment: Segment, offset: int, window: int
+    ) -> tuple[bytes, FileBlock] | None:
+        """The batches of the block that answers for the offset; of the first file, if none does and there is one."""
         number = await self._registered.at_offset(segment, offset)
         if number > self._registered.last:
             return None
 
-        async def read(key: str, file: RegisteredFile) -> _Block:
+        async def read(key: str, file: RegisteredFile) -> tuple[bytes, FileBlock]:
             blocks = await self._files.blocks(key, file)
             index = max(0, bisect_right(blocks, offset, key=_first_offset_of) - 1)
             if window > 0:
                 self._files.read_ahead(key, file, index + 1, window)
                 left = window - sum(block.byte_count for block in blocks[index + 1 :])
                 await self._read_files_ahead(segment, number + 1, left)
-            return _Block(await self._files.batches(key, file, index), blocks[index].end_offset)
+            return await self._files.batches(key, file, index), blocks[index]
 
         return await self._of_file(segment, number, read)
 
