@@ -27,7 +27,6 @@ from segmentstore.codec import record_columns
 from segmentstore.codec.record_batch import (
     Compression,
     encode_batch,
-    parse_header,
     place_batch,
 )
 from segmentstore.codec.record_fields import Record, append_varint
@@ -35,6 +34,7 @@ from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
 from segmentstore.runtime.process import tune_for_serving
+from segmentstore.topics.consume import next_offset_of
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.record_files.record_files import FileCompression, FileForm
 from segmentstore.topics.settings import TopicSettings
@@ -352,7 +352,7 @@ async def distant_reads() -> Mapping[bool, float]:
             while offset < partition.high_watermark:
                 content = await partition.fetch(offset, FETCH_BYTES)
                 length += len(content)
-                offset = end_of_batches(content)
+                offset = next_offset_of(content, offset)
             found[is_ahead].append(length / 1e6 / (time.monotonic() - began))
             await partition.close()
             await files.close()
@@ -367,16 +367,6 @@ async def _fill(partition: Partition) -> None:
         await partition.produce(encode_batch(records))
     while await partition.make_file():
         pass
-
-
-def end_of_batches(content: bytes) -> int:
-    """The offset behind the last one."""
-    at = end = 0
-    while at < len(content):
-        header = parse_header(content, at)
-        at += header.size
-        end = header.next_offset
-    return end
 
 
 def main() -> list[Row]:
