@@ -61,11 +61,24 @@ async def kill(running: ServerProcess, name: str) -> None:
             await asyncio.sleep(0.05)
 
 
+def topic_of_both(bootstrap: str) -> str:
+    """A topic that two processes lead, if there are two: where a partition is follows from the topic's id, which is
+    drawn, and one topic in 32 has all partitions in one process."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topic = ""
+    for _ in range(20):
+        topic = new_topic(bootstrap, PARTITIONS)
+        partitions = admin.list_topics(timeout=SECONDS_MAX).topics[topic].partitions
+        if len({each.leader for each in partitions.values()}) == 2:
+            break
+    return topic
+
+
 async def test_each_process_is_killed_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
     running = server(tmp_path, 2)
     with running:
         bootstrap = said(running, "kafka")
-        topic = await asyncio.to_thread(new_topic, bootstrap, PARTITIONS)
+        topic = await asyncio.to_thread(topic_of_both, bootstrap)
         told = await asyncio.to_thread(
             lambda: AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=SECONDS_MAX)
         )
