@@ -7,6 +7,7 @@ and set-ups go to ConnectionAppends, reads to ConnectionReads, everything else t
 - The socket is not read while the connection has too much under way; everything it was promised goes on, and so do
   all other connections.
 - A frame that cannot be understood, or is out of order, ends this connection with one line in the log, and no other.
+  So does a part of a frame (an AppendBlock without its end is one) that is followed by silence, while it is read.
 - When the connection goes, its reads and questions end; what it appended goes on, and the transient segments that it
   made and did not merge go with it.
 """
@@ -15,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Final, cast
 
 from segmentstore.codec.wire_protocol.appends import (
@@ -116,6 +118,12 @@ class WireConnection(asyncio.BufferedProtocol):
         """Of the unacknowledged bytes those that are no appends."""
         self._is_lost = False
         self._received = False
+        """Something, since the last tick."""
+        self._silent_ticks = 0
+        """In a row, with a part of a frame here and nothing more received. Not time: this process may stand still."""
+        self._silent_ticks_max = ceil(
+            self._settings.frame_silence_seconds_max / self._settings.tick_seconds
+        )
         self._behind = False
         """Something was received and not looked at."""
         self._is_taking = False
@@ -503,11 +511,27 @@ class WireConnection(asyncio.BufferedProtocol):
                 f" bytes={self._outgoing.unsent_bytes}"
             )
             return
+        if self._is_silent_for_too_long():
+            self._services.counters.connections_silent += 1
+            self.fail(
+                "nothing followed a part of a frame"
+                f" silence_seconds_max={self._settings.frame_silence_seconds_max}"
+            )
+            self._incoming.close()
+            return
         if self._memory.is_full:
             self._has_room()
         if not self._received:
             self._incoming.release()
         self._received = False
+
+    def _is_silent_for_too_long(self) -> bool:
+        """Asked once a tick. What is not read because of us is not silent."""
+        if self._received or self._paused or self._incoming.is_empty:
+            self._silent_ticks = 0
+            return False
+        self._silent_ticks += 1
+        return self._silent_ticks >= self._silent_ticks_max
 
     def check(self) -> None:
         """O(writers)."""

@@ -18,6 +18,8 @@ class WireSettings:
     to the frame, and is given back when the connection is idle."""
     receive_buffer_busy_bytes: int = 512 << 10
     """So far it also grows for a client that keeps filling it."""
+    frame_silence_seconds_max: float = 15.0
+    """A connection of which a part of a frame has arrived, and then nothing for so long, is closed."""
     frames_per_turn_max: int = 256
     """Frames of one connection that are dealt with before others have their turn."""
 

@@ -13,6 +13,8 @@ class WireCounters:
     """Closed by us, for whatever reason; mostly a protocol error, or an append whose outcome is unknown."""
     connections_given_up: int = 0
     """Of these: stood still with what others waited for, while all connections together held too much."""
+    connections_silent: int = 0
+    """Of these: sent a part of a frame, and then nothing."""
     bound_reached: int = 0
     """How often all connections together came to hold too much (`memory_bound.py`)."""
     appends: int = 0

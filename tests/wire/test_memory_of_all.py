@@ -23,7 +23,13 @@ from tests.wire.protocol_client import OUR_HELLO, ProtocolClient, event
 
 KIB = 1 << 10
 BOUND = 1 << 20
-NO_TICKS = replace(QUICK, tick_seconds=3600.0, held_seconds_max=3600.0, held_bytes_max=BOUND)
+NO_TICKS = replace(
+    QUICK,
+    tick_seconds=3600.0,
+    held_seconds_max=3600.0,
+    frame_silence_seconds_max=3600.0 * 1000,
+    held_bytes_max=BOUND,
+)
 CLIENTS = 12
 READ_IN_ONE_GO = NO_TICKS.receive_buffer_busy_bytes
 
