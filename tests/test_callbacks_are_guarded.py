@@ -46,6 +46,7 @@ LOOKED_AT = {
     "segmentstore/runtime/process.py:insist": "ends the process",
     "segmentstore/runtime/task_set.py:self._ended": "tells its owner by itself, and once",
     "segmentstore/runtime/thread_pool.py:report": "sets a future",
+    "segmentstore/topics/api/grpc_server.py:lambda _: room.give_back()": "counts, and sets futures",
     "tier1/file_log/frame_flush.py:self._report": "fails the log by itself",
     "tier1/memory_log.py:self._complete": "of tests: sets futures",
     "tier2/background_pace.py:self._look": "reads the clock",

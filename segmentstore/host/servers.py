@@ -133,7 +133,10 @@ class Servers:
                 reads=reads,
                 tables=store,
                 random=random,
-                settings=WireSettings(unacked_bytes_max=settings.wire.unacknowledged_bytes_max),
+                settings=WireSettings(
+                    unacked_bytes_max=settings.wire.unacknowledged_bytes_max,
+                    held_bytes_max=settings.wire.held_bytes_max,
+                ),
                 flush_container=flush_container,
                 list_chunks=layout.list_chunks,
                 event_near=layout.event_near,

@@ -154,6 +154,13 @@ class WireSettings:
         minimum=64 * 1024,
         maximum=GIB,
     )
+    held_bytes_max: int = count(
+        512 * MIB,
+        "Bytes that all connections received and are not done, or that their clients do not take, above which each is"
+        " read by its share; of one process.",
+        minimum=64 * MIB,
+        maximum=1 << 40,
+    )
 
 
 @dataclass(frozen=True, slots=True)

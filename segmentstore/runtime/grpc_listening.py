@@ -1,10 +1,14 @@
-"""A gRPC server that listens: how every server of the store uses its port, and what is said when the port is taken."""
+"""A gRPC server that listens: how every server of the store uses its port, and what is said when the port is taken.
+
+Its requests are received when there is room for them (`grpc_request_bytes.py`).
+"""
 
 from collections.abc import Sequence
 
 import grpc
 
 from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.runtime.grpc_request_bytes import LOOKAHEAD_BYTES, ReceivedInTurn, RequestBytes
 
 
 async def listening_server(
@@ -14,7 +18,7 @@ async def listening_server(
     port: int,
     calls_at_once_max: int,
     handlers: "Sequence[grpc.GenericRpcHandler[bytes, bytes]]",
-    options: Sequence[tuple[str, int]] = (),
+    requests: RequestBytes,
 ) -> tuple[grpc.aio.Server, int]:
     """The started server, and its port, which the system chooses for 0. Plain HTTP/2.
 
@@ -28,10 +32,13 @@ async def listening_server(
             # Clients keep idle connections alive with pings; refusing these would cut the connections.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.keepalive_permit_without_calls", 1),
-            *options,
+            ("grpc.max_receive_message_length", requests.message_bytes_max),
+            # Of what no handler has asked for yet: so much, and not by what the network carries.
+            ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
+            ("grpc.http2.bdp_probe", 0),
         ],
     )
-    server.add_generic_rpc_handlers(tuple(handlers))
+    server.add_generic_rpc_handlers((ReceivedInTurn(handlers, requests),))
     host = f"[{address}]" if ":" in address else address
     try:
         bound = server.add_insecure_port(f"{host}:{port}")

@@ -7,6 +7,7 @@ and set-ups go to ConnectionAppends, reads to ConnectionReads, everything else t
 - The socket is not read while the connection has too much under way; everything it was promised goes on, and so do
   all other connections.
 - A frame that cannot be understood, or is out of order, ends this connection with one line in the log, and no other.
+  So does a part of a frame (an AppendBlock without its end is one) that is followed by silence, while it is read.
 - When the connection goes, its reads and questions end; what it appended goes on, and the transient segments that it
   made and did not merge go with it.
 """
@@ -15,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Final, cast
 
 from segmentstore.codec.wire_protocol.appends import (
@@ -41,6 +43,7 @@ from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.segments import Segment, SegmentReads
 from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.runtime.task_set import TaskSet
+from segmentstore.wire.memory_bound import MemoryBound
 from segmentstore.wire.reads import ConnectionReads
 from segmentstore.wire.received_appends import read_whole_append
 from segmentstore.wire.replies import LEASE_IS_OVER, OwnerAddress, SendBuffer
@@ -66,6 +69,7 @@ class ConnectionServices:
 
     settings: WireSettings
     counters: WireCounters
+    memory: MemoryBound
     segment_handles: HandleCache[Segment]
     reads: SegmentReads | None
     segment_commands: SegmentCommands
@@ -89,7 +93,9 @@ class WireConnection(asyncio.BufferedProtocol):
     def __init__(self, *, services: ConnectionServices) -> None:
         self._services = services
         self._settings = services.settings
+        self._memory = services.memory
         self._incoming = ReceiveBuffer(
+            memory=services.memory,
             shared=services.receive_memory,
             capacity_min=self._settings.receive_buffer_bytes,
             capacity_busy=self._settings.receive_buffer_busy_bytes,
@@ -108,15 +114,36 @@ class WireConnection(asyncio.BufferedProtocol):
         self._paused = False
         self._unacked_bytes = 0
         self._unacked_bytes_max = self._settings.unacked_bytes_max
+        self._request_bytes = 0
+        """Of the unacknowledged bytes those that are no appends."""
+        self._is_lost = False
         self._received = False
+        """Something, since the last tick."""
+        self._silent_ticks = 0
+        """In a row, with a part of a frame here and nothing more received. Not time: this process may stand still."""
+        self._silent_ticks_max = ceil(
+            self._settings.frame_silence_seconds_max / self._settings.tick_seconds
+        )
         self._behind = False
         """Something was received and not looked at."""
+        self._is_taking = False
+        """Frames in the receive buffer are looked at: it stays where it is."""
         self._work_is_due = False
 
     @property
     def unacked_bytes(self) -> int:
         """Appended and not yet settled."""
         return self._unacked_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Of what all connections hold (`memory_bound.py`)."""
+        return self._unacked_bytes + self._incoming.capacity + self._outgoing.unsent_bytes
+
+    @property
+    def awaited_frame_bytes(self) -> int:
+        """The whole length of the frame that a part was received of, as far as it is known."""
+        return self._incoming.awaited_bytes
 
     @property
     def waiting_reads(self) -> int:
@@ -147,11 +174,13 @@ class WireConnection(asyncio.BufferedProtocol):
             transport=self._transport,
             settings=settings,
             counters=counters,
+            memory=self._memory,
             on_room=self._has_room,
             fail=self._task_failed,
         )
         self._tasks = TaskSet(on_end=self._update_reading, on_failure=self._task_failed)
         self._run_work = self._tasks.guarded(self._work_later)
+        self.look_at_memory = self._tasks.guarded(self._look_at_memory)
         self._appends = ConnectionAppends(
             handles=handles,
             outgoing=self._outgoing,
@@ -184,8 +213,8 @@ class WireConnection(asyncio.BufferedProtocol):
             counters=counters,
             transients_max=settings.transients_per_connection_max,
             answers_bytes_max=settings.table_answers_bytes_max,
-            add_unacked=self._add_unacked,
-            remove_unacked=self._remove_unacked,
+            add_unacked=self._add_request,
+            remove_unacked=self._remove_request,
             fail=self._task_failed,
             close_connection=self.fail,
             owner_address=self._services.owner_address,
@@ -218,20 +247,22 @@ class WireConnection(asyncio.BufferedProtocol):
             self._appends.take(whole[0])
         except ProtocolError as error:
             self.fail(str(error))
-        if self._unacked_bytes > self._unacked_bytes_max:
+        if self._unacked_bytes > self._unacked_bytes_max or self._memory.is_full:
             self._update_reading()
         return True
 
     def _work(self) -> None:
+        self._is_taking = True
         try:
             try:
                 self._behind = self._take_frames()
             finally:
+                self._is_taking = False
                 self._appends.submit()
         except ProtocolError as error:
             self.fail(str(error))
         self._requests.submit_updates()
-        if self._behind or self._paused or self._is_over_limit():
+        if self._behind or self._paused or self._memory.is_full or self._is_over_limit():
             self._update_reading()
 
     def _work_later(self) -> None:
@@ -253,6 +284,11 @@ class WireConnection(asyncio.BufferedProtocol):
         self._tasks.cancel()
         self._reads.close()
         self._appends.close()
+        # Appends that are under way go on, and count until they are settled.
+        self._remove_request(self._request_bytes)
+        self._is_lost = True
+        self._incoming.close()
+        self._outgoing.close()
         if self._admitted:
             self._services.closed(self)
 
@@ -344,12 +380,27 @@ class WireConnection(asyncio.BufferedProtocol):
 
     def _add_unacked(self, byte_count: int) -> None:
         self._unacked_bytes += byte_count
+        self._memory.change(byte_count)
 
     def _remove_unacked(self, byte_count: int) -> None:
         self._unacked_bytes -= byte_count
+        self._memory.change(-byte_count)
         assert self._unacked_bytes >= 0, f"unacked_bytes={self._unacked_bytes}"
         if self._paused:
             self._update_reading()
+
+    def _add_request(self, byte_count: int) -> None:
+        self._request_bytes += byte_count
+        self._add_unacked(byte_count)
+
+    def _remove_request(self, byte_count: int) -> None:
+        if not self._is_lost:
+            self._request_bytes -= byte_count
+            self._remove_unacked(byte_count)
+
+    def _look_at_memory(self) -> None:
+        self._outgoing.count_unsent()
+        self._has_room()
 
     def _has_room(self) -> None:
         self._reads.go_on()
@@ -379,6 +430,12 @@ class WireConnection(asyncio.BufferedProtocol):
             self._work_is_due = True
             self._loop.call_soon(self._run_work)
         blocked = is_over_limit or self._behind
+        if self._memory.is_full:
+            if self._is_taking:
+                return  # It is looked at again behind the frames.
+            blocked = self._waits_for_memory(is_blocked=blocked) or blocked
+        else:
+            self._incoming.ends_with_frame = False
         if blocked == self._paused:
             return
         self._paused = blocked
@@ -387,7 +444,27 @@ class WireConnection(asyncio.BufferedProtocol):
         else:
             self._transport.resume_reading()
 
+    def _waits_for_memory(self, *, is_blocked: bool) -> bool:
+        """While the server is full: whether this connection holds too much to be read."""
+        incoming, memory = self._incoming, self._memory
+        incoming.give_back()
+        holds_too_much = self.held_bytes > memory.share_bytes
+        # One that is not read for its own sake could not use its turn, and is not to blame for it.
+        if is_blocked or incoming.is_empty or not holds_too_much:
+            memory.needs_no_turn(self)
+            incoming.ends_with_frame = False
+            return holds_too_much
+        incoming.ends_with_frame = memory.has_turn(self)
+        return not incoming.ends_with_frame
+
     # --- the end ---------------------------------------------------------------------------------
+
+    def give_up(self, reason: str) -> None:
+        """Others wait for its memory. Not while a frame is looked at."""
+        if self._closing_since is None:
+            self._services.counters.connections_given_up += 1
+            self.fail(reason)
+            self._incoming.close()
 
     def fail(self, reason: str) -> None:
         """Say what was to be said before, then close. Once."""
@@ -428,9 +505,33 @@ class WireConnection(asyncio.BufferedProtocol):
             self._reads.refuse_waiting(ContainerNotFoundError(-1, LEASE_IS_OVER))
         self._reads.tick(now)
         self._appends.tick(now)
+        if self._outgoing.is_left_too_long():
+            self.give_up(
+                "answers were left for too long, while all connections together hold too much"
+                f" bytes={self._outgoing.unsent_bytes}"
+            )
+            return
+        if self._is_silent_for_too_long():
+            self._services.counters.connections_silent += 1
+            self.fail(
+                "nothing followed a part of a frame"
+                f" silence_seconds_max={self._settings.frame_silence_seconds_max}"
+            )
+            self._incoming.close()
+            return
+        if self._memory.is_full:
+            self._has_room()
         if not self._received:
             self._incoming.release()
         self._received = False
+
+    def _is_silent_for_too_long(self) -> bool:
+        """Asked once a tick. What is not read because of us is not silent."""
+        if self._received or self._paused or self._incoming.is_empty:
+            self._silent_ticks = 0
+            return False
+        self._silent_ticks += 1
+        return self._silent_ticks >= self._silent_ticks_max
 
     def check(self) -> None:
         """O(writers)."""
@@ -456,20 +557,27 @@ class ReceiveBuffer:
     - It grows to the frame that is awaited, and not faster than bytes arrive: a length alone costs a client nothing,
       so it must cost us nothing.
     - It also grows when a client fills it in one go, up to a bound: fewer and larger steps for busy clients.
+    - Its memory counts for what all connections hold. While that is too much it is no larger than it has to be, and
+      takes nothing behind the frame that is awaited, where its connection says so.
     """
 
     __slots__ = (
         "_capacity_busy",
         "_capacity_min",
         "_filled_up",
+        "_memory",
         "_needed",
         "_shared",
         "end",
+        "ends_with_frame",
         "start",
         "view",
     )
 
-    def __init__(self, *, shared: memoryview, capacity_min: int, capacity_busy: int) -> None:
+    def __init__(
+        self, *, memory: MemoryBound, shared: memoryview, capacity_min: int, capacity_busy: int
+    ) -> None:
+        self._memory = memory
         self._shared = shared
         self._capacity_min = capacity_min
         self._capacity_busy = capacity_busy
@@ -480,6 +588,17 @@ class ReceiveBuffer:
         """Behind the last byte received. Both are only looked at from outside."""
         self._needed = FRAME_HEADER_BYTES
         self.view = shared
+        self.ends_with_frame = False
+        """Nothing is received behind the frame of which a part is here."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.start == self.end
+
+    @property
+    def awaited_bytes(self) -> int:
+        """What is to be here before something can be taken, from the first byte that is not consumed on."""
+        return self._needed
 
     @property
     def capacity(self) -> int:
@@ -502,13 +621,15 @@ class ReceiveBuffer:
         ):
             self._move_to(self.view)
         self._filled_up = False
+        if self.ends_with_frame and self.start + self._needed > self.end:
+            return self.view[self.end : self.start + self._needed]
         return self.view[self.end :]
 
     def _wanted_capacity(self) -> int:
         capacity = len(self.view)
         if capacity < self._needed:
             return max(min(self._needed + self._capacity_min, 2 * capacity), self._capacity_min)
-        if self._filled_up:
+        if self._filled_up and not self._memory.is_full:
             return max(capacity, min(2 * capacity, self._capacity_busy))
         return capacity
 
@@ -554,11 +675,27 @@ class ReceiveBuffer:
     def release(self) -> None:
         """Give the memory back if nothing is in it."""
         if self.start == self.end:
+            self._memory.change(-self.capacity)
             self.start = self.end = 0
             self.view = self._shared
 
+    def give_back(self) -> None:
+        """Give back what is not needed for what is in it."""
+        length = self.end - self.start
+        if not length:
+            self.release()
+        elif self.capacity > max(2 * length, self._capacity_min):
+            self._move_to(memoryview(bytearray(max(length, self._capacity_min))))
+
+    def close(self) -> None:
+        """Nothing of it will be looked at."""
+        self.start = self.end
+        self.release()
+
     def _move_to(self, view: memoryview) -> None:
         length = self.end - self.start
+        if view is not self.view:
+            self._memory.change(len(view) - self.capacity)
         view[:length] = self.view[self.start : self.end]
         self.view = view
         self.start, self.end = 0, length

@@ -187,7 +187,7 @@ class ConnectionReads:
         Raises what reading raises.
         """
         offset = command.offset
-        length_max = min(max(command.suggested_length, _READ_BYTES_MIN), self._read_bytes_max)
+        length_max = self._length_max(command)
         try:
             views = segment.views_nowait(offset, length_max)
         except BadOffsetError:
@@ -209,9 +209,8 @@ class ConnectionReads:
             )
         return True
 
-    @property
-    def _read_bytes_max(self) -> int:
-        return self._settings.read_bytes_max
+    def _length_max(self, command: ReadSegment) -> int:
+        return max(_READ_BYTES_MIN, min(command.suggested_length, self._outgoing.answer_bytes_max))
 
     # --- at the end ------------------------------------------------------------------------------
 
@@ -278,7 +277,7 @@ class ConnectionReads:
             await segment.confirm()
             if self._look_in_memory(segment, command, is_confirmed=True):
                 return
-        length_max = min(max(command.suggested_length, _READ_BYTES_MIN), self._read_bytes_max)
+        length_max = self._length_max(command)
         async with aclosing(segment.read(command.offset, length_max)) as entries:
             async for entry in entries:
                 if entry.kind in (ReadResultEntryKind.FUTURE, ReadResultEntryKind.END_OF_SEGMENT):

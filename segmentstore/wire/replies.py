@@ -5,6 +5,8 @@ SendBuffer gathers what goes out.
 - Acknowledgements stand for everything stored so far: they are written as late as possible, and yet before anything
   that is said after them.
 - Replies go out in the order in which they were given.
+- What the socket did not take counts for what all connections hold (`memory_bound.py`). A transport does not tell when
+  the socket takes something: it is looked at behind each flush, and once a tick.
 
 reply_to_error() chooses the command that tells a client of an error. A change whose outcome is unknown gets none of
 them: `requests.py` closes its connection. So a WrongHost says that nothing was done; it names the node that has the
@@ -61,6 +63,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.guarded_callback import guarded, raise_again
+from segmentstore.wire.memory_bound import MemoryBound
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
 
@@ -86,6 +89,7 @@ class SendBuffer:
         transport: asyncio.Transport,
         settings: WireSettings,
         counters: WireCounters,
+        memory: MemoryBound,
         on_room: Callable[[], None],
         fail: Callable[[Exception], None] = raise_again,
     ) -> None:
@@ -94,6 +98,7 @@ class SendBuffer:
         self._transport = transport
         self._settings = settings
         self._counters = counters
+        self._memory = memory
         self._on_room = on_room
         self._run_flush = guarded(self._flush_scheduled, fail)
         self._parts: list[bytes] = []
@@ -101,13 +106,58 @@ class SendBuffer:
         self._unacknowledged: list[AckSource] = []
         self._scheduled = False
         self._paused = False
+        self.unsent_bytes = 0
+        """Of what was handed to the transport, as far as it was looked at."""
+        self._handed_bytes = 0
+        """To the transport, ever."""
+        self._to_be_taken = 0
+        """Of these, while the server is full and this client has more than its share to take."""
+        self._left_ticks = 0
+        self._is_closed = False
         self._descriptor = _plain_socket(transport)
         transport.set_write_buffer_limits(high=settings.send_buffer_bytes_max)
 
     @property
     def is_full(self) -> bool:
         """The client does not take what it is sent: no more data for it now."""
-        return self._paused
+        return self._paused or (self._memory.is_full and self._has_more_than_its_share())
+
+    @property
+    def answer_bytes_max(self) -> int:
+        """Data of one answer to a read."""
+        bytes_max = self._settings.read_bytes_max
+        return min(bytes_max, self._memory.share_bytes) if self._memory.is_full else bytes_max
+
+    def _has_more_than_its_share(self) -> bool:
+        self.count_unsent()
+        return self.unsent_bytes > self._memory.share_bytes
+
+    def count_unsent(self) -> None:
+        """Look at what the transport still has."""
+        unsent = self._transport.get_write_buffer_size()
+        if unsent != self.unsent_bytes and not self._is_closed:
+            self._memory.change(unsent - self.unsent_bytes)
+            self.unsent_bytes = unsent
+
+    def is_left_too_long(self) -> bool:
+        """Asked once a tick: whether the client leaves what others need the memory of."""
+        memory = self._memory
+        if not self._has_more_than_its_share() or not memory.is_full:
+            self._left_ticks = 0
+            return False
+        taken = self._handed_bytes - self.unsent_bytes
+        if not self._left_ticks or taken >= self._to_be_taken:
+            self._left_ticks = 1
+            self._to_be_taken = self._handed_bytes - memory.share_bytes
+            return False
+        self._left_ticks += 1
+        return self._left_ticks > memory.ticks_max
+
+    def close(self) -> None:
+        """The connection is gone, and what it did not take with it."""
+        self._is_closed = True
+        self._memory.change(-self.unsent_bytes)
+        self.unsent_bytes = 0
 
     @property
     def is_backlogged(self) -> bool:
@@ -170,14 +220,17 @@ class SendBuffer:
         parts = self._parts
         if not parts:
             return
+        byte_count = self._parts_bytes
         self._parts = []
         self._parts_bytes = 0
         if self._transport.is_closing():
             return
+        self._handed_bytes += byte_count
         if len(parts) == 1:
             self._transport.write(parts[0])
         else:
             self._transport.writelines(parts)
+        self.count_unsent()
 
     def pause(self) -> None:
         """From the transport: its buffer is full."""

@@ -10,6 +10,7 @@ import logging
 import socket
 from asyncio import Server
 from dataclasses import asdict
+from math import ceil
 from random import Random
 
 from segmentstore.codec.container_hash import container_of
@@ -20,6 +21,7 @@ from segmentstore.contracts.tables import Table, TableApi
 from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.connection import ConnectionServices, WireConnection
+from segmentstore.wire.memory_bound import MemoryBound
 from segmentstore.wire.replies import OwnerAddress, unknown_address
 from segmentstore.wire.requests import TokenVerifier
 from segmentstore.wire.segment_commands import (
@@ -65,6 +67,11 @@ class WireServer:
         it names the node that has a container, and its lease says when this one answers nothing."""
         self._settings = settings
         self._counters = WireCounters()
+        self._memory = MemoryBound(
+            bytes_max=settings.held_bytes_max,
+            ticks_max=ceil(settings.held_seconds_max / settings.tick_seconds),
+            counters=self._counters,
+        )
         self._store_calls: StoreCalls | None = None
         if store_calls is not None:
             self._store_calls = StoreCalls(
@@ -87,6 +94,7 @@ class WireServer:
         self._services = ConnectionServices(
             settings=settings,
             counters=self._counters,
+            memory=self._memory,
             segment_handles=self._segment_handles,
             reads=reads,
             segment_commands=SegmentCommands(
@@ -177,6 +185,7 @@ class WireServer:
             **asdict(self._counters),
             connections=len(self._connections),
             unacknowledged_bytes=sum(each.unacked_bytes for each in self._connections),
+            held_bytes=self._memory.held_bytes,
             waiting_reads=sum(each.waiting_reads for each in self._connections),
             pinned_segments=len(self._segment_handles),
             pinned_tables=len(self._table_handles),
@@ -188,8 +197,12 @@ class WireServer:
         self._table_handles.check()
         if self._store_calls is not None:
             self._store_calls.check()
+        self._memory.check()
         for connection in self._connections:
             connection.check()
+        # Those that have gone may have appends that are not settled.
+        held = sum(each.held_bytes for each in self._connections)
+        assert held <= self._memory.held_bytes, f"{held} > {self._memory.held_bytes}"
 
     # --- connections -----------------------------------------------------------------------------
 
@@ -199,11 +212,13 @@ class WireServer:
             return False
         self._counters.connections_accepted += 1
         self._connections[connection] = None
+        self._memory.join(connection)
         self._all_closed.clear()
         return True
 
     def _closed(self, connection: WireConnection) -> None:
         del self._connections[connection]
+        self._memory.leave(connection)
         if not self._connections:
             self._all_closed.set()
         abandoned = connection.abandoned_transients
@@ -219,6 +234,7 @@ class WireServer:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.tick_seconds)
+            self._memory.tick()
             for connection in list(self._connections):
                 self._tick(connection, loop.time())
             for handles in (self._segment_handles, self._table_handles):

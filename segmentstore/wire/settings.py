@@ -18,12 +18,22 @@ class WireSettings:
     to the frame, and is given back when the connection is idle."""
     receive_buffer_busy_bytes: int = 512 << 10
     """So far it also grows for a client that keeps filling it."""
+    frame_silence_seconds_max: float = 15.0
+    """A connection of which a part of a frame has arrived, and then nothing for so long, is closed."""
     frames_per_turn_max: int = 256
     """Frames of one connection that are dealt with before others have their turn."""
 
     unacked_bytes_max: int = 8 << 20
     """Appended or asked and not yet answered on one connection, OVERHEAD_BYTES for each included. Above it: its socket
     is not read. More only makes appends wait here instead of at the client."""
+
+    held_bytes_max: int = 512 << 20
+    """Received and not done, parts of frames included, or said and not taken, by all connections together. Above it,
+    and until half of it is left: connections that hold more than their share of that half are not read. All together
+    may come to hold twice as much, and what is read of each in one go."""
+    held_seconds_max: float = 15.0
+    """Above it: so long may a client need for the rest of a frame, or for answers beyond its share; then its connection
+    is closed."""
 
     writers_per_connection_max: int = 4_096
     """Set-up writers on one connection. One more: the connection is closed. The Java client stops at 2000."""

@@ -10,7 +10,13 @@ class WireCounters:
     connections_accepted: int = 0
     connections_refused: int = 0
     connections_failed: int = 0
-    """Closed by us: a protocol error, or an append whose outcome is unknown."""
+    """Closed by us, for whatever reason; mostly a protocol error, or an append whose outcome is unknown."""
+    connections_given_up: int = 0
+    """Of these: stood still with what others waited for, while all connections together held too much."""
+    connections_silent: int = 0
+    """Of these: sent a part of a frame, and then nothing."""
+    bound_reached: int = 0
+    """How often all connections together came to hold too much (`memory_bound.py`)."""
     appends: int = 0
     append_bytes: int = 0
     acknowledgements: int = 0
@@ -29,6 +35,8 @@ class WireStatistics(WireCounters):
 
     connections: int
     unacknowledged_bytes: int
+    held_bytes: int
+    """Received and not done, or said and not taken, by all connections."""
     waiting_reads: int
     pinned_segments: int
     pinned_tables: int

@@ -22,10 +22,12 @@ from segmentstore.contracts.identifiers import (
 )
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.contracts.tables import TableApi
+from segmentstore.wire.memory_bound import MemoryBound
 from segmentstore.wire.requests import TokenVerifier
 from segmentstore.wire.segment_commands import EventNear, FlushContainer, ListChunks
 from segmentstore.wire.server import WireServer
 from segmentstore.wire.settings import WireSettings
+from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.store_calls import StoreCallAccess
 from tests.containers.node import ONLY_PROCESS, MemoryTiers, running
 from tests.reference.memory_tables import MemoryTables
@@ -33,6 +35,11 @@ from tests.wire.protocol_client import ProtocolClient
 from tier1.memory_log import MemoryDurableDataLog
 
 QUICK = WireSettings(tick_seconds=0.02, long_poll_seconds=30.0)
+
+
+def memory_bound(bytes_max: int = 1 << 40) -> MemoryBound:
+    """For one part of a server."""
+    return MemoryBound(bytes_max=bytes_max, ticks_max=1, counters=WireCounters())
 
 
 class HoldingLog:

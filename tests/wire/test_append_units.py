@@ -19,7 +19,7 @@ from segmentstore.wire.received_appends import (
     read_whole_append,
 )
 from tests.wire.conftest import SEGMENT, WRITER
-from tests.wire.node import running_node
+from tests.wire.node import memory_bound, running_node
 from tests.wire.protocol_client import event
 
 
@@ -183,13 +183,18 @@ def test_events_are_told_from_bytes_by_their_first_header(
 
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
-@given(st.lists(packed(), max_size=6), st.lists(st.integers(1, 400), min_size=1, max_size=20))
+@given(
+    st.lists(packed(), max_size=6),
+    st.lists(st.integers(1, 400), min_size=1, max_size=20),
+    st.booleans(),
+)
 def test_frames_are_found_however_the_bytes_arrive(
-    appends: list[Packed], pieces: list[int]
+    appends: list[Packed], pieces: list[int], is_full: bool
 ) -> None:
+    memory = memory_bound(bytes_max=1 if is_full else 1 << 40)
     stream = memoryview(b"".join(append.frames for append in appends))
     shared = memoryview(bytearray(96))
-    buffer = ReceiveBuffer(shared=shared, capacity_min=64, capacity_busy=256)
+    buffer = ReceiveBuffer(memory=memory, shared=shared, capacity_min=64, capacity_busy=256)
     units: list[ReceivedAppend] = []
     position = turn = 0
     while position < len(stream):
@@ -210,12 +215,19 @@ def test_frames_are_found_however_the_bytes_arrive(
                 _, begin, end = last
             units.append(read_append(buffer.view, block=block, end=(begin, end)))
             buffer.consume(end)
+            assert not (is_full and buffer.ends_with_frame and not buffer.is_empty)
         buffer.keep()
+        assert memory.held_bytes == buffer.capacity
+        if memory.is_full:
+            buffer.give_back()
+            received = buffer.end - buffer.start
+            assert buffer.capacity <= (max(64, 2 * received) if received else 0)
+            buffer.ends_with_frame = not buffer.is_empty
         shared[:] = bytes([255]) * len(shared)  # others receive
     assert [unit.data for unit in units] == [append.data for append in appends]
     buffer.free()
     buffer.release()
-    assert buffer.capacity == 0
+    assert buffer.capacity == memory.held_bytes == 0
 
 
 @pytest.mark.slow
@@ -233,7 +245,9 @@ def test_the_short_reader_says_what_the_general_one_says_or_nothing(
     if short is None:
         return
     unit, end = short
-    buffer = ReceiveBuffer(shared=view[6:], capacity_min=64, capacity_busy=64)
+    buffer = ReceiveBuffer(
+        memory=memory_bound(), shared=view[6:], capacity_min=64, capacity_busy=64
+    )
     buffer.filled(limit - 6)
     first = buffer.peek(0)
     assert first is not None

@@ -12,6 +12,7 @@ from segmentstore.runtime.process import loop_factory
 from segmentstore.wire.replies import SendBuffer
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
+from tests.wire.node import memory_bound
 
 LOOPS = {"asyncio": None, "the server's": loop_factory()}
 LARGE = 3 << 20
@@ -38,6 +39,7 @@ async def conversation() -> AsyncIterator[tuple[SendBuffer, socket.socket, async
         transport=transport,
         settings=WireSettings(),
         counters=WireCounters(),
+        memory=memory_bound(),
         on_room=lambda: None,
     )
     yield outgoing, theirs, transport

@@ -18,6 +18,7 @@ Which gRPC status an error becomes (clients retry on the codes, not on the words
 Invariants:
 
 - At most `calls_at_once_max` calls are under way; further ones are answered RESOURCE_EXHAUSTED, which clients retry.
+- The requests of all calls hold `request_bytes_max` together; a further one is not received before there is room.
 - A call that meets a recovering controller waits for it, and is answered UNAVAILABLE if that takes too long. Clients
   come back in pauses that grow tenfold (1 ms, 10 ms, ... 10 s): refused in the last moment of a recovery, they would
   stand still for many times as long as it took.
@@ -44,6 +45,7 @@ from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.controller.api.call import Call
 from segmentstore.controller.errors import ControllerRestartedError, RetryLaterError
 from segmentstore.runtime.grpc_listening import listening_server
+from segmentstore.runtime.grpc_request_bytes import RequestBytes
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,6 +61,12 @@ class ControllerServerSettings:
     port: int = 9090
     """0: any free one."""
     calls_at_once_max: int = 2000
+    message_bytes_max: int = 4 << 20
+    """Of one request; above it a client gets RESOURCE_EXHAUSTED."""
+    request_bytes_max: int = 128 << 20
+    """Of the requests of all calls; a further one is received when there is room for the longest there may be."""
+    message_seconds_max: float = 60.0
+    """A request that takes longer to arrive ends its call."""
     recovery_wait_seconds: float = 5.0
     """So long a call waits for a controller that recovers."""
     close_grace_seconds: float = 2.0
@@ -199,6 +207,11 @@ class ControllerServer:
     def __init__(self, *, service: ServedCalls, settings: ControllerServerSettings) -> None:
         self._service = service
         self._settings = settings
+        self._requests = RequestBytes(
+            bytes_max=settings.request_bytes_max,
+            message_bytes_max=settings.message_bytes_max,
+            message_seconds_max=settings.message_seconds_max,
+        )
         self._server: grpc.aio.Server | None = None
         self._port = 0
 
@@ -216,6 +229,7 @@ class ControllerServer:
             port=settings.port,
             calls_at_once_max=settings.calls_at_once_max,
             handlers=self._service.handlers(wait_seconds=settings.recovery_wait_seconds),
+            requests=self._requests,
         )
 
     async def close(self) -> None:

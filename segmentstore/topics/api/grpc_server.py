@@ -16,6 +16,8 @@ Invariants:
 - A stream of produces is answered in the order of its requests, and a client that waits for each answer gets it.
 - At most `stream_requests_max` requests of one stream wait for the log; a further one is read when the first of them is
   answered, so a client that sends without end is slowed.
+- What all calls have received and the log has not settled is `request_bytes_max` at most; a stream whose request has no
+  room is not read further.
 - The first request of a stream that fails ends it, behind the answers of those before it. Those behind it in the same
   moment may have been stored; a producer with sequences sends them again and they are stored once.
 - A fault of ours is logged here with its traceback, and reaches the client as INTERNAL without it.
@@ -44,6 +46,7 @@ from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.cancellation import retrieve_exception
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.grpc_listening import listening_server
+from segmentstore.runtime.grpc_request_bytes import RequestBytes, Room
 from segmentstore.topics.consume import next_offset_of
 from segmentstore.topics.errors import (
     InvalidConfigError,
@@ -110,6 +113,12 @@ class TopicServerSettings:
     calls_at_once_max: int = 2_000
     message_bytes_max: int = 16 << 20
     """Of one request; above it a client gets RESOURCE_EXHAUSTED."""
+    request_bytes_max: int = 256 << 20
+    """Of the requests of all calls; a further one is received when there is room for the longest there may be."""
+    message_seconds_max: float = 60.0
+    """A request that takes longer to arrive ends its call; one of a stream may take as long as it likes."""
+    produce_streams_max: int = 64
+    """A further one gets RESOURCE_EXHAUSTED: each may have one request on its way, whatever its length."""
     stream_requests_max: int = 64
     fetch_bytes_max: int = 8 << 20
     wait_seconds_max: float = 30.0
@@ -135,6 +144,12 @@ class TopicServer:
         self._settings = settings
         self._topics = topics
         self._producer_ids = producer_ids
+        self._requests = RequestBytes(
+            bytes_max=settings.request_bytes_max,
+            message_bytes_max=settings.message_bytes_max,
+            message_seconds_max=settings.message_seconds_max,
+            streams_max=settings.produce_streams_max,
+        )
         self._server: grpc.aio.Server | None = None
         self._port = 0
 
@@ -152,7 +167,7 @@ class TopicServer:
             port=settings.port,
             calls_at_once_max=settings.calls_at_once_max,
             handlers=[self._handlers()],
-            options=[("grpc.max_receive_message_length", settings.message_bytes_max)],
+            requests=self._requests,
         )
 
     async def close(self) -> None:
@@ -226,7 +241,7 @@ class TopicServer:
         if request.HasField("partition"):
             partition = await topics.partition(request.topic, request.partition)
             append = self._submit(partition, description, request)
-            return await self._answer(request, append)
+            return await self._answer(append)
         if request.WhichOneof("payload") != "records":
             raise _refused("a batch needs a partition")
         if request.HasField("producer"):
@@ -258,8 +273,8 @@ class TopicServer:
                         return
                     case Exception() as error:
                         raise error
-                    case api.ProduceRequest() as request, _Submitted() as submitted:
-                        yield await self._answer(request, submitted)
+                    case _Submitted() as submitted:
+                        yield await self._answer(submitted)
                     case api.ProduceResponse() as response:
                         yield response
         finally:
@@ -273,21 +288,38 @@ class TopicServer:
         partitions: dict[tuple[str, int], ServedPartition] = {}
         try:
             async for data in arriving:
-                request = _parsed(api.ProduceRequest, data)
-                if not request.HasField("partition"):
-                    await waiting.put(await self._produced(request))
-                    continue
-                topics = self._present()
-                description = await _described(topics, request.topic)
-                key = (request.topic, request.partition)
-                partition = partitions.get(key)
-                if partition is None or not partition.is_open:
-                    partition = partitions[key] = await topics.partition(*key)
-                await waiting.put((request, self._submit(partition, description, request)))
+                room = await self._requests.take(len(data))
+                begun = await self._begun(data, room, partitions)
+                # The next one may be long in coming.
+                del data
+                await waiting.put(begun)
         except Exception as error:  # noqa: BLE001 (it is raised behind the answers before it)
             await waiting.put(error)
         else:
             await waiting.put(None)
+
+    async def _begun(
+        self, data: bytes, room: Room, partitions: dict[tuple[str, int], ServedPartition]
+    ) -> "_Submitted | api.ProduceResponse":
+        """A request of a stream: its room is given back when the log has settled it."""
+        try:
+            request = _parsed(api.ProduceRequest, data)
+            if not request.HasField("partition"):
+                response = await self._produced(request)
+                room.give_back()
+                return response
+            topics = self._present()
+            description = await _described(topics, request.topic)
+            key = (request.topic, request.partition)
+            partition = partitions.get(key)
+            if partition is None or not partition.is_open:
+                partition = partitions[key] = await topics.partition(*key)
+            submitted = self._submit(partition, description, request)
+        except BaseException:
+            room.give_back()
+            raise
+        submitted.append.add_done_callback(lambda _: room.give_back())
+        return submitted
 
     def _submit(
         self, partition: ServedPartition, description: TopicDescription, request: api.ProduceRequest
@@ -316,21 +348,19 @@ class TopicServer:
         append = partition.produce(batch)
         # A stream that ends on an earlier failure asks for no outcome of this one.
         append.add_done_callback(retrieve_exception)
-        return _Submitted(append, count)
+        return _Submitted(append, count, request.partition, request.durability == api.BUFFERED)
 
-    async def _answer(
-        self, request: api.ProduceRequest, submitted: "_Submitted"
-    ) -> api.ProduceResponse:
-        if request.durability == api.BUFFERED and not submitted.append.done():
+    async def _answer(self, submitted: "_Submitted") -> api.ProduceResponse:
+        if submitted.is_buffered and not submitted.append.done():
             buffered = api.Appended(
-                partition=request.partition,
+                partition=submitted.partition,
                 base_offset=_NO_OFFSET,
                 record_count=submitted.count,
             )
             return api.ProduceResponse(partitions=[buffered])
         appended = await asyncio.shield(submitted.append)
         return api.ProduceResponse(
-            partitions=[_appended(request.partition, appended, submitted.count)]
+            partitions=[_appended(submitted.partition, appended, submitted.count)]
         )
 
     def _records_of(self, request: api.ProduceRequest) -> Sequence[Record]:
@@ -404,13 +434,15 @@ class TopicServer:
 
 @dataclass(frozen=True, slots=True)
 class _Submitted:
-    """One batch on its way to the log."""
+    """One batch on its way to the log, without its bytes."""
 
     append: "Future[Appended]"
     count: int
+    partition: int
+    is_buffered: bool
 
 
-_Pending = tuple[api.ProduceRequest, _Submitted] | api.ProduceResponse | Exception | None
+_Pending = _Submitted | api.ProduceResponse | Exception | None
 """A request that was submitted, one that is answered, the error that ends the stream, or its end."""
 
 

@@ -23,10 +23,13 @@ from tests.reference.memory_tables import MemoryTables
 Answer = TypeVar("Answer", bound=Message)
 
 
+IMPATIENT = ControllerServerSettings(port=0, recovery_wait_seconds=0.05)
+
+
 class Node:
     """A controller that runs, and a client of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: ControllerServerSettings = IMPATIENT) -> None:
         self.segments = MemorySegments()
         self.tables = MemoryTables()
         self.controller = Controller(
@@ -40,7 +43,7 @@ class Node:
         )
         self.server = ControllerServer(
             service=self.controller.service,
-            settings=ControllerServerSettings(port=0, recovery_wait_seconds=0.05),
+            settings=settings,
         )
         self.channel: grpc.aio.Channel
         self._running: asyncio.Task[None]

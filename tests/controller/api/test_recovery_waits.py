@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.controller.api.grpc_server import ControllerServerSettings
 from segmentstore.controller.errors import RetryLaterError
 from tests.controller.api.conftest import Node
 
@@ -20,6 +21,33 @@ async def test_a_call_waits_for_a_controller_that_recovers(silent_node: Node) ->
     answer = api.CreateScopeStatus()
     answer.ParseFromString(await call)
     assert answer.status == api.CreateScopeStatus.SUCCESS
+
+
+async def test_requests_of_calls_that_wait_are_bounded_over_all_calls() -> None:
+    node = Node(
+        ControllerServerSettings(
+            port=0,
+            recovery_wait_seconds=60.0,
+            message_bytes_max=1_000,
+            request_bytes_max=1_000 + 2 * len(CREATE),
+        )
+    )
+    await node.listen()
+    try:
+        requests = node.server._requests
+        calls = [asyncio.create_task(node.call_raw("createScope", CREATE)) for _ in range(10)]
+        # There is room for the longest request behind two of these.
+        while (requests.waiting_count, requests.held_bytes) != (7, 3 * len(CREATE)):
+            assert requests.held_bytes <= 1_000 + 2 * len(CREATE)
+            await asyncio.sleep(0.001)
+        await node.start()
+        answers = [api.CreateScopeStatus.FromString(await call).status for call in calls]
+        assert sorted(answers) == [api.CreateScopeStatus.SUCCESS] + 9 * [
+            api.CreateScopeStatus.SCOPE_EXISTS
+        ]
+        assert requests.held_bytes == 0
+    finally:
+        await node.close()
 
 
 async def test_a_call_is_told_to_come_back_when_the_recovery_takes_too_long(

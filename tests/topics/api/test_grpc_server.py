@@ -5,6 +5,7 @@ Over segments and tables in memory, with a client that is generated from the sam
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -88,8 +89,8 @@ class Served:
         return method(request)
 
 
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
+@asynccontextmanager
+async def serving(settings: TopicServerSettings) -> AsyncIterator[Served]:
     segments, tables, clock, random = MemorySegments(), MemoryTables(), Clock(), Random(3)
     topics = Topics(
         segments=segments,
@@ -107,7 +108,7 @@ async def served() -> AsyncIterator[Served]:
         producer_ids=producer_ids,
         wall_clock=clock,
         random=random,
-        settings=TopicServerSettings(port=0),
+        settings=settings,
     )
     await server.start()
     client = Served(server, segments, holder)
@@ -118,6 +119,12 @@ async def served() -> AsyncIterator[Served]:
         await client.channel.close(None)
         await server.close()
         await topics.close()
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with serving(TopicServerSettings(port=0)) as client:
+        yield client
 
 
 def to_partition(partition: int, *values: bytes, **more: Any) -> api.ProduceRequest:
@@ -183,6 +190,65 @@ async def test_a_stream_ends_at_its_first_refusal_behind_the_answers_before_it(
         await call.read()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert await values_of(served, 0) == [(0, b"a")]
+
+
+async def test_requests_that_the_log_has_not_settled_are_bounded_over_all_streams() -> None:
+    settings = TopicServerSettings(port=0, message_bytes_max=60_000, request_bytes_max=200_000)
+    async with serving(settings) as served:
+        requests = served.server._requests
+        served.segments.hold()
+        calls = [served.produce_stream() for _ in range(4)]
+
+        async def send(call: Any) -> None:
+            for n in range(10):
+                await call.write(to_partition(0, b"%d" % n, bytes(50_000)))
+            await call.done_writing()
+
+        sending = [asyncio.ensure_future(send(call)) for call in calls]
+        while requests.waiting_count < len(calls):
+            await asyncio.sleep(0.001)
+        # Of small ones, and of calls of other kinds, there is no more room either.
+        asked = asyncio.ensure_future(values_of(served, 1))
+        while requests.waiting_count < len(calls) + 1:
+            await asyncio.sleep(0.001)
+        assert 150_000 < requests.held_bytes <= 200_000
+        served.segments.let_go()
+        offsets: list[int] = []
+        for call in calls:
+            of_call = [(await call.read()).partitions[0].base_offset for _ in range(10)]
+            assert await call.read() is END
+            assert of_call == sorted(of_call)
+            offsets += of_call
+        assert sorted(offsets) == [2 * n for n in range(40)]
+        assert await asked == []
+        await asyncio.gather(*sending)
+        assert requests.held_bytes == requests.waiting_count == 0
+
+
+async def test_a_stream_too_many_is_refused_and_the_others_go_on() -> None:
+    async with serving(TopicServerSettings(port=0, produce_streams_max=2)) as served:
+        calls = [served.produce_stream() for _ in range(2)]
+        for call in calls:
+            await call.write(to_partition(0, b"a"))
+            await call.read()
+        refused = served.produce_stream()
+        assert await refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for call in calls:
+            await call.write(to_partition(0, b"b"))
+            await call.read()
+        await calls[0].done_writing()
+        assert await calls[0].read() is END
+        again = await served.send_all([to_partition(0, b"c")])
+        assert (await again.read()).partitions[0].base_offset == 4
+
+
+async def test_a_request_that_is_too_long_is_refused() -> None:
+    async with serving(TopicServerSettings(port=0, message_bytes_max=1000)) as served:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await served.call("Produce", to_partition(0, bytes(1000)))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await served.call("Produce", to_partition(0, b"short"))
+        assert served.server._requests.held_bytes == 0
 
 
 async def test_a_batch_sent_twice_by_one_producer_is_stored_once(served: Served) -> None:
