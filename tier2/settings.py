@@ -60,6 +60,9 @@ class StorageSettings:
     proposal_keys_max: int = 1_024
     """Object keys given out to compactors beside the owner and not yet used."""
 
+    claim_seconds_max: float = 10.0
+    """Within which a claim has an answer, or Tier 2 counts as one that gives none: a start waits for it."""
+
     sst_block_bytes: int = 32 * _KIB
     sst_part_bytes: int = 8 * _MIB
     """Uncompressed bytes after which an SST goes on in another object."""

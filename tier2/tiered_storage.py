@@ -12,7 +12,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from random import Random
 
-from segmentstore.contracts.errors import SegmentStoreError, StorageError
+from segmentstore.contracts.errors import (
+    SegmentStoreError,
+    StorageError,
+    StorageUnavailableError,
+)
 from segmentstore.contracts.identifiers import BufferView, ContainerId, Epoch
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.contracts.storage import (
@@ -30,7 +34,7 @@ from tier2.maintenance.compaction_candidates import CompactionCandidates
 from tier2.maintenance.garbage_collection import collect_garbage, repack_one
 from tier2.maintenance.scrub import Scrubber
 from tier2.maintenance.sst_merge import merge_ssts
-from tier2.manifest.claim import ManifestClaimer
+from tier2.manifest.claim import Claim, ManifestClaimer
 from tier2.manifest.view import ManifestView
 from tier2.publish.owned_manifest import OwnedManifest, drop_snapshot, take_snapshot
 from tier2.publish.publish import publish
@@ -119,7 +123,7 @@ class TieredStorage(PublishedSegments):
     async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedManifest:
         assert self._claim is None, f"claimed twice container={self._container_id} epoch={epoch}"
         try:
-            claim = await self._claimer.claim(epoch=epoch, log_id=log_id, follows=follows)
+            claim = await self._claimed_in_time(epoch, log_id, follows)
         except SegmentStoreError as error:
             self._claim_failure = str(error)
             raise
@@ -158,6 +162,20 @@ class TieredStorage(PublishedSegments):
             highest_segment_id=manifest.highest_segment_id,
             highest_sequence_number=manifest.highest_sequence_number,
         )
+
+    async def _claimed_in_time(self, epoch: Epoch, log_id: bytes, follows: bytes) -> Claim:
+        """Requests whose answers are lost on the way would hold a start up for minutes, and the container has a log."""
+        seconds_max = self._settings.claim_seconds_max
+        try:
+            async with asyncio.timeout(seconds_max):
+                return await self._claimer.claim(epoch=epoch, log_id=log_id, follows=follows)
+        except TimeoutError as error:
+            # What was sent may still arrive: the claimer knows it by its nonce.
+            raise StorageUnavailableError(
+                f"the manifest was not claimed in time seconds_max={seconds_max:g}"
+                f" container={self._container_id}",
+                state="unavailable",
+            ) from error
 
     @property
     def root_changes(self) -> int:

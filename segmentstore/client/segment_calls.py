@@ -129,17 +129,20 @@ class SegmentCalls:
         Raises DeadlineExceededError, and what else the attempt raises.
         """
         pauses = MovePauses(self, segment)
+        refusal: SegmentStoreError | None = None
         try:
             async with asyncio.timeout(seconds):
                 while True:
                     try:
                         await pauses.begin_attempt()
                         return await attempt()
-                    except (ConnectionLostError, ServiceUnavailableError):
+                    except (ConnectionLostError, ServiceUnavailableError) as error:
+                        refusal = error
                         await pauses.before_next_attempt()
         except TimeoutError as error:
             raise DeadlineExceededError(
-                f"no answer in time segment={segment!r} seconds={seconds:g}"
+                f"no answer in time segment={segment!r} seconds={seconds:g} {pauses}"
+                f" last_refusal={str(refusal or 'none')!r}"
             ) from error
 
     async def connection(self, segment: str) -> WireConnection:
@@ -186,6 +189,14 @@ class MovePauses:
         self._backoff = calls.settings.backoff(calls.random)
         self._tried: ServerAddress | None = None
         self._moves = 0
+        self._attempts = 0
+        self._begun_at = asyncio.get_running_loop().time()
+
+    def __str__(self) -> str:
+        """For an error: how the last attempt stands."""
+        seconds = asyncio.get_running_loop().time() - self._begun_at
+        server = "not found yet" if self._tried is None else str(self._tried)
+        return f"attempts={self._attempts} last_begun_ago={seconds:.1f} last_server={server!r}"
 
     def reset(self) -> None:
         """There was progress: the next pause is the first again."""
@@ -194,6 +205,8 @@ class MovePauses:
     async def begin_attempt(self) -> None:
         """Note which server is asked. Raises what the locator raises."""
         self._tried = None
+        self._attempts += 1
+        self._begun_at = asyncio.get_running_loop().time()
         self._tried = await self._locator.endpoint(self._segment)
 
     async def before_next_attempt(self) -> None:

@@ -4,11 +4,12 @@ Invariants:
 
 - What is shown is never older than what was shown before.
 - The map is read before the nodes are: a node that the map names is shown, unless it has gone.
-- While the coordination store does not answer, what was heard last stays.
+- While the coordination store does not answer, what was heard last stays; `is_fresh` says whether that is long ago.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from math import inf
 from random import Random
 from typing import Final
 
@@ -61,6 +62,14 @@ class ClusterView:
         self._changed = asyncio.Event()
         self._reading = asyncio.Lock()
         self._reads_begun = 0
+        self._is_current_at = -inf
+        """Loop time at which the last read that was finished began."""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it was read in the time in which it is read twice, told of changes or not."""
+        since = asyncio.get_running_loop().time() - self._is_current_at
+        return since <= 2 * LOOK_SECONDS_MAX
 
     @property
     def container_count(self) -> int:
@@ -114,6 +123,7 @@ class ClusterView:
 
     async def _read(self) -> None:
         self._reads_begun += 1
+        began = asyncio.get_running_loop().time()
         found = await self._store.get(ASSIGNMENT_PATH, changed=self._changed)
         leader = await self._store.get(LEADER_PATH, changed=self._changed)
         nodes: dict[HostId, ClusterNode] = {}
@@ -122,6 +132,7 @@ class ClusterView:
             node = self._nodes.get(node_id) or await self._node(node_id)
             if node is not None:
                 nodes[node_id] = node
+        self._is_current_at = began
         before = (self._map, self._leader, self._nodes)
         if found is not None:
             assignment = decode_assignment(found.value)

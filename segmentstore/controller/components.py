@@ -15,7 +15,12 @@ from segmentstore.contracts.segments import SegmentApi
 from segmentstore.contracts.tables import TableApi
 from segmentstore.controller.api.call import Call, unary
 from segmentstore.controller.api.messages import Endpoint, IssueToken, LocateSegment
-from segmentstore.controller.api.stream_calls import ScopeCalls, SegmentCalls, StreamCalls
+from segmentstore.controller.api.stream_calls import (
+    LocationCalls,
+    ScopeCalls,
+    SegmentCalls,
+    StreamCalls,
+)
 from segmentstore.controller.auto_scale import AutoScale
 from segmentstore.controller.key_value_tables import TABLES_INDEX, KeyValueTables
 from segmentstore.controller.metadata.metadata_store import MetadataStore
@@ -231,13 +236,14 @@ class ControllerComponents:
         controllers: Sequence[Endpoint],
     ) -> list[Call]:
         """Every call of the service."""
-        segment_calls = SegmentCalls(
-            streams=self.streams, locate=locate, issue_token=issue_token, controllers=controllers
+        location_calls = LocationCalls(
+            locate=locate, issue_token=issue_token, controllers=controllers
         )
         return [
             *ScopeCalls(scopes=self.scopes, settings=self._settings.streams).calls(),
             *StreamCalls(streams=self.streams).calls(),
-            *segment_calls.calls(),
+            *location_calls.calls(),
+            *SegmentCalls(streams=self.streams, issue_token=issue_token).calls(),
             *self._transaction_calls(),
             *self._staged_calls(),
             *self._reader_group_calls(),

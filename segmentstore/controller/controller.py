@@ -41,9 +41,12 @@ from segmentstore.controller.settings import ControllerSettings
 from segmentstore.controller.streams.repair import RepairReport, TailIsLost, nothing_is_lost
 from segmentstore.controller.streams.stream_history import all_scopes
 from segmentstore.runtime.clock import WallClock
+from segmentstore.runtime.waiting import gather_all
 
 _LOG = logging.getLogger(__name__)
 
+_SCOPES_AT_ONCE = 32
+"""Of which a start reads what is unfinished."""
 _COMPLAINTS_PER_KIND = 20
 """Further ones are only counted."""
 
@@ -198,17 +201,26 @@ class Controller:
         return sentences
 
     async def _resume_scopes(self, *, whole: bool) -> None:
+        """Side by side: no call is answered before the last of them, and each waits for its own tables."""
+        at_once: list[str] = []
         async with aclosing(all_scopes(self._components.metadata)) as scopes:
             async for scope in scopes:
-                try:
-                    await self._resume_scope((scope,))
-                except ScopeNotFoundError:
-                    # Deleted since the listing was read.
-                    continue
-                except SegmentStoreError as error:
-                    self._scopes_left_behind.note_failure((scope,), error)
-                    if whole:
-                        raise
+                at_once.append(scope)
+                if len(at_once) == _SCOPES_AT_ONCE:
+                    await gather_all(self._resume_or_leave(each, whole=whole) for each in at_once)
+                    at_once.clear()
+        await gather_all(self._resume_or_leave(each, whole=whole) for each in at_once)
+
+    async def _resume_or_leave(self, scope: str, *, whole: bool) -> None:
+        try:
+            await self._resume_scope((scope,))
+        except ScopeNotFoundError:
+            # Deleted since the listing was read.
+            return
+        except SegmentStoreError as error:
+            self._scopes_left_behind.note_failure((scope,), error)
+            if whole:
+                raise
 
     async def _resume_scope(self, place: ResourceName) -> None:
         """Finish what an earlier process began in one scope."""

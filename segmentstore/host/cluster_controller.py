@@ -35,7 +35,8 @@ from segmentstore.controller.api.grpc_server import (
     ControllerService,
 )
 from segmentstore.controller.api.leader_relay import LeaderRelay
-from segmentstore.controller.api.messages import Endpoint
+from segmentstore.controller.api.messages import Endpoint, no_token
+from segmentstore.controller.api.stream_calls import LocationCalls
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.host.cluster_access import cluster_place
@@ -115,7 +116,12 @@ class ClusterController:
         self._supervisor: ControllerSupervisor | None = None
         self._host, port = split_address(settings.controller.address)
         self._relay = LeaderRelay(
-            own_service=self._own_service, leader_address=self._leader_address
+            own_service=self._own_service,
+            leader_address=self._leader_address,
+            own_calls=LocationCalls(
+                locate=self._locate, issue_token=no_token, controllers=()
+            ).calls(),
+            answers_own_calls=lambda: view.is_fresh,
         )
         self._server = ControllerServer(
             service=self._relay, settings=ControllerServerSettings(address=self._host, port=port)

@@ -11,8 +11,7 @@ Invariants:
   process may have them, and a controller over them. One that was fenced, moved or recovered in place has ended.
 - A container that stays away takes with it only what needs it: a run waits for all of them for a while, and then
   begins without those that are missing. Once that has happened later runs do not wait again, until one found all.
-- It tries to recover whenever a container has, and in pauses that grow by a quarter besides: clients
-  find it ready when they first come back. The pauses begin anew only after a run that worked for a while.
+- It tries to recover whenever a container has, or was given to a node, and in pauses besides (`run_pauses.py`).
 - The controller never ends the process: what breaks it is logged, and the next run begins. All that it knows is in
   table segments, so nothing is lost by that.
 """
@@ -27,18 +26,15 @@ from segmentstore.contracts.containers import ContainerListener
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.controller.controller import Controller
-from segmentstore.runtime.backoff import Backoff
+from segmentstore.host.run_pauses import RunPauses
 from segmentstore.runtime.waiting import first_cause, wait_for_event
 
 logger = logging.getLogger(__name__)
 
-_PAUSE_SECONDS_FIRST = 0.02
-_PAUSE_GROWTH = 1.25
-_PAUSE_SECONDS_MAX = 10.0
 _PATIENCE_SECONDS = 10.0
 """For so long a start waits for scopes whose containers are still recovering: clients need not meet them missing."""
-_PAUSE_SECONDS_WORTH_A_LINE = 1.0
-"""Shorter waits are those for containers to recover."""
+_SILENCE_SECONDS_WORTH_A_LINE = 4.0
+"""Shorter ones are those of containers that move."""
 
 
 class TablesLostError(SegmentStoreError):
@@ -70,6 +66,10 @@ class ControllerSupervisor:
         self._lost_container = ContainerId(0)
         self._runs = 0
         """How many have begun to answer calls."""
+        self._working_since = 0.0
+        """Loop time at which the last of them began to."""
+        self._silent_since: float | None = None
+        """Loop time at which the last of them ended, or the first was tried."""
         self._missing_since: float | None = None
         """Loop time of the first start that did not find all of its containers; None once one has."""
         self._why = "it has not started yet"
@@ -84,35 +84,44 @@ class ControllerSupervisor:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None, "runs outside a task"
-        backoff = Backoff(
-            seconds_first=_PAUSE_SECONDS_FIRST,
-            seconds_max=_PAUSE_SECONDS_MAX,
-            factor=_PAUSE_GROWTH,
-        )
+        pauses = RunPauses()
         async with asyncio.TaskGroup() as group:
             while True:
                 # Before the attempt: a container that recovers meanwhile is reason for another one.
                 self._try_again.clear()
                 self._lost.clear()
-                runs, began = self._runs, loop.time()
+                runs = self._runs
+                if self._silent_since is None:
+                    self._silent_since = loop.time()
                 # A task of its own: what breaks in it must not look like the end of this one.
                 end = await group.create_task(self._run_once(), name="controller")
                 if task.cancelling():
                     # It broke in the very moment in which it was to end.
                     raise asyncio.CancelledError from end
-                if self._runs > runs and loop.time() - began > _PAUSE_SECONDS_MAX:
-                    backoff.reset()
-                pause = backoff.next_seconds()
-                self._note_end(end, pause, worked=self._runs > runs)
-                await wait_for_event(self._try_again, until=loop.time() + pause)
+                now = loop.time()
+                worked = self._runs > runs
+                if worked:
+                    self._silent_since = now
+                error = first_cause(end, TablesLostError)
+                self._note_end(error, end, now - self._silent_since, worked=worked)
+                pause = pauses.behind(
+                    error,
+                    is_lost=isinstance(error, TablesLostError),
+                    worked_seconds=now - self._working_since if worked else 0,
+                )
+                await wait_for_event(self._try_again, until=now + pause)
 
     async def _run_once(self) -> "ExceptionGroup[Exception]":
         """One run, or an attempt at one; what ended it. Raises only when it is told to stop."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._until_lost())
+                loop = asyncio.get_running_loop()
+                began = loop.time()
                 await self._start()
                 self._runs += 1
+                self._working_since = loop.time()
+                logger.info("the controller works seconds=%.3f", self._working_since - began)
                 self._recovered.set()
                 await self._controller.run()
         except ExceptionGroup as end:
@@ -153,8 +162,14 @@ class ControllerSupervisor:
         names = self._controller.components.table_names()
         return {container_of(name, self._container_count) for name in names}
 
-    def _note_end(self, group: "ExceptionGroup[Exception]", pause: float, *, worked: bool) -> None:
-        error = first_cause(group, TablesLostError)
+    def _note_end(
+        self,
+        error: Exception,
+        group: "ExceptionGroup[Exception]",
+        silent_seconds: float,
+        *,
+        worked: bool,
+    ) -> None:
         self._why = f"{error}" or type(error).__name__
         if isinstance(error, TablesLostError):
             if worked:
@@ -163,7 +178,7 @@ class ControllerSupervisor:
             logger.error("the controller's work broke, it starts anew", exc_info=group)
         elif error.kind not in (ErrorKind.UNAVAILABLE, ErrorKind.FULL):
             logger.error("the controller cannot recover yet: %s", error)
-        elif pause >= _PAUSE_SECONDS_WORTH_A_LINE:
+        elif silent_seconds >= _SILENCE_SECONDS_WORTH_A_LINE:
             logger.info("the controller cannot recover yet: %s", error)
 
     def complaints(self) -> list[str]:

@@ -15,7 +15,7 @@ Invariants:
 - One process coordinates groups, and only while the offsets' container is surely in it.
 - Partitions whose container leaves this process are closed in that moment. One in a container that ends and comes back
   is the partition's business: it is recovered by its next use.
-- A part tries again whenever a container has recovered, and in growing pauses besides.
+- A part tries again whenever a container has recovered, and in pauses besides (`run_pauses.py`).
 - Topics never end the process: what breaks them is logged, and the next run begins.
 """
 
@@ -28,7 +28,7 @@ from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_registry import ContainerRegistry
-from segmentstore.runtime.backoff import Backoff
+from segmentstore.host.run_pauses import RunPauses
 from segmentstore.runtime.waiting import first_cause, wait_for_event
 from segmentstore.topics.brokers import Brokers, OneBroker
 from segmentstore.topics.errors import TopicError
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PAUSE_SECONDS_FIRST = 0.02
-_PAUSE_SECONDS_MAX = 10.0
 _SILENCE_SECONDS_WORTH_A_LINE = 5.0
 """Shorter ones are those of containers that recover."""
 _LOOK_SECONDS = 1.0
@@ -79,6 +77,7 @@ class _Runs:
         self._try_again = asyncio.Event()
         self._lost = asyncio.Event()
         self._silent_since: float | None = None
+        self._working_since = 0.0
         self.started = asyncio.Event()
         """Set once it has worked for the first time."""
         self.is_ready = False
@@ -99,7 +98,7 @@ class _Runs:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None, "runs outside a task"
-        backoff = Backoff(seconds_first=_PAUSE_SECONDS_FIRST, seconds_max=_PAUSE_SECONDS_MAX)
+        pauses = RunPauses()
         while True:
             # Before the attempt: a container that recovers meanwhile is reason for another one.
             self._try_again.clear()
@@ -107,7 +106,7 @@ class _Runs:
             if not self._may_begin():
                 await wait_for_event(self._try_again, until=loop.time() + _LOOK_SECONDS)
                 continue
-            runs, began = self.count, loop.time()
+            runs = self.count
             # A task of its own: what breaks in it must not look like the end of this one.
             async with asyncio.TaskGroup() as group:
                 run = group.create_task(self._run_once(), name=f"a run of {self._name}")
@@ -115,13 +114,18 @@ class _Runs:
             if task.cancelling():
                 # It broke in the very moment in which it was to end.
                 raise asyncio.CancelledError from end
-            if self.count > runs and loop.time() - began > _PAUSE_SECONDS_MAX:
-                backoff.reset()
-            pause = backoff.next_seconds()
-            if self._silent_since is None or self.count > runs:
-                self._silent_since = loop.time()
-            self._note_end(end, loop.time() - self._silent_since, worked=self.count > runs)
-            await wait_for_event(self._try_again, until=loop.time() + pause)
+            now = loop.time()
+            worked = self.count > runs
+            if self._silent_since is None or worked:
+                self._silent_since = now
+            error = first_cause(end, TopicTablesLostError)
+            self._note_end(error, end, now - self._silent_since, worked=worked)
+            pause = pauses.behind(
+                error,
+                is_lost=isinstance(error, TopicTablesLostError),
+                worked_seconds=now - self._working_since if worked else 0,
+            )
+            await wait_for_event(self._try_again, until=now + pause)
 
     async def _run_once(self) -> "ExceptionGroup[Exception]":
         """One run, or an attempt at one; what ended it. Raises only when it is told to stop."""
@@ -130,6 +134,7 @@ class _Runs:
                 group.create_task(self._until_lost(), name=f"tables of {self._name}")
                 await self._start()
                 self.count += 1
+                self._working_since = asyncio.get_running_loop().time()
                 self._set_ready(ready=True)
                 self.started.set()
                 group.create_task(self._work(), name=self._name)
@@ -147,8 +152,9 @@ class _Runs:
         await self._lost.wait()
         raise TopicTablesLostError("a container of their tables has ended, or left this process")
 
-    def _note_end(self, end: "ExceptionGroup[Exception]", silent: float, *, worked: bool) -> None:
-        error = first_cause(end, TopicTablesLostError)
+    def _note_end(
+        self, error: Exception, end: "ExceptionGroup[Exception]", silent: float, *, worked: bool
+    ) -> None:
         self.why = f"{error}" or type(error).__name__
         if isinstance(error, TopicTablesLostError):
             logger.info("%s start anew: %s", self._name, error)

@@ -313,15 +313,16 @@ class SegmentVerbs:
                 before = await read_available(segment, offset - 1, 1)
                 if before != b"\n":
                     raise conflict(f"offset lies inside a message of a JSON stream offset={offset}")
-        await self._segments.truncate(name, offset)
-        try:
-            properties = await self._segments.info(name)
-        except SegmentStoreError as error:
-            # A refusal would say that nothing was done.
-            raise outcome_unknown(
-                f"the segment is truncated, and no container says how: {error}",
-                self._settings.retry_after_seconds,
-            ) from error
+            await self._segments.truncate(name, offset)
+            try:
+                # A container on its way to another node takes no further request; what is open says how it stands.
+                properties = segment.info()
+            except SegmentStoreError as error:
+                # A refusal would say that nothing was done.
+                raise outcome_unknown(
+                    f"the segment is truncated, and no container says how: {error}",
+                    self._settings.retry_after_seconds,
+                ) from error
         return json_response(200, properties_as_json(properties))
 
     async def _merge(self, request: web.BaseRequest, name: str) -> web.Response:

@@ -22,11 +22,15 @@ from segmentstore.contracts.errors import (
     TooManyActiveSegmentsError,
 )
 from segmentstore.contracts.identifiers import AttributeKey, BufferView, Epoch, LogAddress
+from segmentstore.contracts.object_store import VersionedObject
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
 from tests.containers.test_segment_container import append, read_all
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
 from tier1.memory_log import MemoryDurableDataLog
 from tier2.object_stores.memory import MemoryObjectStore
+from tier2.settings import StorageSettings
 
 QUICK_RETRIES = ContainerSettings(
     writer=replace(FAST_FLUSH, retry_seconds_first=0.01, retry_seconds_max=0.05),
@@ -234,6 +238,40 @@ async def test_h41_with_tier_2_down_at_start_known_segments_are_served_and_appen
     async with running(tiers, object_store=store) as container:
         assert await read_all(container, "a") == b"before and after"
         await container.flush()
+
+
+def test_h41_a_tier_2_that_says_nothing_at_start_is_not_waited_for() -> None:
+    class SilentObjectStore(MemoryObjectStore):
+        is_silent = False
+
+        async def get(self, key: str) -> VersionedObject:
+            if self.is_silent:
+                await asyncio.Event().wait()
+            return await super().get(key)
+
+    async def main(loop: SimLoop) -> None:
+        tiers = MemoryTiers()
+        store = SilentObjectStore()
+        async with running(tiers, object_store=store) as container:
+            await container.create("a")
+            await append(container, "a", b"before")
+        store.is_silent = True
+        container = make_container(tiers, object_store=store)
+        began = loop.time()
+        await container.start()
+        assert loop.time() - began <= 1.1 * StorageSettings().claim_seconds_max
+        task = asyncio.ensure_future(container.run())
+        assert container.health().storage_state == "unclaimed"
+        assert await append(container, "a", b" and after") == 16
+        store.is_silent = False
+        # A request that was lost holds nothing up either.
+        with pytest.raises(ContainerStoppedError):
+            async with asyncio.timeout(2 * StorageSettings().claim_seconds_max):
+                await task
+        async with running(tiers, object_store=store) as container:
+            assert await read_all(container, "a") == b"before and after"
+
+    run_simulation(1, main)
 
 
 async def test_h36_writers_wait_while_tier_2_is_down_and_go_on_by_themselves() -> None:

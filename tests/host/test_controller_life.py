@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
 
 import pytest
@@ -267,3 +268,62 @@ def test_work_that_breaks_again_and_again_is_begun_again_in_pauses_that_grow(
     with caplog.at_level(logging.ERROR):
         run_simulation(1, main)
     assert "our bug" in caplog.text
+
+
+def test_lives_that_end_with_their_containers_one_behind_the_other_make_no_longer_pauses() -> None:
+    async def main(loop: SimLoop) -> None:
+        world = World(loop)
+        container = world.begins(SCOPES_TABLE)
+        await world.supervisor.wait_until_recovered()
+        # As in a cluster: it is told when a container is given to a node, which recovers it for a while.
+        for _ in range(40):
+            await asyncio.sleep(5.0)
+            world.tables.broken = ContainerNotFoundError(container.container_id, "recovering")
+            world.ends(container)
+            container = world.begins(SCOPES_TABLE)
+            await asyncio.sleep(2.0)
+            assert not world.works()
+            world.tables.broken = None
+            began = loop.time()
+            while not world.works():
+                await asyncio.sleep(0.01)
+            assert loop.time() - began <= 1.1
+        await world.stop()
+
+    run_simulation(1, main)
+
+
+def test_scopes_are_resumed_side_by_side() -> None:
+    reads = 0
+
+    class SlowTables(MemoryTables):
+        """Each table takes a while to be reached, as over a network."""
+
+        @asynccontextmanager
+        async def open_table(self, name: str) -> AsyncIterator[Table]:
+            nonlocal reads
+            reads += 1
+            await asyncio.sleep(0.01)
+            async with super().open_table(name) as table:
+                yield table
+
+    async def main(loop: SimLoop) -> None:
+        tables = SlowTables()
+        controller = Controller(
+            segments=MemorySegments(),
+            tables=tables,
+            wall_clock=SystemWallClock(),
+            random=Random(1),
+            locate=lambda name: Endpoint("127.0.0.1", 12345),
+            settings=ControllerSettings(),
+        )
+        await controller.start()
+        for number in range(320):
+            await controller.components.scopes.create(f"scope{number}")
+        nonlocal reads
+        reads, began = 0, loop.time()
+        await controller.start()
+        assert reads > 320
+        assert loop.time() - began < 0.01 * reads / 16
+
+    run_simulation(1, main)

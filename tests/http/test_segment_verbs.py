@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from segmentstore.cli.http_client import HttpClient
-from segmentstore.contracts.errors import SegmentNotFoundError
-from segmentstore.contracts.identifiers import EVENT_COUNT
+from segmentstore.contracts.errors import ContainerNotFoundError, SegmentNotFoundError
+from segmentstore.contracts.identifiers import EVENT_COUNT, ContainerId
+from segmentstore.contracts.segments import SegmentProperties
 from segmentstore.http.segment_verbs import bytes_of_text, text_of_bytes
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import CONTENT_TYPE_KEY, producer_key
@@ -324,3 +325,18 @@ async def test_requests_that_make_no_sense_get_a_sentence(
     assert got == status
     assert answer["error"]
     assert segments.names() == ["s"]
+
+
+async def test_a_truncation_is_told_though_its_container_takes_no_further_request() -> None:
+    class LeavingSegments(MemorySegments):
+        """What is under way ends; a request that comes behind it is refused."""
+
+        async def info(self, name: str) -> SegmentProperties:
+            raise ContainerNotFoundError(ContainerId(0), "container is stopping")
+
+    segments = LeavingSegments()
+    await segments.create("s")
+    async with running_node(segments) as node, ClientSession() as client:
+        await call(client, "POST", node.segment("s/append"), data=b"0123456789")
+        status, answer = await call(client, "POST", node.segment("s/truncate"), {"offset": 4})
+    assert (status, answer["start_offset"], answer["length"]) == (200, 4, 10)

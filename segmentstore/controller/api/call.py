@@ -62,6 +62,8 @@ class Call:
     answer: Callable[[bytes], Awaitable[bytes]]
     """Raises SegmentStoreError for what has no status of its own in the answer's message."""
     service: str = SERVICE
+    rests_on_tables: bool = True
+    """If not, every controller of a store answers it, at any time."""
 
 
 def unary(
@@ -70,6 +72,7 @@ def unary(
     method: Callable[[Request], Awaitable[Message]],
     *,
     service: str = SERVICE,
+    rests_on_tables: bool = True,
 ) -> Call:
     """A call that `method` answers."""
 
@@ -90,7 +93,7 @@ def unary(
                 await read.prove()
         return told.SerializeToString()
 
-    return Call(name, answer, service)
+    return Call(name, answer, service, rests_on_tables)
 
 
 def is_safe_if_stale(answer: Message, *, wrote: bool) -> bool:

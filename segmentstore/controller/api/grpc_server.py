@@ -19,7 +19,8 @@ Invariants:
 
 - At most `calls_at_once_max` calls are under way; further ones are answered RESOURCE_EXHAUSTED, which clients retry.
 - The requests of all calls hold `request_bytes_max` together; a further one is not received before there is room.
-- A call that meets a recovering controller waits for it, and is answered UNAVAILABLE if that takes too long. Clients
+- A call that meets a recovering controller waits for it, and is answered UNAVAILABLE if that takes too long; one that
+  rests on no table is answered at once. Clients
   come back in pauses that grow tenfold (1 ms, 10 ms, ... 10 s): refused in the last moment of a recovery, they would
   stand still for many times as long as it took.
 - A call that the service does not have is UNIMPLEMENTED; every call has one answerer.
@@ -34,9 +35,10 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import grpc
@@ -153,14 +155,17 @@ class ControllerService:
         Raises SegmentStoreError (RetryLaterError while the controller recovers, ControllerRestartedError if its run
         ends), KeyError (no such call).
         """
+        call = self._calls[name]
+        if not call.rests_on_tables:
+            return await call.answer(request)
         if not self._ready.is_set():
             raise RetryLaterError("the controller is recovering")
         async with self._open_calls.one():
-            return await self._calls[name].answer(request)
+            return await call.answer(request)
 
     async def answer_when_ready(self, name: str, request: bytes, *, wait_seconds: float) -> bytes:
         """The same, for a caller who waits so long for a recovery. Raises as `answer`."""
-        if not self._ready.is_set():
+        if self._calls[name].rests_on_tables and not self._ready.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_seconds):
                     await self._ready.wait()
@@ -168,30 +173,41 @@ class ControllerService:
 
     def handlers(self, *, wait_seconds: float) -> "list[grpc.GenericRpcHandler[bytes, bytes]]":
         """What a gRPC server registers, one per service; calls wait so long for a recovery."""
-        services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
-        for name, call in self._calls.items():
-            services.setdefault(call.service, {})[name] = grpc.unary_unary_rpc_method_handler(
-                self._guarded(name, wait_seconds)
+        return handlers_of(
+            Call(
+                name, partial(self.answer_when_ready, name, wait_seconds=wait_seconds), call.service
             )
-        return [
-            grpc.method_handlers_generic_handler(service, methods)
-            for service, methods in services.items()
-        ]
+            for name, call in self._calls.items()
+        )
 
-    def _guarded(self, name: str, wait_seconds: float) -> Handler:
-        async def handle(request: bytes, context: Context) -> bytes:
-            try:
-                return await self.answer_when_ready(name, request, wait_seconds=wait_seconds)
-            except SegmentStoreError as error:
-                if error.kind is ErrorKind.CORRUPT:
-                    _LOG.error("call=%s failed: %s", name, error)
-                await context.abort(status_code(error), str(error))
-            except Exception:  # noqa: BLE001 (the top of a call: the client gets a status, the server goes on)
-                _LOG.exception("call=%s failed by a fault of ours", name)
-                await context.abort(grpc.StatusCode.INTERNAL, "internal error")
-            raise AssertionError("abort returned")
 
-        return handle
+def handlers_of(calls: Iterable[Call]) -> "list[grpc.GenericRpcHandler[bytes, bytes]]":
+    """What a gRPC server registers to answer these, one per service."""
+    services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
+    for call in calls:
+        services.setdefault(call.service, {})[call.name] = grpc.unary_unary_rpc_method_handler(
+            _guarded(call)
+        )
+    return [
+        grpc.method_handlers_generic_handler(service, methods)
+        for service, methods in services.items()
+    ]
+
+
+def _guarded(call: Call) -> Handler:
+    async def handle(request: bytes, context: Context) -> bytes:
+        try:
+            return await call.answer(request)
+        except SegmentStoreError as error:
+            if error.kind is ErrorKind.CORRUPT:
+                _LOG.error("call=%s failed: %s", call.name, error)
+            await context.abort(status_code(error), str(error))
+        except Exception:  # noqa: BLE001 (the top of a call: the client gets a status, the server goes on)
+            _LOG.exception("call=%s failed by a fault of ours", call.name)
+            await context.abort(grpc.StatusCode.INTERNAL, "internal error")
+        raise AssertionError("abort returned")
+
+    return handle
 
 
 class ServedCalls(Protocol):

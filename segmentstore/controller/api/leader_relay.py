@@ -1,5 +1,8 @@
 """Any controller of a cluster answers clients: the leader by itself, the others by asking the leader.
 
+What rests on no table (where a segment is) each answers by itself, also while none leads, unless it has heard nothing
+for a while: it would send clients to where nothing is any more, and they would come back to it.
+
     client -> a controller that does not lead -> the leader -> back the same way
 
 A call is handed on as the bytes that came, whatever its method is: with its deadline, and without a look into it. The
@@ -16,12 +19,13 @@ Invariants:
 - At most `_CHANNELS_MAX` connections to leaders are open; the one that was needed longest ago is closed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 import grpc
 
-from segmentstore.controller.api.grpc_server import ControllerService
+from segmentstore.controller.api.call import Call
+from segmentstore.controller.api.grpc_server import ControllerService, handlers_of
 
 RELAYED: Final = "segmentstore-relayed"
 """Metadata of a call that a controller has handed on."""
@@ -45,8 +49,13 @@ class LeaderRelay:
         *,
         own_service: Callable[[], ControllerService | None],
         leader_address: Callable[[], str | None],
+        own_calls: Iterable[Call],
+        answers_own_calls: Callable[[], bool],
     ) -> None:
-        """`own_service` is None while this process does not lead; `leader_address` is HOST:PORT, None if not known."""
+        """`own_service` is None while this process does not lead; `leader_address` is HOST:PORT, None if not known;
+        `own_calls` are those that it answers whether it leads or not, as long as `answers_own_calls` says so."""
+        self._own_handlers = handlers_of(own_calls)
+        self._answers_own_calls = answers_own_calls
         self._own_service = own_service
         self._leader_address = leader_address
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -65,12 +74,15 @@ class LeaderRelay:
     def own_handler(
         self, details: grpc.HandlerCallDetails, *, wait_seconds: float
     ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
-        """Of the controller in this process; None if it does not lead."""
+        """Of the controller in this process; None if it does not lead, and the call needs one that does."""
+        own = _first_handler(self._own_handlers, details)
+        if own is not None and self._answers_own_calls():
+            return own
         service = self._own_service()
         if service is None:
             return None
-        found = (each.service(details) for each in service.handlers(wait_seconds=wait_seconds))
-        return next(filter(None, found), _unimplemented())
+        found = _first_handler(service.handlers(wait_seconds=wait_seconds), details)
+        return found or _unimplemented()
 
     async def hand_on(self, method: str, request: bytes, context: Context) -> bytes:
         """The leader's answer."""
@@ -131,6 +143,12 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic for
             return await self._relay.hand_on(method, request, context)
 
         return grpc.unary_unary_rpc_method_handler(handle)
+
+
+def _first_handler(
+    handlers: "Iterable[grpc.GenericRpcHandler[bytes, bytes]]", details: grpc.HandlerCallDetails
+) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+    return next(filter(None, (each.service(details) for each in handlers)), None)
 
 
 def _unimplemented() -> "grpc.RpcMethodHandler[bytes, bytes]":

@@ -212,18 +212,17 @@ class StreamCalls:
         )
 
 
-class SegmentCalls:
-    """Segments of streams, as clients call for them."""
+class LocationCalls:
+    """Where to go, and what to show there. None of it is in a table, so it is told also while no controller works:
+    clients find a container that moved before the controller has read its tables again."""
 
     def __init__(
         self,
         *,
-        streams: Streams,
         locate: LocateSegment,
         issue_token: IssueToken,
         controllers: Sequence[Endpoint],
     ) -> None:
-        self._streams = streams
         self._locate = locate
         self._issue_token = issue_token
         self._controllers = controllers
@@ -231,19 +230,16 @@ class SegmentCalls:
     def calls(self) -> list[Call]:
         """What this answers."""
         return [
-            unary("getControllerServerList", api.ServerRequest, self.controller_list),
-            unary("getCurrentSegments", api.StreamInfo, self.current),
-            unary("getEpochSegments", api.GetEpochSegmentsRequest, self.of_epoch),
-            unary("getSegments", api.GetSegmentsRequest, self.at_time),
-            unary("getSegmentsImmediatelyFollowing", api.SegmentId, self.successors),
-            unary("getSegmentsImmediatlyFollowing", api.SegmentId, self.successors),
-            unary("getSegmentsBetween", api.StreamCutRange, self.between),
-            unary("isSegmentValid", api.SegmentId, self.is_valid),
-            unary("isStreamCutValid", api.StreamCut, self.is_cut_valid),
-            unary("scale", api.ScaleRequest, self.scale),
-            unary("checkScale", api.ScaleStatusRequest, self.check_scale),
-            unary("getURI", api.SegmentId, self.uri),
-            unary("getDelegationToken", api.StreamInfo, self.delegation_token),
+            unary(
+                "getControllerServerList",
+                api.ServerRequest,
+                self.controller_list,
+                rests_on_tables=False,
+            ),
+            unary("getURI", api.SegmentId, self.uri, rests_on_tables=False),
+            unary(
+                "getDelegationToken", api.StreamInfo, self.delegation_token, rests_on_tables=False
+            ),
         ]
 
     async def controller_list(
@@ -255,6 +251,44 @@ class SegmentCalls:
                 api.NodeUri(endpoint=each.address, port=each.port) for each in self._controllers
             ]
         )
+
+    async def uri(self, request: api.SegmentId) -> api.NodeUri:
+        info = request.streamInfo
+        if request.segmentId < 0:
+            raise InvalidRequestError(f"a segment id is not negative id={request.segmentId}")
+        endpoint = self._locate(segment_name(info.scope, info.stream, request.segmentId))
+        return api.NodeUri(endpoint=endpoint.address, port=endpoint.port)
+
+    async def delegation_token(self, request: api.StreamInfo) -> api.DelegationToken:
+        return api.DelegationToken(delegationToken=self._issue_token(request.scope, request.stream))
+
+
+class SegmentCalls:
+    """Segments of streams, as clients call for them."""
+
+    def __init__(
+        self,
+        *,
+        streams: Streams,
+        issue_token: IssueToken,
+    ) -> None:
+        self._streams = streams
+        self._issue_token = issue_token
+
+    def calls(self) -> list[Call]:
+        """What this answers."""
+        return [
+            unary("getCurrentSegments", api.StreamInfo, self.current),
+            unary("getEpochSegments", api.GetEpochSegmentsRequest, self.of_epoch),
+            unary("getSegments", api.GetSegmentsRequest, self.at_time),
+            unary("getSegmentsImmediatelyFollowing", api.SegmentId, self.successors),
+            unary("getSegmentsImmediatlyFollowing", api.SegmentId, self.successors),
+            unary("getSegmentsBetween", api.StreamCutRange, self.between),
+            unary("isSegmentValid", api.SegmentId, self.is_valid),
+            unary("isStreamCutValid", api.StreamCut, self.is_cut_valid),
+            unary("scale", api.ScaleRequest, self.scale),
+            unary("checkScale", api.ScaleStatusRequest, self.check_scale),
+        ]
 
     async def current(self, request: api.StreamInfo) -> api.SegmentRanges:
         segments = await self._streams.queries.current_segments(request.scope, request.stream)
@@ -362,16 +396,6 @@ class SegmentCalls:
         if state.state is StreamState.SEALED:
             return response(status=response.ScaleStatus.INTERNAL_ERROR)
         return response(status=response.ScaleStatus.IN_PROGRESS)
-
-    async def uri(self, request: api.SegmentId) -> api.NodeUri:
-        info = request.streamInfo
-        if request.segmentId < 0:
-            raise InvalidRequestError(f"a segment id is not negative id={request.segmentId}")
-        endpoint = self._locate(segment_name(info.scope, info.stream, request.segmentId))
-        return api.NodeUri(endpoint=endpoint.address, port=endpoint.port)
-
-    async def delegation_token(self, request: api.StreamInfo) -> api.DelegationToken:
-        return api.DelegationToken(delegationToken=self._token(request))
 
     def _token(self, stream: api.StreamInfo) -> str:
         return self._issue_token(stream.scope, stream.stream)

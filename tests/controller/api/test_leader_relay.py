@@ -14,6 +14,8 @@ from segmentstore.controller.api.grpc_server import (
     ControllerService,
 )
 from segmentstore.controller.api.leader_relay import RELAYED, LeaderRelay
+from segmentstore.controller.api.messages import Endpoint, no_token
+from segmentstore.controller.api.stream_calls import LocationCalls
 from tests.controller.api.conftest import Node
 from tests.held_ports import bound_sockets, ports_of
 
@@ -26,7 +28,17 @@ class Follower:
     def __init__(self, leader: str | None) -> None:
         self.leader = leader
         self.own: ControllerService | None = None
-        self.relay = LeaderRelay(own_service=lambda: self.own, leader_address=lambda: self.leader)
+        self.is_fresh = True
+        self.relay = LeaderRelay(
+            own_service=lambda: self.own,
+            leader_address=lambda: self.leader,
+            own_calls=LocationCalls(
+                locate=lambda name: Endpoint("127.0.0.9", len(name)),
+                issue_token=no_token,
+                controllers=(),
+            ).calls(),
+            answers_own_calls=lambda: self.is_fresh,
+        )
         self.server = ControllerServer(
             service=self.relay,
             settings=ControllerServerSettings(port=0, recovery_wait_seconds=0.05),
@@ -156,3 +168,21 @@ async def test_a_controller_that_leads_answers_by_itself(node: Node, follower: F
     follower.own = None
     refused = await follower.refusal("getCurrentSegments", stream)
     assert refused.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_where_a_segment_is_is_told_by_one_that_does_not_lead_unless_it_heard_nothing_for_long(
+    node: Node, follower: Follower
+) -> None:
+    stream = api.StreamInfo(scope="s", stream="a")
+    segment = api.SegmentId(streamInfo=stream, segmentId=0).SerializeToString()
+    leader, follower.leader = follower.leader, None
+    found = api.NodeUri.FromString(await follower.call("getURI", segment))
+    assert found.endpoint == "127.0.0.9"
+    assert await follower.call("getDelegationToken", stream.SerializeToString()) == b""
+    # It would send clients astray, again and again.
+    follower.is_fresh = False
+    refused = await follower.refusal("getURI", segment)
+    assert refused.code() is grpc.StatusCode.UNAVAILABLE
+    follower.leader = leader
+    found = api.NodeUri.FromString(await follower.call("getURI", segment))
+    assert found.endpoint == "127.0.0.1"

@@ -50,6 +50,21 @@ async def test_requests_of_calls_that_wait_are_bounded_over_all_calls() -> None:
         await node.close()
 
 
+async def test_where_a_segment_is_is_told_while_the_controller_recovers(silent_node: Node) -> None:
+    service = silent_node.controller.service
+    stream = api.StreamInfo(scope="s", stream="a")
+    segment = api.SegmentId(streamInfo=stream, segmentId=0).SerializeToString()
+    for name, request in (
+        ("getURI", segment),
+        ("getDelegationToken", stream.SerializeToString()),
+        ("getControllerServerList", b""),
+    ):
+        # Without a turn of the loop: nothing is waited for.
+        with pytest.raises(StopIteration):
+            service.answer_when_ready(name, request, wait_seconds=60).send(None)
+        await service.answer(name, request)
+
+
 async def test_a_call_is_told_to_come_back_when_the_recovery_takes_too_long(
     silent_node: Node,
 ) -> None:

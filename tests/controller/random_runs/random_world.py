@@ -118,8 +118,15 @@ class WatchedSupervisor(ControllerSupervisor):
         super().__init__(controller=host.controller, containers=host.registry)
         self._host = host
 
-    def _note_end(self, group: "ExceptionGroup[Exception]", pause: float, *, worked: bool) -> None:
-        super()._note_end(group, pause, worked=worked)
+    def _note_end(
+        self,
+        error: Exception,
+        group: "ExceptionGroup[Exception]",
+        silent_seconds: float,
+        *,
+        worked: bool,
+    ) -> None:
+        super()._note_end(error, group, silent_seconds, worked=worked)
         self._host.judge(group, worked=worked)
 
 

@@ -9,8 +9,10 @@ from segmentstore.contracts.errors import (
     ServiceHaltError,
     StorageError,
     StorageNotPrimaryError,
+    StorageUnavailableError,
 )
-from segmentstore.contracts.identifiers import Epoch, SegmentId
+from segmentstore.contracts.identifiers import BufferView, Epoch, SegmentId
+from segmentstore.contracts.object_store import VersionedObject
 from tests.contracts.storage_publications import (
     LOG_ID,
     change,
@@ -19,6 +21,8 @@ from tests.contracts.storage_publications import (
     read_all,
     round_of,
 )
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tests.tier2.storage.small_rounds import ROOT_KEY, first_round, keys_of, root_of, second_round
@@ -174,6 +178,49 @@ async def test_h7_a_claim_that_landed_late_is_still_ours(
     claimed = await owner.claim(epoch=Epoch(2), log_id=LOG_ID)
     assert (claimed.epoch, claimed.created) == (2, False)
     assert await read_all(owner, 1, 0, 3) == b"abc"
+
+
+def test_h41_a_claim_whose_answers_do_not_come_ends_in_time_and_what_it_sent_is_ours() -> None:
+    class SilentStore(FaultyStore):
+        """What is asked is done, and not answered, while `is_silent`."""
+
+        is_silent = False
+
+        async def put_if_match(self, key: str, content: BufferView, tag: str) -> str:
+            found = await super().put_if_match(key, content, tag)
+            if self.is_silent:
+                await asyncio.Event().wait()
+            return found
+
+        async def get(self, key: str) -> VersionedObject:
+            found = await super().get(key)
+            if self.is_silent and found.content == claimed_by_other:
+                return found
+            if self.is_silent:
+                await asyncio.Event().wait()
+            return found
+
+    claimed_by_other = b""
+
+    async def main(loop: SimLoop) -> None:
+        nonlocal claimed_by_other
+        store = SilentStore(MemoryObjectStore())
+        backing = ObjectStoreBacking(store, SMALL)
+        await (await backing.claimed(1)).publish(first_round())
+        claimed_by_other = (await store.get(ROOT_KEY)).content
+        owner = backing.make()
+        store.is_silent = True
+        for _ in range(2):
+            began = loop.time()
+            with pytest.raises(StorageUnavailableError, match=r"not claimed in time"):
+                await owner.claim(epoch=Epoch(2), log_id=LOG_ID)
+            assert loop.time() - began == SMALL.claim_seconds_max
+        store.is_silent = False
+        claimed = await owner.claim(epoch=Epoch(2), log_id=LOG_ID)
+        assert (claimed.epoch, claimed.created) == (2, False)
+        assert await read_all(owner, 1, 0, 3) == b"abc"
+
+    run_simulation(1, main)
 
 
 async def test_h3_a_deleted_segment_is_not_resurrected_by_a_zombie(
