@@ -235,8 +235,9 @@ class GroupRequests:
         return True
 
     def describe(self, request: messages.DescribeGroupsRequest) -> messages.DescribeGroupsResponse:
+        """Each once, however often it is asked for: an answer is much longer than a name."""
         return messages.DescribeGroupsResponse(
-            groups=tuple(self._described(group_id) for group_id in request.groups)
+            groups=tuple(self._described(group_id) for group_id in dict.fromkeys(request.groups))
         )
 
     def _described(self, group_id: str) -> messages.DescribedGroup:

@@ -158,8 +158,10 @@ class TopicRequests:
     async def describe_configs(
         self, request: messages.DescribeConfigsRequest
     ) -> messages.DescribeConfigsResponse:
+        """Each resource once, however often it is asked for: an answer is much longer than a name."""
+        asked = _resources_of(request)
         return messages.DescribeConfigsResponse(
-            results=tuple([await self._described(each) for each in request.resources])
+            results=tuple([await self._described(each) for each in asked])
         )
 
     async def _described(
@@ -283,6 +285,28 @@ class TopicRequests:
             make_config(given, bytes_max=_CONFIG_BYTES_MAX)
             return
         await self._topics.alter(name, changes)
+
+
+def _resources_of(
+    request: messages.DescribeConfigsRequest,
+) -> list[messages.DescribeConfigsResource]:
+    """Those that are asked about, in order, each with all the keys that are asked for."""
+    keys: dict[tuple[int, str], dict[str, None] | None] = {}
+    for each in request.resources:
+        place = each.resource_type, each.resource_name
+        wanted = keys.setdefault(place, {})
+        if each.configuration_keys is None:
+            keys[place] = None
+        elif wanted is not None:
+            wanted.update(dict.fromkeys(each.configuration_keys))
+    return [
+        messages.DescribeConfigsResource(
+            resource_type=resource_type,
+            resource_name=name,
+            configuration_keys=None if asked is None else tuple(asked),
+        )
+        for (resource_type, name), asked in keys.items()
+    ]
 
 
 def _topic_of(resource_type: int, resource_name: str) -> str:

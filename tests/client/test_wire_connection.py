@@ -139,7 +139,7 @@ async def test_nobody_listens() -> None:
     (holder,) = bound_sockets(1)
     with holder:
         client = calls(ServerAddress(*holder.getsockname()), settings)
-        with pytest.raises(DeadlineExceededError, match="last_refusal=.no segment store"):
+        with pytest.raises(DeadlineExceededError, match=r"last_refusal=.no segment store"):
             await client.ask("segment", info_of("segment"), StreamSegmentInfo)
         await client.close()
 
