@@ -25,6 +25,7 @@ from segmentstore.host.settings import LogSettings
 from segmentstore.runtime.process import (
     configure_logging,
     loop_factory,
+    pass_over_lost_writes,
     report_stacks_on_signal,
     stop_signals,
     tune_for_serving,
@@ -48,6 +49,7 @@ def run_process(serve: Coroutine[None, None, None], log: LogSettings) -> None:
         )
     configure_logging(level=log.level, json_lines=log.format == "json")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.get_loop().set_exception_handler(pass_over_lost_writes)
         runner.run(serve)
 
 

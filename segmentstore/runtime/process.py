@@ -1,7 +1,7 @@
 """What every serving process of this project does alike.
 
-It chooses its loop (loop_factory), ends on signals (stop_signals), and changes Python's defaults where they cost a loop
-its punctuality (tune_for_serving, collections_put_off, freeze_long_lived_objects):
+It chooses its loop (loop_factory, pass_over_lost_writes), ends on signals (stop_signals), and changes Python's defaults
+where they cost a loop its punctuality (tune_for_serving, collections_put_off, freeze_long_lived_objects):
 
 - A full garbage collection walks every object; what start-up and recovery made lives long, so it is set aside once, and
   collections of the young run less often, during recovery as well: a process that serves already shares the loop with
@@ -41,7 +41,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import CodeType, FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
 _SAME_SIGNAL_SECONDS = 1.0
 """Supervisors send a signal to a process and to its group: one wish, not two."""
@@ -77,6 +77,21 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     if sys.platform == "win32":
         return None
     return uvloop.new_event_loop
+
+
+def pass_over_lost_writes(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A loop's exception handler: the default, but for what aiohttp leaves behind each time a connection breaks.
+
+    The request that was being written fails, and its caller says what follows of it. The task that wrote it fails as
+    well, and is never asked: asyncio would log a traceback for each request to a server that is away.
+    """
+    future = context.get("future")
+    if isinstance(future, asyncio.Task) and isinstance(context.get("exception"), ConnectionError):
+        coroutine = future.get_coro()
+        if getattr(coroutine, "__qualname__", "") == "ClientRequest.write_bytes":
+            logging.getLogger(__name__).debug("a request was not written: %s", context["exception"])
+            return
+    loop.default_exception_handler(context)
 
 
 def stop_signals(on_first: Callable[[], object] | None = None) -> asyncio.Event:
