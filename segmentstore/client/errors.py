@@ -56,6 +56,10 @@ class ConnectionLostError(ClientError):
     """The connection ended, or none could be made."""
 
 
+class NoCommonVersionError(ConnectionLostError):
+    """Of a request there is no version that both sides speak. Nothing was sent."""
+
+
 class ServiceUnavailableError(ClientError):
     """A server is there but cannot serve now: recovering, stopping, or not the owner of the segment."""
 

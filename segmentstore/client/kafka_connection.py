@@ -8,6 +8,8 @@ Invariants:
 - A caller that leaves takes nothing back: its answer is read when it comes, and dropped. One that leaves ask() ends the
   connection: the server may hold the answer, a fetch's as long as its caller wanted to wait, and all behind it with it.
 - Requests and bytes that wait for an answer are bounded; one more is refused, and nothing is sent.
+- A request goes in the newest version that both sides speak, so that servers may be replaced one after the other: the
+  server is asked for its versions before anything else. What no common version has is refused, and nothing is sent.
 """
 
 import asyncio
@@ -17,7 +19,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from segmentstore.client.errors import ConnectionLostError, OutcomeUnknownError
+from segmentstore.client.errors import (
+    ConnectionLostError,
+    NoCommonVersionError,
+    OutcomeUnknownError,
+)
+from segmentstore.codec.kafka_protocol.api_table import Api
+from segmentstore.codec.kafka_protocol.cluster import (
+    ApiVersionRange,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
 from segmentstore.codec.kafka_protocol.fields import Buffer, KafkaProtocolError
 from segmentstore.codec.kafka_protocol.frames import (
     FrameCutter,
@@ -33,6 +45,7 @@ _CORRELATION_IDS: Final = 1 << 31
 
 _REQUESTS_MAX: Final = 1_000
 _BYTES_MAX: Final = 64 << 20
+_CONNECT_SECONDS: Final = 10.0
 
 _Response = TypeVar("_Response", bound=Structure)
 _Result = TypeVar("_Result")
@@ -61,6 +74,8 @@ class KafkaConnection(asyncio.Protocol):
         self._heard_at = 0.0
         """When an answer came, or one was waited for again; later by what this process stood still."""
         self._transport: asyncio.Transport | None = None
+        self._spoken: dict[int, ApiVersionRange] = {}
+        """By the server, by the number of the API."""
         self._ended = asyncio.Event()
         self._why_ended = ""
 
@@ -97,15 +112,16 @@ class KafkaConnection(asyncio.Protocol):
         self._correlation_id = correlation_id = (self._correlation_id + 1) % _CORRELATION_IDS
         api = api_of(request)
         assert api.response is kind, f"a request has another answer request={request!r:.100}"
+        version = self._version_of(api)
         parts = encode_request(
-            request, api.newest, correlation_id=correlation_id, client_id=_CLIENT_ID
+            request, version, correlation_id=correlation_id, client_id=_CLIENT_ID
         )
         future: Future[_Result] = loop.create_future()
         # Its caller may have left.
         future.add_done_callback(retrieve_exception)
 
         def take(frame: Buffer) -> None:
-            answer = decode_response(kind, frame, api.newest, correlation_id=correlation_id)
+            answer = decode_response(kind, frame, version, correlation_id=correlation_id)
             try:
                 result = convert(answer)
             except Exception as error:  # noqa: BLE001  (its caller hears of it)
@@ -136,6 +152,29 @@ class KafkaConnection(asyncio.Protocol):
         except asyncio.CancelledError:
             self.abort()
             raise
+
+    async def learn_versions(self) -> None:
+        """Before the first request. Raises ConnectionLostError."""
+        try:
+            answer = await self.ask(ApiVersionsRequest(), ApiVersionsResponse)
+        except OutcomeUnknownError as error:
+            raise ConnectionLostError(f"{error}") from error
+        self._spoken = {each.api_key: each for each in answer.api_keys}
+
+    def _version_of(self, api: Api) -> int:
+        if api.request is ApiVersionsRequest:
+            # Every server answers it, whatever else it speaks.
+            return 0
+        spoken = self._spoken.get(api.key)
+        version = -1 if spoken is None else min(api.newest, spoken.max_version)
+        if spoken is None or version < max(api.oldest, spoken.min_version):
+            here = f"{api.oldest} to {api.newest}"
+            there = "none" if spoken is None else f"{spoken.min_version} to {spoken.max_version}"
+            raise NoCommonVersionError(
+                f"the server speaks no version of {api.key.name} that is spoken here"
+                f" here={here!r} there={there!r}"
+            )
+        return version
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -188,17 +227,34 @@ class KafkaConnection(asyncio.Protocol):
 
 
 async def open_kafka_connection(
-    host: str, port: int, *, requests_max: int = _REQUESTS_MAX, bytes_max: int = _BYTES_MAX
+    host: str,
+    port: int,
+    *,
+    requests_max: int = _REQUESTS_MAX,
+    bytes_max: int = _BYTES_MAX,
+    connect_seconds: float = _CONNECT_SECONDS,
 ) -> KafkaConnection:
-    """Raises ConnectionLostError."""
+    """One whose server has said which versions it speaks. Raises ConnectionLostError."""
     loop: Any = asyncio.get_running_loop()
+    connection: KafkaConnection | None = None
+    is_ready = False
     try:
-        _, connection = await loop.create_connection(
-            lambda: KafkaConnection(requests_max=requests_max, bytes_max=bytes_max), host, port
-        )
+        async with asyncio.timeout(connect_seconds):
+            _, connection = await loop.create_connection(
+                lambda: KafkaConnection(requests_max=requests_max, bytes_max=bytes_max), host, port
+            )
+            assert isinstance(connection, KafkaConnection), f"{connection!r}"
+            await connection.learn_versions()
+        is_ready = True
+    except TimeoutError as error:
+        raise ConnectionLostError(
+            f"connecting takes too long address={host}:{port} seconds_max={connect_seconds:g}"
+        ) from error
     except OSError as error:
         raise ConnectionLostError(f"no connection address={host}:{port}: {error}") from error
-    assert isinstance(connection, KafkaConnection), f"{connection!r}"
+    finally:
+        if connection is not None and not is_ready:
+            connection.abort()
     return connection
 
 

@@ -149,17 +149,12 @@ class _Leader:
 
     async def _open(self) -> KafkaConnection:
         settings = self._settings
-        try:
-            async with asyncio.timeout(settings.connect_seconds):
-                connection = await open_kafka_connection(
-                    *self._address,
-                    requests_max=settings.requests_max,
-                    bytes_max=settings.bytes_max,
-                )
-        except TimeoutError as error:
-            raise ConnectionLostError(
-                f"connecting takes too long address={self._address}"
-            ) from error
+        connection = await open_kafka_connection(
+            *self._address,
+            requests_max=settings.requests_max,
+            bytes_max=settings.bytes_max,
+            connect_seconds=settings.connect_seconds,
+        )
         self._opened[connection] = None
         return connection
 

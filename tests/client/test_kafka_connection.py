@@ -10,15 +10,22 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from segmentstore.client.errors import ConnectionLostError, OutcomeUnknownError
+from segmentstore.client.errors import (
+    ConnectionLostError,
+    NoCommonVersionError,
+    OutcomeUnknownError,
+)
 from segmentstore.client.kafka_connection import KafkaConnection, open_kafka_connection
+from segmentstore.codec.kafka_protocol.api_table import ApiKey
 from segmentstore.codec.kafka_protocol.cluster import (
+    ApiVersionRange,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
 from segmentstore.codec.kafka_protocol.frames import (
     FrameCutter,
-    api_of,
     decode_request,
     encode_response,
     read_request_header,
@@ -28,7 +35,11 @@ from segmentstore.codec.kafka_protocol.frames import (
 class HeldServer:
     """Tells in each answer what was asked for. Takes one connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, newest: int = 1, oldest: int = 0) -> None:
+        """The versions of FindCoordinator that it speaks."""
+        self.newest, self.oldest = newest, oldest
+        self.versions: list[int] = []
+        """Those in which it was asked."""
         self.asked: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
         self.writer: StreamWriter | None = None
         self.ended = asyncio.Event()
@@ -41,7 +52,11 @@ class HeldServer:
                 for frame in cutter.feed(content):
                     header = read_request_header(frame)
                     request = decode_request(header, frame)
+                    if isinstance(request, ApiVersionsRequest):
+                        await self._tell_versions(header.correlation_id)
+                        continue
                     assert isinstance(request, FindCoordinatorRequest)
+                    self.versions.append(header.api_version)
                     self.asked.put_nowait((header.correlation_id, request.key))
         except ConnectionError:
             pass
@@ -49,11 +64,19 @@ class HeldServer:
             self.ended.set()
             writer.close()
 
+    async def _tell_versions(self, correlation_id: int) -> None:
+        assert self.writer is not None
+        row = ApiVersionRange(
+            api_key=ApiKey.FIND_COORDINATOR, min_version=self.oldest, max_version=self.newest
+        )
+        told = ApiVersionsResponse(error_code=0, api_keys=(row,) if self.newest >= 0 else ())
+        self.writer.writelines(encode_response(correlation_id, told, 0))
+
     async def answer(self, *, as_id: int | None = None) -> str:
         """The oldest request that was not answered; what it asked for."""
         correlation_id, key = await self.asked.get()
         message = FindCoordinatorResponse(error_code=0, node_id=1, host=key, port=1)
-        version = api_of(FindCoordinatorRequest(key=key)).newest
+        version = self.versions[0]
         assert self.writer is not None
         answer_id = correlation_id if as_id is None else as_id
         self.writer.writelines(encode_response(answer_id, message, version))
@@ -62,9 +85,9 @@ class HeldServer:
 
 @asynccontextmanager
 async def connected(
-    *, requests_max: int = 10, bytes_max: int = 1_000
+    *, requests_max: int = 10, bytes_max: int = 1_000, newest: int = 1, oldest: int = 0
 ) -> AsyncIterator[tuple[HeldServer, KafkaConnection]]:
-    held = HeldServer()
+    held = HeldServer(newest=newest, oldest=oldest)
     server = await asyncio.start_server(held.serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     connection = await open_kafka_connection(
@@ -156,3 +179,41 @@ async def test_one_too_many_is_refused_and_not_sent() -> None:
         last = submit(connection, "d")
         assert await server.answer() == "d", "c was never sent"
         assert await last == "d"
+
+
+@pytest.mark.parametrize(("newest", "spoken"), [(0, 0), (1, 1), (9, 1)])
+async def test_a_request_goes_in_the_newest_version_that_both_sides_speak(
+    newest: int, spoken: int
+) -> None:
+    async with connected(newest=newest) as (server, connection):
+        asked = asyncio.ensure_future(ask(connection, "a"))
+        assert await server.answer() == "a"
+        assert await asked == "a"
+        assert server.versions == [spoken]
+
+
+@pytest.mark.parametrize(("oldest", "newest"), [(2, 9), (0, -1)])
+async def test_what_no_common_version_has_is_refused_and_not_sent(oldest: int, newest: int) -> None:
+    async with connected(oldest=oldest, newest=newest) as (server, connection):
+        with pytest.raises(NoCommonVersionError, match="FIND_COORDINATOR"):
+            await ask(connection, "a")
+        assert connection.is_idle
+        assert not server.versions
+
+
+async def test_a_server_that_does_not_say_its_versions_is_given_up_in_time() -> None:
+    gone = asyncio.Event()
+
+    async def stand_still(reader: StreamReader, writer: StreamWriter) -> None:
+        while await reader.read(100):
+            pass
+        gone.set()
+        writer.close()
+
+    server = await asyncio.start_server(stand_still, "127.0.0.1", 0)
+    with pytest.raises(ConnectionLostError, match="too long"):
+        await open_kafka_connection(*server.sockets[0].getsockname(), connect_seconds=0.05)
+    # Its connection is not left behind.
+    await gone.wait()
+    server.close()
+    await server.wait_closed()

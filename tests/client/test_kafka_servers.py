@@ -19,6 +19,7 @@ from segmentstore.codec.kafka_protocol.administration import (
     CreateTopicsResponse,
 )
 from segmentstore.codec.kafka_protocol.cluster import (
+    ApiVersionsRequest,
     MetadataBroker,
     MetadataPartition,
     MetadataRequest,
@@ -46,6 +47,7 @@ from segmentstore.codec.kafka_protocol.produce import (
 )
 from segmentstore.codec.kafka_protocol.structure import Structure
 from segmentstore.contracts.errors import ErrorKind
+from segmentstore.kafka.cluster_requests import SPOKEN_VERSIONS
 
 
 @dataclass
@@ -119,7 +121,11 @@ async def serving(store: ScriptedStore) -> AsyncIterator[ScriptedStore]:
                         store.fetches.put_nowait(number)
                         await reader.read()
                         continue
-                    answer = store.answer(number, request)
+                    answer = (
+                        SPOKEN_VERSIONS
+                        if isinstance(request, ApiVersionsRequest)
+                        else store.answer(number, request)
+                    )
                     writer.writelines(
                         encode_response(header.correlation_id, answer, header.api_version)
                     )

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -471,7 +472,7 @@ async def test_a_partition_that_is_nowhere_is_unavailable_and_nothing_is_stored(
 async def test_a_leader_to_which_connecting_took_a_while_is_given_up_as_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def connect_slowly(host: str, port: int, **bounds: int) -> KafkaConnection:
+    async def connect_slowly(host: str, port: int, **bounds: Any) -> KafkaConnection:
         await asyncio.sleep(10 * QUICK.look_seconds)
         return await open_kafka_connection(host, port, **bounds)
 
