@@ -236,25 +236,23 @@ async def open_kafka_connection(
 ) -> KafkaConnection:
     """One whose server has said which versions it speaks. Raises ConnectionLostError."""
     loop: Any = asyncio.get_running_loop()
-    connection: KafkaConnection | None = None
-    is_ready = False
     try:
         async with asyncio.timeout(connect_seconds):
             _, connection = await loop.create_connection(
                 lambda: KafkaConnection(requests_max=requests_max, bytes_max=bytes_max), host, port
             )
             assert isinstance(connection, KafkaConnection), f"{connection!r}"
-            await connection.learn_versions()
-        is_ready = True
+            try:
+                await connection.learn_versions()
+            except BaseException:
+                connection.abort()
+                raise
     except TimeoutError as error:
         raise ConnectionLostError(
             f"connecting takes too long address={host}:{port} seconds_max={connect_seconds:g}"
         ) from error
     except OSError as error:
         raise ConnectionLostError(f"no connection address={host}:{port}: {error}") from error
-    finally:
-        if connection is not None and not is_ready:
-            connection.abort()
     return connection
 
 

@@ -19,10 +19,9 @@ Invariants:
 
 - At most `calls_at_once_max` calls are under way; further ones are answered RESOURCE_EXHAUSTED, which clients retry.
 - The requests of all calls hold `request_bytes_max` together; a further one is not received before there is room.
-- A call that meets a recovering controller waits for it, and is answered UNAVAILABLE if that takes too long; one that
-  rests on no table is answered at once. Clients
+- A call that meets a recovering controller waits for it, and is answered UNAVAILABLE if that takes too long. Clients
   come back in pauses that grow tenfold (1 ms, 10 ms, ... 10 s): refused in the last moment of a recovery, they would
-  stand still for many times as long as it took.
+  stand still for many times as long as it took. One that rests on no table is answered at once.
 - A call that the service does not have is UNIMPLEMENTED; every call has one answerer.
 - Calls are answered by the run of the controller that is there when they begin, and end with it at the latest. When
   `OpenCalls.end` returns no call is under way any more, and each of them was answered or refused.
