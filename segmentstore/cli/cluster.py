@@ -102,6 +102,7 @@ def nodes(
                     "running": 0 if report is None else len(report.running),
                     "capacity": node.capacity or None,
                     "drained": state.is_drained(node.node_id),
+                    "tier2": None if report is None else report.tier2.value or None,
                     "version": node.version,
                 }
             )

@@ -11,6 +11,7 @@ Invariants:
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -24,6 +25,7 @@ from segmentstore.cluster.records import (
     encode_report,
     report_path,
 )
+from segmentstore.contracts.cluster import Tier2State
 from segmentstore.contracts.container_failures import is_corrupt, lasting_failure
 from segmentstore.contracts.containers import ContainerFailure, HostAssignment, HostId
 from segmentstore.contracts.identifiers import ContainerId
@@ -52,11 +54,13 @@ class AssignedContainers:
         node_id: HostId,
         random: Random,
         load_of: Callable[[ContainerId], float] | None = None,
+        tier2_state: Callable[[], Tier2State] = lambda: Tier2State.UNKNOWN,
     ) -> None:
         self._session = session
         self._node_id = node_id
         self._random = random
         self._load_of = load_of
+        self._tier2_state = tier2_state
         self._map: AssignmentMap | None = None
         self._failed: dict[ContainerId, FailureReport] = {}
         self._changed = asyncio.Event()
@@ -96,7 +100,9 @@ class AssignedContainers:
                 failure.since, cause_in_words(failure.cause), _kind_of(failure.cause)
             )
         loads = {} if self._load_of is None else {c: round(self._load_of(c), 1) for c in running}
-        self._report = NodeReport(version, dict(held), sorted(running), {}, loads)
+        self._report = NodeReport(
+            version, dict(held), sorted(running), {}, loads, self._tier2_state()
+        )
         self._to_report.set()
 
     async def run(self) -> None:
@@ -146,15 +152,7 @@ class AssignedContainers:
         while True:
             await self._to_report.wait()
             self._to_report.clear()
-            value = encode_report(
-                NodeReport(
-                    self._report.version,
-                    self._report.held,
-                    self._report.running,
-                    dict(self._failed),
-                    self._report.loads,
-                )
-            )
+            value = encode_report(replace(self._report, failed=dict(self._failed)))
             if value == written:
                 continue
             try:

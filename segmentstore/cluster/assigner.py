@@ -22,6 +22,7 @@ from segmentstore.cluster.placement import (
     PlacementSettings,
     first_assignment,
     next_assignment,
+    nodes_without_tier2,
 )
 from segmentstore.cluster.records import (
     ASSIGNMENT_PATH,
@@ -146,7 +147,7 @@ class Assigner:
             loads=self._loads,
             held_back=self._held_back(now),
             forgiven=self._forgiven(reports, now),
-            suspects=self._suspects(now),
+            suspects=self._suspects(reports, now),
         )
         following = next_assignment(
             self._map,
@@ -254,8 +255,11 @@ class Assigner:
         )
         return [backoff.next_seconds() for _ in range(min(failures, 64))][-1]
 
-    def _suspects(self, now: float) -> set[HostId]:
-        """Nodes that are not trusted now. A failure that is new here is one of this moment."""
+    def _suspects(self, reports: dict[HostId, NodeReport], now: float) -> set[HostId]:
+        """Nodes that are not trusted now. A failure that is new here is one of this moment.
+
+        A node that does not reach Tier 2 is one, and stays one for a while behind that: its way may come and go.
+        """
         assert self._map is not None, "it was read at the start of the round"
         failures = {
             (container_id, each.failure.count): each.failure.node
@@ -264,7 +268,7 @@ class Assigner:
         }
         failed = {node for key, node in failures.items() if key not in self._noted_failures}
         self._noted_failures = set(failures)
-        for node_id in failed & self._nodes.keys():
+        for node_id in (failed | nodes_without_tier2(reports)) & self._nodes.keys():
             if node_id not in self._suspicions:
                 self._suspicions[node_id] = _Suspicion(self._settings)
             self._suspicions[node_id].note_failure(now)

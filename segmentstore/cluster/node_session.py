@@ -22,7 +22,7 @@ from segmentstore.cluster.records import (
     report_path,
 )
 from segmentstore.cluster.session_lease import SessionLease, first_cause, reach
-from segmentstore.contracts.cluster import ClusterNode
+from segmentstore.contracts.cluster import ClusterNode, Tier2State
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.coordination.coordination_store import CoordinationSession, SessionLostError
 
@@ -38,12 +38,17 @@ class NodeSession:
         lease: SessionLease,
         random: Random,
         load_of: Callable[[ContainerId], float] | None,
+        tier2_state: Callable[[], Tier2State],
     ) -> None:
         self._session = session
         self.node = node
         self.lease = lease
         self.assignments = AssignedContainers(
-            session, node_id=node.node_id, random=random, load_of=load_of
+            session,
+            node_id=node.node_id,
+            random=random,
+            load_of=load_of,
+            tier2_state=tier2_state,
         )
 
     @classmethod
@@ -60,6 +65,7 @@ class NodeSession:
         random: Random,
         on_lost: Callable[[], None],
         load_of: Callable[[ContainerId], float] | None = None,
+        tier2_state: Callable[[], Tier2State] = lambda: Tier2State.UNKNOWN,
     ) -> "NodeSession":
         """A new session with a new node id. `on_lost` is called in the turn in which the lease is found lost.
 
@@ -84,7 +90,14 @@ class NodeSession:
         except BaseException:
             await session.close()
             raise
-        return cls(session, node, lease=lease, random=random, load_of=load_of)
+        return cls(
+            session,
+            node,
+            lease=lease,
+            random=random,
+            load_of=load_of,
+            tier2_state=tier2_state,
+        )
 
     async def run(self) -> None:
         """Heartbeats, the map, reports, until the session is lost: raises SessionLostError then."""

@@ -6,8 +6,9 @@ In the order in which it is decided:
    leaving a node has left when that node is gone, or follows a version without the container and does not hold it.
 2. A container that is given to none, leaves none, and is not held back, goes to a pinned node, else to the node with
    the least load: rather to one where none has just failed, and rather to another than the one where it failed last.
-3. Of containers that are well where they are some begin to move: those of drained nodes, those that are pinned
-   elsewhere, and those whose move makes loads more even. At most `moves_at_once` are given to none by that.
+3. Of containers that are well where they are some begin to move: those of drained nodes, those of nodes that do not
+   reach Tier 2 while others do, those that are pinned elsewhere, and those whose move makes loads more even. At most
+   `moves_at_once` are given to none by that.
 
 So a node that joins gets what has no node by the second step, and more by the third. A node that failed containers, for
 want of bookies say, has become the emptiest by that, and would be given others by both: it is a suspect for a while.
@@ -15,8 +16,9 @@ want of bookies say, has become the emptiest by that, and would be given others 
 Invariants:
 
 - A map gives a container to a registered node, and never to one while another may hold it.
-- A container moves only if it gains by it: what is on a node that is neither drained nor too full, and not pinned
-  elsewhere, stays.
+- A container moves only if it gains by it: what is on a node that is neither drained nor too full nor alone without
+  Tier 2, and not pinned elsewhere, stays.
+- A Tier 2 that no node reaches moves nothing, whatever the order in which nodes notice (see Tier2State).
 - No container is moved to a suspect to make loads even. A suspect gets what has no node if no other node has room.
 - A node that is none of the suspects any more takes part in that as every other: also what failed there may come back.
 - Loads that differ from one another are figures of a moment: a difference below a quarter of the mean moves nothing,
@@ -38,7 +40,7 @@ from segmentstore.cluster.records import (
     Wishes,
     is_named,
 )
-from segmentstore.contracts.cluster import ClusterNode
+from segmentstore.contracts.cluster import ClusterNode, Tier2State
 from segmentstore.contracts.containers import HostId
 from segmentstore.contracts.identifiers import ContainerId
 
@@ -94,6 +96,13 @@ def first_assignment(container_count: int, *, epoch: int) -> AssignmentMap:
     )
 
 
+def nodes_without_tier2(reports: Mapping[HostId, NodeReport]) -> set[HostId]:
+    """Nodes that do not reach Tier 2 while another one does: a Tier 2 that is away for all is no fault of a node."""
+    if not any(report.tier2 is Tier2State.REACHED for report in reports.values()):
+        return set()
+    return {node_id for node_id, report in reports.items() if report.tier2 is Tier2State.SILENT}
+
+
 class _Planning:
     """One decision. Loads and counts are kept as they will be when what is under way has ended."""
 
@@ -108,11 +117,12 @@ class _Planning:
         self._nodes = {node.node_id: node for node in observed.nodes}
         self._reports = observed.reports
         self._wishes = observed.wishes
-        self._drained = {
+        self._avoided = nodes_without_tier2(observed.reports) & self._nodes.keys() | {
             node_id
             for node_id in self._nodes
             if any(is_named(node_id, name) for name in observed.wishes.drained)
         }
+        """Drained nodes, and those that are to be left as if they were."""
         self._suspects = set(observed.suspects)
         self._load_of = observed.loads
         self._loads = dict.fromkeys(self._nodes, 0.0)
@@ -202,8 +212,8 @@ class _Planning:
             return pinned
         failed_at = self._failed_at(container_id)
         candidates = [n for n in self._nodes if self._has_room(n)]
-        # If every node is drained, one of them is better than none.
-        candidates = [n for n in candidates if n not in self._drained] or candidates
+        # If there is no other node, one of them is better than none.
+        candidates = [n for n in candidates if n not in self._avoided] or candidates
         return min(
             candidates,
             key=lambda n: (n in self._suspects, n == failed_at, *self._fullness(n)),
@@ -221,7 +231,7 @@ class _Planning:
         name = self._wishes.pinned.get(container_id)
         if name is None:
             return None
-        named = [n for n in self._nodes if is_named(n, name) and n not in self._drained]
+        named = [n for n in self._nodes if is_named(n, name) and n not in self._avoided]
         return min(named, default=None)
 
     def _has_room(self, node_id: HostId) -> bool:
@@ -280,13 +290,13 @@ class _Planning:
             yield found
 
     def _forced_target(self, container_id: ContainerId, node: HostId) -> HostId | None:
-        """Where a container of a drained node goes, or one that is pinned elsewhere; None if it stays."""
+        """Where a container of a node that is avoided goes, or one that is pinned elsewhere; None if it stays."""
         pinned = self._pinned_node(container_id)
         if pinned is not None:
             return pinned if pinned != node and self._has_room(pinned) else None
-        if node not in self._drained:
+        if node not in self._avoided:
             return None
-        others = [n for n in self._nodes if n not in self._drained and self._has_room(n)]
+        others = [n for n in self._nodes if n not in self._avoided and self._has_room(n)]
         return min(others, key=lambda n: (n in self._suspects, *self._fullness(n)), default=None)
 
     def _evening_move(
@@ -294,8 +304,8 @@ class _Planning:
     ) -> tuple[ContainerId, HostId] | None:
         """The move to the emptiest of some nodes that is worth it: from the fullest that has something to move, that
         which makes the two most alike, and rather one that has not failed at the emptiest."""
-        open_nodes = [n for n in self._nodes if n not in self._drained]
-        targets = [n for n in to_nodes if n not in self._drained and self._has_room(n)]
+        open_nodes = [n for n in self._nodes if n not in self._avoided]
+        targets = [n for n in to_nodes if n not in self._avoided and self._has_room(n)]
         if len(open_nodes) < 2 or not targets:
             return None
         emptiest = min(targets, key=lambda n: (self._loads[n], n))

@@ -1,7 +1,8 @@
 """What the processes of a cluster write into the coordination store: paths, and values in JSON.
 
     cluster/nodes/<node id>    ephemeral   a node: its addresses (contracts/cluster.py: ClusterNode)
-    cluster/reports/<node id>  ephemeral   what the node holds, runs and failed at, and which version it follows
+    cluster/reports/<node id>  ephemeral   what the node holds, runs and failed at, which version it follows, and
+                                           whether Tier 2 answers it
     cluster/leader             ephemeral   the controller that leads, and its address
     cluster/epoch              a number, raised by each leader before it does anything else
     cluster/assignment         the map: which node has which container since which version; what failed
@@ -24,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from segmentstore.contracts.cluster import ClusterNode
+from segmentstore.contracts.cluster import ClusterNode, Tier2State
 from segmentstore.contracts.containers import HostId
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
@@ -80,6 +81,7 @@ class NodeReport:
     """Until the map has taken notice."""
     loads: Mapping[ContainerId, float] = field(default_factory=dict)
     """Of those that run; 1 is what a container without a figure counts as."""
+    tier2: Tier2State = Tier2State.UNKNOWN
 
 
 NO_NODE = HostId("")
@@ -227,6 +229,7 @@ def encode_report(report: NodeReport) -> bytes:
             "running": list(report.running),
             "failed": {str(c): asdict(each) for c, each in sorted(report.failed.items())},
             "loads": _keyed(report.loads),
+            "tier2": report.tier2,
         }
     )
 
@@ -243,7 +246,13 @@ def decode_report(value: bytes) -> NodeReport:
                 for c, each in _by_container(found["failed"])
             },
             loads={c: float(load) for c, load in _by_container(found["loads"])},
+            tier2=_tier2_state(found.get("tier2")),
         )
+
+
+def _tier2_state(name: str | None) -> Tier2State:
+    """Nodes of earlier versions do not name one; another word, of a later version, says nothing here."""
+    return next((state for state in Tier2State if state == name), Tier2State.UNKNOWN)
 
 
 def encode_assignment(assignment: AssignmentMap) -> bytes:

@@ -13,10 +13,22 @@ Invariants:
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from segmentstore.contracts.containers import HostId
 from segmentstore.contracts.identifiers import ContainerId
+
+
+class Tier2State(StrEnum):
+    """How a node stands with Tier 2, by the answers that it had itself."""
+
+    UNKNOWN = ""
+    """Neither of the others; that of a node which does not say."""
+    REACHED = "reached"
+    """It had an answer a moment ago."""
+    SILENT = "silent"
+    """It asked and had none for long: for longer than another node says REACHED behind its last answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ async def serve_node(resolved: ResolvedSettings, announce: Callable[[str], None]
         try:
             async with asyncio.TaskGroup() as group:
                 viewing = group.create_task(node.view.run(), name="cluster view")
+                asking = group.create_task(node.tier2_reach.run(), name="tier 2 reach")
                 taking_part = group.create_task(node.membership.run(), name="node")
                 serving = group.create_task(node.servers.run(), name="servers")
                 announcing = group.create_task(_announce_when_ready(node, announce))
@@ -56,6 +57,7 @@ async def serve_node(resolved: ResolvedSettings, announce: Callable[[str], None]
                 serving.cancel()
                 await node.servers.close()
                 taking_part.cancel()
+                asking.cancel()
                 viewing.cancel()
         finally:
             await node.servers.close()

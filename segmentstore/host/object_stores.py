@@ -15,9 +15,10 @@ Invariants:
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import InvalidRequestError, ObjectNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError
@@ -35,6 +36,9 @@ from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.volume_files import is_engine_directory
 
 S3_SCHEME = "s3://"
+
+_ASKED_KEY = "probe/asked"
+"""There is no such object: that it is not there is an answer."""
 
 
 def tier2_place(
@@ -77,10 +81,11 @@ class Tier2Stores:
         self._stores: list[ObjectStore]
         self._metrics: Callable[[], Mapping[str, float]] = dict
         self._complaints: Callable[[], Sequence[str]] = list
+        self._answers: Callable[[], int] = int
         if place == "memory":
             self._stores = [MemoryObjectStore()] * len(lanes)
         elif place.startswith(S3_SCHEME):
-            bucket, self._metrics = _open_bucket(
+            bucket, self._metrics, self._answers = _open_bucket(
                 place, settings.s3, random, executor=threads.lane()
             )
             self._stores = [bucket] * len(lanes)
@@ -122,6 +127,15 @@ class Tier2Stores:
         """What `/health` says of them: damage that was found in volumes."""
         return self._complaints()
 
+    def answers(self) -> int:
+        """How many requests of this process a bucket has answered; 0 for every other place."""
+        return self._answers()
+
+    async def ask(self) -> None:
+        """One request that reads nothing. Raises StorageError if it is not answered."""
+        with suppress(ObjectNotFoundError):
+            await self._stores[0].size(_ASKED_KEY)
+
     async def close(self) -> None:
         for store in self._stores:
             await store.close()
@@ -129,7 +143,7 @@ class Tier2Stores:
 
 def _open_bucket(
     place: str, settings: S3StoreSettings, random: Random, *, executor: Lane
-) -> tuple[ObjectStore, Callable[[], Mapping[str, float]]]:
+) -> tuple[ObjectStore, Callable[[], Mapping[str, float]], Callable[[], int]]:
     # Only a store in S3 needs its client library.
     try:
         from tier2.object_stores.s3.s3_object_store import S3ObjectStore
@@ -169,4 +183,4 @@ def _open_bucket(
             "s3_estimated_cost_usd_total": numbers.total_cost_usd(),
         }
 
-    return LazyObjectStore(store), metrics
+    return LazyObjectStore(store), metrics, lambda: store.statistics.answers

@@ -68,6 +68,7 @@ from segmentstore.host.settings import (
     split_address,
 )
 from segmentstore.host.store_record import controller_token, open_store_record
+from segmentstore.host.tier2_reach import Tier2Reach
 from segmentstore.runtime.clock import SystemWallClock, WallClock
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.runtime.files import FileSystem, SystemFileSystem
@@ -249,6 +250,7 @@ class NodeService:
     registry: ContainerRegistry
     view: ClusterView
     membership: NodeMembership
+    tier2_reach: Tier2Reach
     servers: Servers
     containers: "ContainerFactory"
 
@@ -276,6 +278,11 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
             resolved, place, stack, outside, append_retry_seconds=settings.cluster.append_seconds
         )
         parts.registry.watch(lambda *_, **__: change.tell())
+        tier2_reach = Tier2Reach(
+            answers=parts.object_stores.answers,
+            ask=parts.object_stores.ask,
+            silent_seconds=settings.cluster.tier2_seconds,
+        )
 
         def register(on_lost: Callable[[], None]) -> Awaitable[NodeSession]:
             addresses = servers.addresses()
@@ -291,6 +298,7 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
                 version=version("segmentstore"),
                 random=outside.random,
                 on_lost=on_lost,
+                tier2_state=lambda: tier2_reach.state,
             )
 
         membership = NodeMembership(
@@ -314,8 +322,8 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
         servers = parts.servers(
             settings,
             outside,
-            complaints=membership.complaints,
-            metrics=membership.metrics,
+            complaints=lambda: [*membership.complaints(), *tier2_reach.complaints()],
+            metrics=lambda: {**membership.metrics(), **tier2_reach.metrics()},
             cluster=NodeInCluster(
                 locations=view,
                 node_id=lambda: membership.node_id,
@@ -334,6 +342,7 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
             registry=parts.registry,
             view=view,
             membership=membership,
+            tier2_reach=tier2_reach,
             servers=servers,
             containers=parts.containers,
         )

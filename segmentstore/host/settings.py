@@ -262,6 +262,12 @@ class ClusterSettings:
         minimum=1,
         maximum=86400,
     )
+    tier2_seconds: float = number(
+        60.0,
+        "A node that Tier 2 has not answered for so long, while it answers others, has its containers moved to them.",
+        minimum=30,
+        maximum=86400,
+    )
     capacity_count: int = count(
         0, "Containers that a node takes at most; 0: any number.", minimum=0, maximum=1024
     )

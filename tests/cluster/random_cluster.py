@@ -36,7 +36,7 @@ from segmentstore.cluster.records import (
     decode_wishes,
     encode_wishes,
 )
-from segmentstore.contracts.errors import StorageError
+from segmentstore.contracts.errors import StorageError, StorageUnavailableError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.coordination.coordination_store import (
     CoordinationUnavailableError,
@@ -46,6 +46,7 @@ from segmentstore.coordination.coordination_store import (
 )
 from segmentstore.host.container_manager import ContainerManager
 from segmentstore.host.container_registry import ContainerRegistry
+from segmentstore.host.tier2_reach import SILENT_SECONDS_MIN, Tier2Reach
 from tests.cluster.simulated_coordination import SimulatedCoordination, SimulatedSession
 from tests.host.simple_container import SimpleContainer
 from tests.sim.loop import SimLoop
@@ -78,7 +79,14 @@ class Machine:
     process: Node | None = None
     session: NodeSession | None = None
     registry: ContainerRegistry | None = None
+    has_tier2: bool = True
+    tier2_answers: int = 0
     trouble_until: float = 0.0
+
+    async def ask_tier2(self) -> None:
+        if not self.has_tier2:
+            raise StorageUnavailableError("no way to it", state="unavailable")
+        self.tier2_answers += 1
 
 
 class HeldContainer(SimpleContainer):
@@ -123,6 +131,7 @@ class World:
     start_failures: float = 0.0
     has_slow_leaders: bool = False
     has_late_answers: bool = False
+    has_broken_ways: bool = False
     maps: int = 0
     given: int = 0
 
@@ -171,6 +180,11 @@ class World:
 
     async def _run_node(self, machine: Machine) -> None:
         random = Random(self.random.random())
+        reach = Tier2Reach(
+            answers=lambda: machine.tier2_answers,
+            ask=machine.ask_tier2,
+            silent_seconds=SILENT_SECONDS_MIN,
+        )
         while True:
             try:
                 session = await NodeSession.register(
@@ -182,6 +196,7 @@ class World:
                     version="1",
                     random=random,
                     on_lost=lambda: None,
+                    tier2_state=lambda: reach.state,
                 )
             except CoordinationUnavailableError:
                 await asyncio.sleep(0.5)
@@ -201,6 +216,8 @@ class World:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(session.run())
                     group.create_task(manager.run())
+                    if self.has_broken_ways:
+                        group.create_task(reach.run())
             except* SessionLostError:
                 self.loop.trace("lost", session.node.node_id)
             await session.close()
@@ -232,6 +249,10 @@ class World:
         self.nodes[0].network.message_seconds = 1.0
         self.nodes[0].network.timeout_seconds = 6.0
 
+    def broken_ways(self) -> None:
+        """Nodes lose their ways to Tier 2 for a while, each alone or all together, besides all else."""
+        self.has_broken_ways = True
+
     def _stop_this_process(self) -> None:
         process = current_node()
         if process is not None:
@@ -252,6 +273,9 @@ class World:
             kind = random.choice(["stop", "kill", "wish", "fail"])
         if self.has_late_answers:
             machine, kind, seconds = self.nodes[0], "cut", seconds + 10.0
+        if self.has_broken_ways and random.random() < 0.5:
+            kind, seconds = random.choice(["way", "ways"]), seconds + SILENT_SECONDS_MIN
+            machine = random.choice(self.nodes)
         self.loop.trace(kind, machine.name, f"{seconds:.1f}")
         process, network = machine.process, machine.network
         assert process is not None
@@ -279,6 +303,10 @@ class World:
                 self.later(
                     min(seconds, random.choice([3.0, 15.0])), lambda: self._set_store(is_down=False)
                 )
+            case "way" | "ways":
+                cut = [machine] if kind == "way" else self.nodes
+                self._set_tier2(cut, has=False)
+                self.later(seconds, lambda: self._set_tier2(cut, has=True))
             case "fail":
                 self._fail_a_container()
             case _:
@@ -294,6 +322,10 @@ class World:
             network.lost_request = network.lost_answer = network.late = 0.0
 
         return heal
+
+    def _set_tier2(self, machines: list[Machine], *, has: bool) -> None:
+        for machine in machines:
+            machine.has_tier2 = has
 
     def _set_store(self, *, is_down: bool) -> None:
         for machine in self.nodes + self.controllers:
@@ -347,6 +379,7 @@ class World:
 
     def heal_all(self) -> None:
         self._set_store(is_down=False)
+        self._set_tier2(self.nodes, has=True)
         self.start_failures = self.coordination.late_commits = 0.0
         if self.has_late_answers:
             self.nodes[0].network.message_seconds = 0.0

@@ -17,7 +17,7 @@ from segmentstore.cluster.records import (
     node_path,
     report_path,
 )
-from segmentstore.contracts.cluster import ClusterNode
+from segmentstore.contracts.cluster import ClusterNode, Tier2State
 from segmentstore.contracts.containers import HostId
 from segmentstore.contracts.identifiers import ContainerId
 from tests.cluster.simulated_coordination import SimulatedCoordination, SimulatedSession
@@ -42,6 +42,7 @@ class Cluster:
         self.settings = settings
         self.world = SimulatedCoordination(Random(0))
         self.sessions: dict[HostId, SimulatedSession] = {}
+        self.tier2: dict[HostId, Tier2State] = {}
 
     async def connect(self) -> SimulatedSession:
         # Its session lasts for as long as nothing ends it.
@@ -81,9 +82,10 @@ class Cluster:
         found = self.map()
         return 0 if found is None else len(found.given_to(node_id))
 
-    async def follow(self, node_id: HostId, *, failing: asyncio.Event) -> None:
+    async def follow(self, node_id: HostId, *, failing: asyncio.Event | None = None) -> None:
         """The node runs what it is given; while it is `failing`, what it is given fails there."""
         told: NodeReport | None = None
+        failing = asyncio.Event() if failing is None else failing
         while True:
             following = self.map()
             if following is not None:
@@ -94,7 +96,8 @@ class Cluster:
                     if failing.is_set()
                 }
                 held = {c: since for c, since in given.items() if c not in failed}
-                report = NodeReport(following.version, held, sorted(held), failed)
+                tier2 = self.tier2.get(node_id, Tier2State.REACHED)
+                report = NodeReport(following.version, held, sorted(held), failed, tier2=tier2)
                 if report != told:
                     if failed:
                         await asyncio.sleep(FAILING_SECONDS)
@@ -182,6 +185,47 @@ def test_a_node_that_fails_its_containers_is_given_no_others_until_it_has_been_l
         while cluster.count_at(cut) < 2:
             assert loop.time() < trusted_at + 15, "it is well"
             await asyncio.sleep(0.1)
+        for task in tasks:
+            task.cancel()
+        loop.crash(leader)
+
+    run_simulation(1, main)
+
+
+def test_a_node_whose_way_to_tier2_comes_and_goes_is_left_alone_for_longer_each_time() -> None:
+    async def main(loop: SimLoop) -> None:
+        settings = AssignerSettings()
+        cluster = Cluster(loop, container_count=6, settings=settings)
+        leader = loop.start("c0", cluster.lead())
+        nodes = [HostId(name) for name in ("a", "b", "c")]
+        for node_id in nodes:
+            await cluster.register(node_id)
+        tasks = [asyncio.create_task(cluster.keep())]
+        tasks += [asyncio.create_task(cluster.follow(node_id)) for node_id in nodes]
+        cut = HostId("b")
+
+        async def until(count: int, seconds_max: float) -> float:
+            began = loop.time()
+            while cluster.count_at(cut) != count:
+                assert loop.time() - began < seconds_max, f"{cluster.count_at(cut)} of {count}"
+                await asyncio.sleep(0.1)
+            return loop.time() - began
+
+        await until(2, 10)
+        for attempt in range(3):
+            cluster.tier2[cut] = Tier2State.SILENT
+            await until(0, 10)
+            await asyncio.sleep(100)
+            assert cluster.count_at(cut) == 0
+            cluster.tier2[cut] = Tier2State.REACHED
+            trusted = settings.suspect_seconds * 2**attempt
+            seconds = await until(2, trusted + settings.look_seconds_max + 10)
+            assert seconds > trusted - settings.look_seconds_max - 1
+        # Away for all: no container is better off elsewhere.
+        version = cluster.map()
+        cluster.tier2 = dict.fromkeys(nodes, Tier2State.SILENT)
+        await asyncio.sleep(300)
+        assert cluster.map() == version
         for task in tasks:
             task.cancel()
         loop.crash(leader)

@@ -24,7 +24,7 @@ from segmentstore.cluster.records import (
     encode_report,
     encode_wishes,
 )
-from segmentstore.contracts.cluster import ClusterNode
+from segmentstore.contracts.cluster import ClusterNode, Tier2State
 from segmentstore.contracts.containers import HostId
 from segmentstore.contracts.identifiers import ContainerId
 
@@ -50,6 +50,7 @@ class Cluster:
     failed: dict[HostId, dict[ContainerId, FailureReport]] = field(default_factory=dict)
     loads: Mapping[ContainerId, float] = field(default_factory=dict)
     wishes: Wishes = field(default_factory=Wishes)
+    tier2: dict[HostId, Tier2State] = field(default_factory=dict)
     moves: int = 0
 
     @classmethod
@@ -93,6 +94,7 @@ class Cluster:
                 dict(self.held[node_id]),
                 sorted(self.held[node_id]),
                 dict(self.failed[node_id]),
+                tier2=self.tier2.get(node_id, Tier2State.UNKNOWN),
             )
             for node_id in self.nodes
         }
@@ -221,6 +223,46 @@ def test_what_is_on_a_drained_node_stays_if_no_other_node_takes_it() -> None:
     cluster.join(node("d", capacity=1))
     cluster.settle()
     assert cluster.counts() == [1, 3]
+
+
+def test_containers_of_a_node_that_is_alone_without_tier2_go_to_those_that_reach_it() -> None:
+    cluster = Cluster.of(9, A, B, C)
+    cluster.wishes = Wishes(pinned={cid(0): "a"})
+    cluster.settle()
+    cluster.tier2 = {A.node_id: Tier2State.SILENT, B.node_id: Tier2State.REACHED}
+    cluster.settle()
+    # C says nothing: it may have had no reason to ask.
+    assert cluster.counts() == [0, 4, 5]
+    assert cluster.moves == 3
+    assert not cluster.map.given_to(A.node_id)
+    cluster.tier2[A.node_id] = Tier2State.REACHED
+    cluster.settle()
+    assert cluster.counts() == [3, 3, 3]
+    assert cid(0) in cluster.map.given_to(A.node_id), "it is pinned there"
+
+
+def test_a_tier2_that_is_away_for_all_moves_nothing() -> None:
+    cluster = Cluster.of(9, A, B, C)
+    cluster.settle()
+    for states in (
+        [Tier2State.SILENT] * 3,
+        [Tier2State.SILENT, Tier2State.SILENT, Tier2State.UNKNOWN],
+        [Tier2State.SILENT, Tier2State.UNKNOWN, Tier2State.UNKNOWN],
+    ):
+        cluster.tier2 = dict(zip(cluster.nodes, states, strict=True))
+        cluster.settle()
+    assert cluster.moves == 0
+
+
+def test_what_finds_no_room_where_tier2_is_reached_stays_where_it_is_not() -> None:
+    cluster = Cluster.of(6, A, node("b", capacity=4))
+    cluster.settle()
+    cluster.tier2 = {A.node_id: Tier2State.SILENT, HostId("b-1"): Tier2State.REACHED}
+    cluster.settle()
+    assert cluster.counts() == [2, 4]
+    cluster.leave(HostId("b-1"))
+    cluster.settle()
+    assert cluster.counts() == [6], "without Tier 2 is better than nowhere"
 
 
 def test_a_pinned_container_goes_to_its_node_and_stays_there() -> None:

@@ -30,6 +30,11 @@ def test_h83_a_node_that_hears_late_that_it_was_heard_is_not_sure_for_longer() -
         live(seed, shape=World.late_answers)
 
 
+def test_h85_ways_to_tier2_that_break_and_heal_leave_each_container_one_owner() -> None:
+    for seed in range(1, 13):
+        live(seed, shape=World.broken_ways)
+
+
 def _breaks(seed: int, bug: PlantedBug) -> bool:
     try:
         live(seed, shape=bug.shape)

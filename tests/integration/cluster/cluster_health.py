@@ -56,11 +56,18 @@ class ClusterHealth:
     async def until_it_has_containers(self, node: str) -> None:
         """Until a node runs one; as the last that came it has none at first."""
         async with asyncio.timeout(RECOVER_SECONDS_MAX):
-            while not any(
-                each["state"] == "running"
-                for each in (await self.health(node)).get("containers", [])
-            ):
+            while not await self._running_at(node):
                 await asyncio.sleep(LOOK_SECONDS)
+
+    async def until_it_has_none(self, node: str) -> None:
+        """Until a node that answers runs no container."""
+        async with asyncio.timeout(RECOVER_SECONDS_MAX):
+            while not await self.health(node) or await self._running_at(node):
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _running_at(self, node: str) -> list[object]:
+        found = (await self.health(node)).get("containers", [])
+        return [each["container"] for each in found if each["state"] == "running"]
 
     async def until_one_leads(self, *, other_than: str = "") -> str:
         """Until a controller says that it leads; which one."""

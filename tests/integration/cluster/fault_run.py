@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from random import Random
 
@@ -15,10 +16,12 @@ from tests.integration.cluster.cluster_health import (
 )
 from tests.integration.cluster.http_calls import url_of
 from tests.integration.cluster.shimmed_processes import ShimmedProcess, shimmed
-from tests.integration.cluster.workload import Workload
+from tests.integration.cluster.workload import Workload, until_told
 
 PROMISED_PAUSE_SECONDS = 15.0
 """A kill of any one process interrupts appends to no segment for longer, if the machine has a processor for them."""
+
+_NEW_SEGMENTS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,15 @@ class FaultRun(ClusterHealth):
         for node in self.processes.rows("node"):
             await self.until_ready(node.name)
         await self.until_appends_go_on()
+
+    async def until_segments_are_made(self) -> None:
+        """Until so many new ones have been made that each container has some: what has no Tier 2 refuses them."""
+        node = self.processes.rows("node")[0].name
+        client = self.workload.client(node, seconds_max=RECOVER_SECONDS_MAX)
+        prefix = f"{self.workload.segments[0]}-new-{self.random.getrandbits(32):08x}"
+        async with asyncio.timeout(RECOVER_SECONDS_MAX):
+            for number in range(_NEW_SEGMENTS):
+                await until_told(partial(client.create, f"{prefix}-{number}"))
 
     async def until_more_is_answered(self, count: int) -> None:
         """Until clients have so many more answers than now."""

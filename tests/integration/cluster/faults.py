@@ -47,6 +47,7 @@ from tests.integration.cluster.partition_faults import (
     cut_node_from_bookies,
     cut_node_from_bookies_for_long,
     cut_node_from_s3,
+    cut_node_from_s3_for_long,
     cut_node_from_zookeeper,
     cut_node_off,
 )
@@ -277,6 +278,7 @@ FAULTS: Sequence[Fault] = (
     cut_node_from_bookies,
     cut_node_from_bookies_for_long,
     cut_node_from_s3,
+    cut_node_from_s3_for_long,
     cut_node_off,
     cut_bookie_from_zookeeper,
     cut_leader_from_zookeeper,

@@ -43,6 +43,21 @@ async def cut_node_from_s3(run: FaultRun) -> None:
     await _cut_node(run, "s3")
 
 
+async def cut_node_from_s3_for_long(run: FaultRun) -> None:
+    """A node and Tier 2, until others have its containers: segments can be made in every container before it is healed.
+
+    It gets containers again when it has reached Tier 2 for a while.
+    """
+    node = run.any_node()
+    async with run.with_shim(node) as process:
+        await run.until_it_has_containers(node)
+        process.cut(["s3"], run.random.choice(list(Direction)))
+        await run.until_it_has_none(node)
+        await run.until_segments_are_made()
+        process.heal()
+        await run.until_it_has_containers(node)
+
+
 async def cut_node_off(run: FaultRun) -> None:
     """A node and everything but its clients and the other nodes."""
     await _cut_node(run, "zookeeper", "bookie", "s3")

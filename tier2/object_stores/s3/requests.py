@@ -83,6 +83,8 @@ _FULL_CODES = frozenset({"QuotaExceeded", "XMinioStorageFull", "InsufficientStor
 _PRECONDITION_CODES = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412"})
 _STALLED_CODE = "RequestTimeout"
 """A 400 for a body that did not come in time: of the way, not of the request."""
+_ANSWERED_STATES = frozenset({NO_STATE, "throttled", "full"})
+"""What a service says that this process reaches, and whose credentials it knows."""
 _REPEATED_STATES = frozenset({"unavailable", "throttled"})
 _SERVER_ERROR_STATUS_MIN = 500
 _CONFLICT_STATUS = 409
@@ -172,14 +174,17 @@ class RequestSender:
                 if self._credentials_refused:
                     self._credentials_refused = False
                     await self._renew()
-                return await request()
+                answer = await request()
             except FOREIGN_ERRORS as error:
                 failure = classify(error, operation=operation, key=key)
                 failure.error.__cause__ = error
                 self._credentials_refused |= failure.state in CREDENTIAL_STATES
                 if failure.state != NO_STATE:
                     self.statistics.failures[failure.state] += 1
+                self.statistics.answers += failure.state in _ANSWERED_STATES
                 return failure
+            self.statistics.answers += 1
+            return answer
 
 
 def _error_of(failure: Failure) -> Exception:
@@ -237,6 +242,8 @@ class RequestStatistics:
         self.requests: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
         """By state, see the table of this module."""
+        self.answers = 0
+        """Attempts that reached the service: done, no such object, a condition that does not hold, slow down, full."""
         self.retries = 0
         self.sent_bytes = 0
         self.received_bytes = 0

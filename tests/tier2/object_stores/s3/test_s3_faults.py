@@ -9,6 +9,7 @@ import pytest
 from segmentstore.contracts.errors import (
     ObjectChangedError,
     ObjectExistsError,
+    ObjectNotFoundError,
     StorageUnavailableError,
 )
 from tests.tier2.object_stores.s3.faulty_proxy import Fault, FaultyProxy
@@ -274,6 +275,11 @@ async def test_what_does_not_pass_has_a_name_for_the_health_page(
         await store.put("a", [b"content"])
     assert caught.value.state == state
     assert store.statistics.failures[state] >= 1
+    answers = store.statistics.answers
+    assert answers == (5 if state == "throttled" else 0), "what says slow down is reached"
     proxy.forget_plans()
     await store.put("b", [b"later"])
+    with pytest.raises(ObjectNotFoundError):
+        await store.size("absent")
+    assert store.statistics.answers == answers + 2
     assert (await store.get("b")).content == b"later"
