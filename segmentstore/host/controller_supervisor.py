@@ -26,7 +26,7 @@ from segmentstore.contracts.containers import ContainerListener
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.controller.controller import Controller
-from segmentstore.host.run_pauses import RunPauses
+from segmentstore.host.run_pauses import RunEnd, RunPauses
 from segmentstore.runtime.waiting import first_cause, wait_for_event
 
 logger = logging.getLogger(__name__)
@@ -64,12 +64,7 @@ class ControllerSupervisor:
         self._try_again = asyncio.Event()
         self._lost = asyncio.Event()
         self._lost_container = ContainerId(0)
-        self._runs = 0
-        """How many have begun to answer calls."""
-        self._working_since = 0.0
-        """Loop time at which the last of them began to."""
-        self._silent_since: float | None = None
-        """Loop time at which the last of them ended, or the first was tried."""
+        self._pauses = RunPauses()
         self._missing_since: float | None = None
         """Loop time of the first start that did not find all of its containers; None once one has."""
         self._why = "it has not started yet"
@@ -84,32 +79,21 @@ class ControllerSupervisor:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None, "runs outside a task"
-        pauses = RunPauses()
         async with asyncio.TaskGroup() as group:
             while True:
                 # Before the attempt: a container that recovers meanwhile is reason for another one.
                 self._try_again.clear()
                 self._lost.clear()
-                runs = self._runs
-                if self._silent_since is None:
-                    self._silent_since = loop.time()
+                self._pauses.attempt()
                 # A task of its own: what breaks in it must not look like the end of this one.
-                end = await group.create_task(self._run_once(), name="controller")
+                ended = await group.create_task(self._run_once(), name="controller")
                 if task.cancelling():
                     # It broke in the very moment in which it was to end.
-                    raise asyncio.CancelledError from end
-                now = loop.time()
-                worked = self._runs > runs
-                if worked:
-                    self._silent_since = now
-                error = first_cause(end, TablesLostError)
-                self._note_end(error, end, now - self._silent_since, worked=worked)
-                pause = pauses.behind(
-                    error,
-                    is_lost=isinstance(error, TablesLostError),
-                    worked_seconds=now - self._working_since if worked else 0,
-                )
-                await wait_for_event(self._try_again, until=now + pause)
+                    raise asyncio.CancelledError from ended
+                error = first_cause(ended, TablesLostError)
+                end = self._pauses.end(error, ended, is_lost=isinstance(error, TablesLostError))
+                self._note_end(end)
+                await wait_for_event(self._try_again, until=loop.time() + end.pause_seconds)
 
     async def _run_once(self) -> "ExceptionGroup[Exception]":
         """One run, or an attempt at one; what ended it. Raises only when it is told to stop."""
@@ -119,9 +103,8 @@ class ControllerSupervisor:
                 loop = asyncio.get_running_loop()
                 began = loop.time()
                 await self._start()
-                self._runs += 1
-                self._working_since = loop.time()
-                logger.info("the controller works seconds=%.3f", self._working_since - began)
+                self._pauses.works()
+                logger.info("the controller works seconds=%.3f", loop.time() - began)
                 self._recovered.set()
                 await self._controller.run()
         except ExceptionGroup as end:
@@ -162,23 +145,17 @@ class ControllerSupervisor:
         names = self._controller.components.table_names()
         return {container_of(name, self._container_count) for name in names}
 
-    def _note_end(
-        self,
-        error: Exception,
-        group: "ExceptionGroup[Exception]",
-        silent_seconds: float,
-        *,
-        worked: bool,
-    ) -> None:
+    def _note_end(self, end: RunEnd) -> None:
+        error = end.error
         self._why = f"{error}" or type(error).__name__
         if isinstance(error, TablesLostError):
-            if worked:
+            if end.worked:
                 logger.warning("the controller starts anew: %s", error)
-        elif worked or not isinstance(error, SegmentStoreError):
-            logger.error("the controller's work broke, it starts anew", exc_info=group)
+        elif end.worked or not isinstance(error, SegmentStoreError):
+            logger.error("the controller's work broke, it starts anew", exc_info=end.group)
         elif error.kind not in (ErrorKind.UNAVAILABLE, ErrorKind.FULL):
             logger.error("the controller cannot recover yet: %s", error)
-        elif silent_seconds >= _SILENCE_SECONDS_WORTH_A_LINE:
+        elif end.silent_seconds >= _SILENCE_SECONDS_WORTH_A_LINE:
             logger.info("the controller cannot recover yet: %s", error)
 
     def complaints(self) -> list[str]:
@@ -193,7 +170,7 @@ class ControllerSupervisor:
         """What `/metrics` shows of it."""
         return {
             "controller_ready": float(self._controller.is_ready),
-            "controller_lives_total": float(self._runs),
+            "controller_lives_total": float(self._pauses.runs),
         }
 
     def settle_clocks(self) -> None:

@@ -1,4 +1,4 @@
-"""How long something that works over containers waits between the end of one run and the next attempt.
+"""Attempts, runs and pauses of something that works over containers: what both supervisors know of their times.
 
 Invariants:
 
@@ -10,6 +10,8 @@ Invariants:
   so long.
 """
 
+import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
@@ -22,18 +24,54 @@ WAIT_SECONDS_MAX: Final = 1.0
 BREAK_SECONDS_MAX: Final = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The end of one run, or of an attempt at one."""
+
+    error: Exception
+    """The first cause of it."""
+    group: "ExceptionGroup[Exception]"
+    worked: bool
+    """Whether it was a run: it had begun to answer."""
+    silent_seconds: float
+    """Since a run ended last, or since the first attempt; 0 behind one that worked."""
+    pause_seconds: float
+    """Until the next attempt."""
+
+
 class RunPauses:
-    """Of one supervisor."""
+    """Of one supervisor: attempt(), perhaps works(), end(), and so on."""
 
     def __init__(self) -> None:
         self._backoff = Backoff(
             seconds_first=FIRST_SECONDS, seconds_max=BREAK_SECONDS_MAX, factor=GROWTH
         )
+        self._silent_since: float | None = None
+        self._working_since: float | None = None
+        self.runs = 0
+        """How many have begun to answer."""
 
-    def behind(self, error: Exception, *, is_lost: bool, worked_seconds: float) -> float:
-        """Seconds until the next attempt. `is_lost`: its containers left; `worked_seconds`: 0 if it never worked."""
-        if worked_seconds > (0 if is_lost else BREAK_SECONDS_MAX):
-            self._backoff.reset()
+    def attempt(self) -> None:
+        """One begins."""
+        self._working_since = None
+        if self._silent_since is None:
+            self._silent_since = asyncio.get_running_loop().time()
+
+    def works(self) -> None:
+        """The attempt has become a run."""
+        self.runs += 1
+        self._working_since = asyncio.get_running_loop().time()
+
+    def end(self, error: Exception, group: "ExceptionGroup[Exception]", *, is_lost: bool) -> RunEnd:
+        """`is_lost`: its containers left."""
+        assert self._silent_since is not None, "it ends before it began"
+        now = asyncio.get_running_loop().time()
+        worked = self._working_since is not None
+        if self._working_since is not None:
+            self._silent_since = now
+            if is_lost or now - self._working_since > BREAK_SECONDS_MAX:
+                self._backoff.reset()
         pause = self._backoff.next_seconds()
-        is_away = isinstance(error, SegmentStoreError) and error.kind is ErrorKind.UNAVAILABLE
-        return min(pause, WAIT_SECONDS_MAX) if is_away else pause
+        if isinstance(error, SegmentStoreError) and error.kind is ErrorKind.UNAVAILABLE:
+            pause = min(pause, WAIT_SECONDS_MAX)
+        return RunEnd(error, group, worked, now - self._silent_since, pause)

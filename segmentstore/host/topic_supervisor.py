@@ -28,7 +28,7 @@ from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_registry import ContainerRegistry
-from segmentstore.host.run_pauses import RunPauses
+from segmentstore.host.run_pauses import RunEnd, RunPauses
 from segmentstore.runtime.waiting import first_cause, wait_for_event
 from segmentstore.topics.brokers import Brokers, OneBroker
 from segmentstore.topics.errors import TopicError
@@ -76,13 +76,16 @@ class _Runs:
         self._on_ready = on_ready
         self._try_again = asyncio.Event()
         self._lost = asyncio.Event()
-        self._silent_since: float | None = None
-        self._working_since = 0.0
+        self._pauses = RunPauses()
         self.started = asyncio.Event()
         """Set once it has worked for the first time."""
         self.is_ready = False
-        self.count = 0
         self.why = "they have not started yet"
+
+    @property
+    def count(self) -> int:
+        """Runs so far."""
+        return self._pauses.runs
 
     def again(self) -> None:
         """There is reason for another attempt."""
@@ -98,7 +101,6 @@ class _Runs:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None, "runs outside a task"
-        pauses = RunPauses()
         while True:
             # Before the attempt: a container that recovers meanwhile is reason for another one.
             self._try_again.clear()
@@ -106,26 +108,18 @@ class _Runs:
             if not self._may_begin():
                 await wait_for_event(self._try_again, until=loop.time() + _LOOK_SECONDS)
                 continue
-            runs = self.count
+            self._pauses.attempt()
             # A task of its own: what breaks in it must not look like the end of this one.
             async with asyncio.TaskGroup() as group:
                 run = group.create_task(self._run_once(), name=f"a run of {self._name}")
-            end = run.result()
+            ended = run.result()
             if task.cancelling():
                 # It broke in the very moment in which it was to end.
-                raise asyncio.CancelledError from end
-            now = loop.time()
-            worked = self.count > runs
-            if self._silent_since is None or worked:
-                self._silent_since = now
-            error = first_cause(end, TopicTablesLostError)
-            self._note_end(error, end, now - self._silent_since, worked=worked)
-            pause = pauses.behind(
-                error,
-                is_lost=isinstance(error, TopicTablesLostError),
-                worked_seconds=now - self._working_since if worked else 0,
-            )
-            await wait_for_event(self._try_again, until=now + pause)
+                raise asyncio.CancelledError from ended
+            error = first_cause(ended, TopicTablesLostError)
+            end = self._pauses.end(error, ended, is_lost=isinstance(error, TopicTablesLostError))
+            self._note_end(end)
+            await wait_for_event(self._try_again, until=loop.time() + end.pause_seconds)
 
     async def _run_once(self) -> "ExceptionGroup[Exception]":
         """One run, or an attempt at one; what ended it. Raises only when it is told to stop."""
@@ -133,8 +127,7 @@ class _Runs:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._until_lost(), name=f"tables of {self._name}")
                 await self._start()
-                self.count += 1
-                self._working_since = asyncio.get_running_loop().time()
+                self._pauses.works()
                 self._set_ready(ready=True)
                 self.started.set()
                 group.create_task(self._work(), name=self._name)
@@ -152,15 +145,14 @@ class _Runs:
         await self._lost.wait()
         raise TopicTablesLostError("a container of their tables has ended, or left this process")
 
-    def _note_end(
-        self, error: Exception, end: "ExceptionGroup[Exception]", silent: float, *, worked: bool
-    ) -> None:
+    def _note_end(self, end: RunEnd) -> None:
+        error = end.error
         self.why = f"{error}" or type(error).__name__
         if isinstance(error, TopicTablesLostError):
             logger.info("%s start anew: %s", self._name, error)
-        elif worked or not isinstance(error, SegmentStoreError | TopicError):
-            logger.error("the work of %s broke, it starts anew", self._name, exc_info=end)
-        elif silent >= _SILENCE_SECONDS_WORTH_A_LINE:
+        elif end.worked or not isinstance(error, SegmentStoreError | TopicError):
+            logger.error("the work of %s broke, it starts anew", self._name, exc_info=end.group)
+        elif end.silent_seconds >= _SILENCE_SECONDS_WORTH_A_LINE:
             logger.warning("%s cannot be read yet: %s", self._name, error)
 
 

@@ -123,6 +123,7 @@ class ControllerService:
         self._calls = _calls_by_name(calls)
         self._open_calls = OpenCalls()
         self._ready = asyncio.Event()
+        self._handlers: dict[float, list[grpc.GenericRpcHandler[bytes, bytes]]] = {}
 
     @property
     def is_ready(self) -> bool:
@@ -172,12 +173,17 @@ class ControllerService:
 
     def handlers(self, *, wait_seconds: float) -> "list[grpc.GenericRpcHandler[bytes, bytes]]":
         """What a gRPC server registers, one per service; calls wait so long for a recovery."""
-        return handlers_of(
-            Call(
-                name, partial(self.answer_when_ready, name, wait_seconds=wait_seconds), call.service
+        # A relay asks for them at each call.
+        if wait_seconds not in self._handlers:
+            self._handlers[wait_seconds] = handlers_of(
+                Call(
+                    name,
+                    partial(self.answer_when_ready, name, wait_seconds=wait_seconds),
+                    call.service,
+                )
+                for name, call in self._calls.items()
             )
-            for name, call in self._calls.items()
-        )
+        return self._handlers[wait_seconds]
 
 
 def handlers_of(calls: Iterable[Call]) -> "list[grpc.GenericRpcHandler[bytes, bytes]]":

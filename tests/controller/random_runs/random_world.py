@@ -31,6 +31,7 @@ from segmentstore.controller.controller import Controller
 from segmentstore.controller.retention import RetentionLimits
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_supervisor import ControllerSupervisor
+from segmentstore.host.run_pauses import RunEnd
 from segmentstore.host.segment_store import SegmentStore
 from tests.controller.crashing_doors import CrashingTable, CrashingTables, CrashPlan
 from tests.controller.random_runs.settings import LifeSettings
@@ -118,16 +119,9 @@ class WatchedSupervisor(ControllerSupervisor):
         super().__init__(controller=host.controller, containers=host.registry)
         self._host = host
 
-    def _note_end(
-        self,
-        error: Exception,
-        group: "ExceptionGroup[Exception]",
-        silent_seconds: float,
-        *,
-        worked: bool,
-    ) -> None:
-        super()._note_end(error, group, silent_seconds, worked=worked)
-        self._host.judge(group, worked=worked)
+    def _note_end(self, end: RunEnd) -> None:
+        super()._note_end(end)
+        self._host.judge(end.group, worked=end.worked)
 
 
 @dataclass(slots=True)
