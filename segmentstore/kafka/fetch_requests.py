@@ -16,6 +16,7 @@ Invariants:
 import asyncio
 import logging
 from asyncio import Event
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -192,28 +193,32 @@ class Fetching:
     async def list_offsets(
         self, request: ListOffsetsRequest, *, version: int
     ) -> ListOffsetsResponse:
-        """Each by itself: one that cannot be told does not hide the others."""
-        return ListOffsetsResponse(
-            topics=tuple(
-                [
-                    ListedTopic(
-                        name=topic.name,
-                        partitions=tuple(
-                            [
-                                await self._list_offset(topic.name, each, version)
-                                for each in topic.partitions
-                            ]
-                        ),
-                    )
-                    for topic in request.topics
-                ]
-            )
+        """Each by itself: one that cannot be told does not hide the others.
+
+        A partition whose records are looked into twice is refused, as Kafka refuses all that are named twice. Both ends
+        of one may be asked for at once: other brokers of this store do.
+        """
+        looked_into = Counter(
+            (topic.name, each.partition_index)
+            for topic in request.topics
+            for each in topic.partitions
+            if each.timestamp not in (EARLIEST, LATEST)
         )
+        topics = []
+        for topic in request.topics:
+            partitions = [
+                _named_twice(each)
+                if looked_into[topic.name, each.partition_index] > 1
+                else await self._list_offset(topic.name, each, version)
+                for each in topic.partitions
+            ]
+            topics.append(ListedTopic(name=topic.name, partitions=tuple(partitions)))
+        return ListOffsetsResponse(topics=tuple(topics))
 
     async def _list_offset(
         self, topic: str, wanted: ListOffsetsPartition, version: int
     ) -> ListedOffset:
-        error_code, timestamp, offset = ErrorCode.NONE, -1, -1
+        error_code, timestamp, offset = ErrorCode.NONE, _UNKNOWN, _UNKNOWN
         try:
             async with asyncio.timeout(self._settings.read_seconds):
                 found = await self._topics.own_partition(topic, wanted.partition_index)
@@ -238,6 +243,15 @@ class Fetching:
             timestamp=timestamp,
             offset=offset,
         )
+
+
+def _named_twice(wanted: ListOffsetsPartition) -> ListedOffset:
+    return ListedOffset(
+        partition_index=wanted.partition_index,
+        error_code=ErrorCode.INVALID_REQUEST,
+        timestamp=_UNKNOWN,
+        offset=_UNKNOWN,
+    )
 
 
 def _response(request: FetchRequest, looks: list[_Look], session: FetchSession) -> FetchResponse:

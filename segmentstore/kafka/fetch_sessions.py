@@ -135,9 +135,9 @@ class FetchSession:
         self._id = NO_SESSION
 
     def wanted(self, request: FetchRequest) -> Iterator[tuple[str, FetchPartition]]:
-        """What is to be read behind take(), in that order."""
+        """What is to be read behind take(), in that order; each once, as it was named last."""
         if self._id == NO_SESSION:
-            return ((topic, wanted) for (topic, _), wanted in _named(request))
+            return ((topic, wanted) for (topic, _), wanted in dict(_named(request)).items())
         return ((topic, each.wanted) for (topic, _), each in self._followed.items())
 
     def tell(self, request: FetchRequest, topic: str, found: FetchedPartition) -> bool:

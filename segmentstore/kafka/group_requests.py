@@ -187,16 +187,15 @@ class GroupRequests:
         )
 
     async def committed(self, request: messages.OffsetFetchRequest) -> messages.OffsetFetchResponse:
-        """-1 of what was never committed."""
-        places = (
-            None
-            if request.topics is None
-            else [
+        """-1 of what was never committed. Each once, however often it is asked for: metadata may be long."""
+        places = None
+        if request.topics is not None:
+            named_places = (
                 TopicPartition(topic.name, index)
                 for topic in request.topics
                 for index in topic.partition_indexes
-            ]
-        )
+            )
+            places = list(dict.fromkeys(named_places))
         problem: int = ErrorCode.NONE
         found: Mapping[TopicPartition, CommittedOffset] = {}
         if not await self._know_topics():

@@ -21,6 +21,7 @@ Invariants:
 - A header that is none, or that ends behind the end, raises CorruptedDataError; a walk never guesses.
 """
 
+import asyncio
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
@@ -239,6 +240,8 @@ async def walk_batches(
             highest_ms = max(highest_ms, header.max_timestamp)
             at += header.size
         position += at
+        # What is in memory is read without a wait, and a segment of small batches has hundreds of thousands.
+        await asyncio.sleep(0)
 
 
 def header_at(

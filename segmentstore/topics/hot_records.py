@@ -18,8 +18,6 @@ from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
     BatchError,
     BatchHeader,
-    Record,
-    decode_batch,
 )
 from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
 from segmentstore.contracts.segments import Segment
@@ -34,6 +32,7 @@ from segmentstore.topics.errors import PartitionUnavailableError
 from segmentstore.topics.partition_log import PartitionLog
 from segmentstore.topics.record_files.record_ranks import (
     RecordRank,
+    first_not_older,
     latest_in_batches,
     lower_rank,
 )
@@ -145,12 +144,12 @@ class HotRecords:
                 ):
                     continue
                 content = await self._content_of(segment, place, header)
-                for record in _records_in(content, header):
-                    if (
-                        record.timestamp_ms >= time_ms
-                        and record.offset >= self._log.log_start_offset
-                    ):
-                        return record.offset, record.timestamp_ms
+                try:
+                    found = first_not_older(content, time_ms, self._log.log_start_offset)
+                except BatchError as error:
+                    raise _unreadable(header, error) from error
+                if found is not None:
+                    return found
         return None
 
     @staticmethod
@@ -266,13 +265,6 @@ def _rank_of(ranked: tuple[RecordRank, Place, BatchHeader]) -> RecordRank:
 def _latest_in(content: bytes, header: BatchHeader, from_offset: int) -> RecordRank | None:
     try:
         return latest_in_batches(content, from_offset)
-    except BatchError as error:
-        raise _unreadable(header, error) from error
-
-
-def _records_in(content: bytes, header: BatchHeader) -> list[Record]:
-    try:
-        return decode_batch(content)
     except BatchError as error:
         raise _unreadable(header, error) from error
 

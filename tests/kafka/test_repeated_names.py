@@ -7,8 +7,26 @@ from segmentstore.codec.kafka_protocol.administration import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from segmentstore.codec.kafka_protocol.groups import DescribeGroupsRequest, DescribeGroupsResponse
-from tests.kafka.node import running
+from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.kafka_protocol.fetch import (
+    EARLIEST,
+    LATEST,
+    FetchResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from segmentstore.codec.kafka_protocol.groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchTopic,
+)
+from segmentstore.codec.kafka_protocol.produce import ProduceResponse
+from segmentstore.codec.record_batch import decode_batch
+from tests.kafka.node import batch, fetch, fetched, produce, running
 
 TIMES = 1_000
 
@@ -50,3 +68,40 @@ async def test_a_topic_that_is_asked_for_with_and_without_keys_tells_everything(
         )
         assert answer.results == alone.results
         assert len(answer.results[0].configs) > 1
+
+
+async def test_committed_offsets_are_told_once() -> None:
+    async with running() as node:
+        client = await node.client()
+        topic = OffsetFetchTopic(name="t", partition_indexes=(1, 0) * TIMES)
+        request = OffsetFetchRequest(group_id="g", topics=(topic,) * 2)
+        answer = await client.ask(request, OffsetFetchResponse)
+        assert [
+            (topic.name, each.partition_index)
+            for topic in answer.topics
+            for each in topic.partitions
+        ] == [("t", 1), ("t", 0)]
+
+
+async def test_a_partition_is_fetched_once_from_where_it_was_named_last() -> None:
+    async with running() as node:
+        client = await node.client()
+        for value in (b"first", b"second"):
+            await client.ask(produce((0, batch(value))), ProduceResponse)
+        request = fetch(*[(0, 0)] * TIMES, (0, 1))
+        answer = await client.ask(request, FetchResponse)
+        (topic,) = answer.topics
+        assert len(topic.partitions) == 1
+        records = decode_batch(fetched(answer).records or b"")
+        assert [each.value for each in records] == [b"second"]
+
+
+async def test_a_partition_that_is_looked_into_twice_is_refused_and_hides_no_other() -> None:
+    async with running() as node:
+        client = await node.client()
+        times = [(0, 7)] * TIMES + [(1, 7), (1, EARLIEST), (1, LATEST)]
+        named = [ListOffsetsPartition(partition_index=i, timestamp=time) for i, time in times]
+        request = ListOffsetsRequest(topics=(ListOffsetsTopic(name="t", partitions=tuple(named)),))
+        answer = await client.ask(request, ListOffsetsResponse)
+        codes = [each.error_code for topic in answer.topics for each in topic.partitions]
+        assert codes == [ErrorCode.INVALID_REQUEST] * TIMES + [ErrorCode.NONE] * 3

@@ -4,6 +4,7 @@ Method: one partition over segments in memory and real files in an object store 
 record; times go up and down, and some come several times.
 """
 
+import asyncio
 from collections.abc import Sequence
 from random import Random
 
@@ -400,6 +401,27 @@ async def test_a_file_that_is_damaged_refuses_the_answer_if_it_may_be_in_it() ->
         await partition.latest_record()
     await partition.produce(timed(NOW + 1))
     assert await partition.latest_record() == (2, NOW + 1)
+
+
+async def test_a_walk_over_many_headers_gives_way_to_others() -> None:
+    """They are in memory: without a wait of its own nothing else would run until all have been looked at."""
+    partition = await Store().opened()
+    # No record has the time that the first header promises.
+    await partition.produce(promising(batch_of(b"a"), NOW + 9))
+    for _ in range(3000):
+        await partition.produce(batch_of(b"v"))
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    assert await partition.latest_record() == (0, NOW)
+    counting.cancel()
+    assert turns >= 3, f"one for each 64 KiB {turns=}"
 
 
 def test_a_header_has_the_highest_time_where_these_tests_write_it() -> None:

@@ -19,7 +19,6 @@ from typing import Final, TypeVar
 from segmentstore.codec.record_batch import (
     BatchError,
     BatchHeader,
-    decode_batch,
     parse_header,
 )
 from segmentstore.codec.topic_files import RegisteredFile
@@ -33,6 +32,7 @@ from segmentstore.contracts.segments import Segment
 from segmentstore.topics.record_files.record_files import FileBlock, RecordFiles
 from segmentstore.topics.record_files.record_ranks import (
     RecordRank,
+    first_not_older,
     latest_in_batches,
     lower_rank,
 )
@@ -156,7 +156,7 @@ class ColdRecords:
                 if block.highest_ms < time_ms or block.end_offset <= from_offset:
                     continue
                 content = await self._files.batches(key, file, index)
-                found = _first_not_older(content, time_ms, from_offset)
+                found = first_not_older(content, time_ms, from_offset)
                 if found is not None:
                     return found
             return None
@@ -254,13 +254,3 @@ def _stretch(content: bytes, offset: int, room: int, *, at_least_one: bool) -> t
         offset = header.next_offset
         is_first = False
     return begin, end, offset
-
-
-def _first_not_older(content: bytes, time_ms: int, from_offset: int) -> tuple[int, int] | None:
-    for at, header in _batches_in(content):
-        if header.max_timestamp < time_ms or header.next_offset <= from_offset:
-            continue
-        for record in decode_batch(content[at : at + header.size]):
-            if record.timestamp_ms >= time_ms and record.offset >= from_offset:
-                return record.offset, record.timestamp_ms
-    return None

@@ -1,4 +1,5 @@
-"""Which record of a partition is the latest: the one with the highest time, and of several with that time the first.
+"""Records by time: the first that is not older than a time, and which record of a partition is the latest, the one with
+the highest time, and of several with that time the first.
 
 A rank orders records so that the lowest one is the latest record. What an index says of many records at once, the
 highest time and the first offset, is a rank too: no record of them has a lower one. So what has the lowest rank is read
@@ -43,3 +44,14 @@ def latest_in_batches(content: bytes, from_offset: int) -> RecordRank | None:
     highest_ms = max(columns.timestamps_ms)
     row = next(row for row, time_ms in enumerate(columns.timestamps_ms) if time_ms == highest_ms)
     return RecordRank.of(highest_ms, columns.offsets[row])
+
+
+def first_not_older(content: bytes, time_ms: int, from_offset: int) -> tuple[int, int] | None:
+    """Offset and time of the first record of whole batches, at or behind an offset, that is not older than a time.
+
+    None if there is none. Raises BatchError.
+    """
+    columns, _ = columns_of_batches(content, from_offset)
+    times = columns.timestamps_ms
+    row = next((row for row, each in enumerate(times) if each >= time_ms), None)
+    return None if row is None else (columns.offsets[row], times[row])
