@@ -28,6 +28,8 @@ class AskedTier2:
             raise StorageUnavailableError("connection refused", state="unavailable")
         if self.away == "lost":
             await asyncio.Event().wait()
+        if self.away == "broken":
+            raise ValueError("a bug of ours, or of a library")
         await asyncio.sleep(0.1)
         self.answers += 1
 
@@ -74,6 +76,20 @@ def test_it_says_nothing_until_it_has_had_an_answer_or_long_none() -> None:
             assert abs(seconds - SILENT_SECONDS) < 1
             (told,) = reach.complaints()
             assert "60 s: connection refused" in told
+
+    simulate(main())
+
+
+def test_a_question_that_breaks_is_one_without_an_answer() -> None:
+    async def main() -> None:
+        tier2 = AskedTier2()
+        tier2.away = "broken"
+        reach = tier2.reach()
+        async with looking(reach):
+            await seconds_until(reach, Tier2State.SILENT)
+            assert "a bug of ours" in reach.complaints()[0]
+            tier2.away = ""
+            await seconds_until(reach, Tier2State.REACHED)
 
     simulate(main())
 
