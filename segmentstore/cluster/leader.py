@@ -109,18 +109,22 @@ class Election:
     async def _take_part(self, backoff: Backoff) -> None:
         """One session to its end."""
         session = await self._connect()
+        lost: str | None = None
         try:
-            lease = SessionLease(session, on_lost=self._forget)
-            await lease.begin()
-            backoff.reset()
-            async with asyncio.TaskGroup() as group:
-                renewal = group.create_task(lease.run())
-                await self._win_and_lead(session, lease)
-                renewal.cancel()
-        except* CoordinationUnavailableError as losses:
-            # Its value keeps others from leading for as long as its session lasts.
-            await reach(session)
-            raise SessionLostError(first_cause(losses)) from None
+            try:
+                lease = SessionLease(session, on_lost=self._forget)
+                await lease.begin()
+                backoff.reset()
+                async with asyncio.TaskGroup() as group:
+                    renewal = group.create_task(lease.run())
+                    await self._win_and_lead(session, lease)
+                    renewal.cancel()
+            except* CoordinationUnavailableError as losses:
+                lost = first_cause(losses)
+            if lost is not None:
+                # Its value keeps others from leading for as long as its session lasts.
+                await reach(session)
+                raise SessionLostError(lost)
         finally:
             self._forget()
             await session.close()

@@ -101,12 +101,14 @@ class NodeSession:
 
     async def run(self) -> None:
         """Heartbeats, the map, reports, until the session is lost: raises SessionLostError then."""
+        lost = ""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.lease.run())
                 group.create_task(self.assignments.run())
         except* SessionLostError as losses:
-            raise SessionLostError(first_cause(losses)) from None
+            lost = first_cause(losses)
+        raise SessionLostError(lost)
 
     async def reach(self) -> None:
         """Behind its loss: until close() can tell the store, or for a session's seconds."""

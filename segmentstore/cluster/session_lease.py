@@ -62,13 +62,15 @@ class SessionLease:
     async def run(self) -> None:
         """Renew it until it is lost; raises SessionLostError then, behind `on_lost`."""
         assert self._valid_until, "begin() comes before run()"
+        lost = ""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._send_heartbeats())
                 group.create_task(self._wait_for_its_end())
                 group.create_task(self._wait_for_the_end_of_the_session())
         except* SessionLostError as losses:
-            raise SessionLostError(first_cause(losses)) from None
+            lost = first_cause(losses)
+        raise SessionLostError(lost)
 
     async def _send_heartbeats(self) -> None:
         interval = pause = self._session.session_seconds / HEARTBEATS_PER_SESSION

@@ -118,6 +118,7 @@ class NodeMembership:
     async def _one_session(self, backoff: Backoff) -> None:
         session = await self._register(self._lost)
         backoff.reset()
+        is_lost = False
         try:
             if self._is_ending:
                 return
@@ -136,12 +137,16 @@ class NodeMembership:
                     # Told to stop, and awaited by the group: containers close before the registration goes.
                     self._managing.cancel()
         except* SegmentStoreError:
-            # Its registration keeps its containers from others for as long as its session lasts.
-            await session.reach()
+            is_lost = True
             raise
         finally:
-            self._session = self._managing = None
-            await session.close()
+            try:
+                if is_lost:
+                    # Its registration keeps its containers from others for as long as its session lasts.
+                    await session.reach()
+            finally:
+                self._session = self._managing = None
+                await session.close()
 
     async def _note_settled(self, manager: ContainerManager) -> None:
         await manager.wait_until_settled()

@@ -333,12 +333,15 @@ async def run_bounded(
         while waiting:
             await work(waiting.popleft())
 
+    failed: SegmentStoreError | None = None
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(workers, len(waiting))):
                 group.create_task(worker())
     except* SegmentStoreError as errors:
-        raise _first_error_of(errors) from errors
+        failed = _first_error_of(errors)
+    if failed is not None:
+        raise failed
 
 
 def _first_error_of(errors: BaseExceptionGroup[SegmentStoreError]) -> SegmentStoreError:
