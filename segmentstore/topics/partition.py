@@ -281,7 +281,7 @@ class Partition:
         UnknownPartitionError.
         """
         segment = self._log.require_open()
-        self._log.require_in_range(offset)
+        await self._log.confirm_in_range(segment, offset)
         if offset >= self._log.high_watermark:
             await self._log.confirm_end(segment)
             return b""

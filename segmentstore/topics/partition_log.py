@@ -32,6 +32,7 @@ Invariants:
   does not know.
 - Nothing is told of an append before it is durable: neither its offset, nor that another batch is its duplicate, nor
   that another is out of order behind it.
+- That an offset is behind the end is told only when the segment's owner has confirmed the end.
 """
 
 import asyncio
@@ -594,9 +595,16 @@ class PartitionLog:
             length = segment.info().length
         except SegmentStoreError as error:
             raise self.failed(segment, error) from error
-        if length > self._length and segment is self._segment:
-            self.shut("another owner has appended")
+        if length > self._length:
+            if segment is self._segment:
+                self.shut("another owner has appended")
             self.require_open()
+
+    async def confirm_in_range(self, segment: Segment, offset: int) -> None:
+        """As require_in_range(), of an end that is the segment's: consumers jump by a refusal, so it has to be true."""
+        if offset > self._next_offset:
+            await self.confirm_end(segment)
+        self.require_in_range(offset)
 
     # --- refusals ----------------------------------------------------------------------------
 

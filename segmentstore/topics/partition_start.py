@@ -107,9 +107,11 @@ class PartitionStart:
 
         Raises OffsetOutOfRangeError, PartitionUnavailableError, UnknownPartitionError.
         """
-        self._log.require_open()
+        segment = self._log.require_open()
         if before == -1:
             before = self._log.high_watermark
+        if before > self._log.high_watermark:
+            await self._log.confirm_end(segment)
         if not 0 <= before <= self._log.high_watermark:
             raise self._log.out_of_range(before)
         if before > self._log.log_start_offset:

@@ -640,6 +640,26 @@ async def test_an_owner_that_is_not_up_to_date_refuses_no_producer_for_ever() ->
     assert await _values(first) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize("verb", ["fetch", "delete records"])
+async def test_an_owner_that_is_not_up_to_date_calls_no_offset_of_another_out_of_range(
+    verb: str,
+) -> None:
+    """Consumers jump by that: to the first record, or to the last."""
+    segments = MemorySegments()
+    first, second = await open_partition(segments), await open_partition(segments)
+    await second.produce(batch_of(b"a", b"b", b"c"))
+    with pytest.raises(PartitionUnavailableError):
+        await (first.fetch(2, 100) if verb == "fetch" else first.delete_records(2))
+    assert not first.is_open
+    await first.recover()
+    assert [r.offset for r in records_in(await first.fetch(2, 100))] == [0, 1, 2]
+    assert await first.delete_records(2) == 2
+    with pytest.raises(OffsetOutOfRangeError):
+        await first.fetch(4, 100)
+    with pytest.raises(OffsetOutOfRangeError):
+        await first.delete_records(4)
+
+
 async def test_an_owner_that_does_not_know_of_a_trim_notices_it() -> None:
     segments = MemorySegments()
     first = await open_partition(segments)
