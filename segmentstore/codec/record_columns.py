@@ -12,7 +12,8 @@ The loops over records are native where that was built (`native/record_columns.c
 `require_readable()` asks whether there would be rows, and makes none.
 
 Invariants: a row is told only of a batch whose checksum matches and whose records all make sense; every place lies in
-`content`. What decode_batches() reads and what these columns say are one.
+`content`. What decode_batches() reads and what these columns say are one. Where the native loops were built, those in
+Python read no more than a few records that do not make sense, and batches at offsets that no partition has.
 """
 
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
     BatchBytes,
     BatchError,
+    BatchHeader,
     BatchProblem,
     BatchRecords,
     Compression,
@@ -41,6 +43,9 @@ _COLUMNS: Final = 8
 _NUMBER_BYTES: Final = 8
 _ROWS_MIN: Final = 64
 _RECORD_BYTES_GUESSED: Final = 200
+_EXPLAINED_BYTES_MAX: Final = 16 * 1024
+"""Of records that the loop in Python says what is wrong with: it takes more than a second for a megabyte."""
+_OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class Stop(IntEnum):
@@ -137,6 +142,9 @@ def require_readable(batch: BatchBytes) -> None:
     nothing is said of any other.
     """
     if _READABLE is not None and not _READABLE(batch):
+        header = parse_header(batch)
+        if not header.is_control:
+            _refuse_if_long(header, len(batch) - BATCH_HEADER_BYTES)
         decode_batch(batch)  # says why, or reads what the loop leaves to it
 
 
@@ -224,6 +232,7 @@ class _Walk:
                     self._make_room(2 * self._room)
             if stop == Stop.DONE:
                 return
+            _refuse_if_long(batch, len(records))
         raise AssertionError("a loop that explains what is wrong found nothing")
 
     @property
@@ -238,6 +247,18 @@ class _Walk:
             to, start = column * rows * _NUMBER_BYTES, column * self._room * _NUMBER_BYTES
             larger[to : to + used] = self._numbers[start : start + used]
         self._numbers = larger
+
+
+def _refuse_if_long(batch: BatchHeader | BatchRecords, byte_count: int) -> None:
+    """The native loop did not read its records. If that is because of their bytes, the loop in Python would only say
+    what is wrong with them: of many nothing is said, because servers read batches on their event loops."""
+    was_judged = 0 <= batch.base_offset <= _OFFSET_MAX - batch.last_offset_delta
+    if was_judged and byte_count > _EXPLAINED_BYTES_MAX:
+        raise BatchError(
+            BatchProblem.INVALID,
+            f"the records of a batch contradict themselves or its header offset={batch.base_offset}"
+            f" record_count={batch.record_count} bytes={byte_count}",
+        )
 
 
 def _opened(view: memoryview, at: int) -> BatchRecords:

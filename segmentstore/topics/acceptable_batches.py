@@ -11,6 +11,7 @@ from segmentstore.codec.record_batch import (
     BatchProblem,
     TimestampType,
     check_batch,
+    placed_copy,
 )
 from segmentstore.codec.record_columns import columns_of_batches, require_readable
 from segmentstore.topics.errors import (
@@ -28,6 +29,9 @@ def acceptable_header(batch: BatchBytes, config: TopicConfig, *, now_ms: int) ->
     try:
         header = check_batch(batch)
         _require_kind(header)
+        if header.base_offset:
+            # It means nothing yet, and the native loops take no offset that a partition cannot have.
+            batch = placed_copy(batch, 0)
         if config.compacts:
             _require_keys(batch)
         else:

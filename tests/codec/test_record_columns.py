@@ -1,15 +1,22 @@
 """Goal: the columns of batches say what the decoder of batches reads, natively and in Python; both refuse the same."""
 
+import gzip
 import struct
+from typing import NoReturn
 
+import cramjam
+import lz4.frame
 import pytest
+import zstandard
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from segmentstore.codec import record_columns
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
     BatchError,
+    BatchProblem,
     Compression,
     decode_batches,
     encode_batch,
@@ -129,9 +136,9 @@ BODY = encode_batch(
 )[BATCH_HEADER_BYTES:]
 
 
-def batch_of(body: bytes, count: int) -> bytes:
-    """With a checksum that is right."""
-    checked = struct.pack(">hiqqqhii", 0, count - 1, TIME, TIME, -1, -1, -1, count) + body
+def batch_of(body: bytes, count: int, *, codec: Compression = Compression.NONE) -> bytes:
+    """With a checksum that is right; the body is compressed already."""
+    checked = struct.pack(">hiqqqhii", codec, count - 1, TIME, TIME, -1, -1, -1, count) + body
     return struct.pack(">qiibI", 0, len(checked) + 9, -1, 2, crc32c(checked)) + checked
 
 
@@ -166,6 +173,38 @@ def test_what_is_refused_as_unreadable_is_what_the_decoder_cannot_read() -> None
         assert (
             refusal_of(encode_batch([Record(0, TIME, b"k", b"v")], compression=compression)) is None
         )
+
+
+@needs_native
+@pytest.mark.parametrize("compression", Compression)
+def test_no_record_of_many_is_looked_at_by_the_slow_loop(
+    compression: Compression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a second for a megabyte, and servers read batches on their loops."""
+    whole = encode_batch([Record(0, TIME, b"k", b"v" * 20)] * 5_000)
+    body = bytearray(whole[BATCH_HEADER_BYTES:])
+    body[-1] = 0x7F  # so many headers
+    content = {
+        Compression.NONE: bytes,
+        Compression.GZIP: gzip.compress,
+        Compression.SNAPPY: cramjam.snappy.compress_raw,
+        Compression.LZ4: lz4.frame.compress,
+        Compression.ZSTD: zstandard.compress,
+    }[compression](body)
+    damaged = batch_of(bytes(content), 5_000, codec=compression)
+
+    def looked(*_arguments: object, **_more: object) -> NoReturn:
+        raise AssertionError("records are looked at one by one")
+
+    monkeypatch.setattr(record_columns, "records_to_columns_in_python", looked)
+    monkeypatch.setattr(record_columns, "decode_batch", looked)
+    with pytest.raises(BatchError, match="contradict") as refused:
+        columns_of_batches(damaged)
+    assert refused.value.problem is BatchProblem.INVALID
+    if compression is Compression.NONE:
+        with pytest.raises(BatchError, match="contradict"):
+            require_readable(damaged)
+    require_readable(whole)
 
 
 def refusal_of(batch: bytes) -> str | None:

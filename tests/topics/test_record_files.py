@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from typing import NoReturn
 
 import pytest
 from crc32c import crc32c
 
+from segmentstore.codec import record_columns
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
     BatchProblem,
@@ -835,6 +837,24 @@ async def test_records_that_no_reader_can_read_are_refused() -> None:
         await partition.produce(batch_of(b"one", b"two", compression=compression))
     await partition.produce((-5).to_bytes(8, "big", signed=True) + whole[8:])
     assert partition.high_watermark == 12
+
+
+@pytest.mark.skipif(native_loops() is None, reason="records are looked at by the native loop alone")
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+async def test_the_slow_loop_looks_at_no_record_whatever_offset_a_producer_writes(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = await Store().opened(cleanup_policy=policy)
+
+    def looked(*_arguments: object, **_more: object) -> NoReturn:
+        raise AssertionError("records are looked at one by one")
+
+    monkeypatch.setattr(record_columns, "records_to_columns_in_python", looked)
+    monkeypatch.setattr(record_columns, "decode_batch", looked)
+    whole = batch_of(b"one", b"two")
+    for offset in (-(2**63), -1, 5, 2**63 - 1):
+        await partition.produce(offset.to_bytes(8, "big", signed=True) + whole[8:])
+    assert [each.offset for each in await read_all(partition)] == list(range(8))
 
 
 async def test_a_file_may_be_replaced_by_another_one_of_its_range() -> None:
