@@ -303,9 +303,7 @@ class PartitionFiles:
                 await self._delete_if_retired(file)
                 return
             try:
-                await self._log.append_alone(
-                    segment, [*files.adding(file), *self._log.end_mark_updates()]
-                )
+                await self._log.append_marking_end(segment, files.adding(file))
             except SegmentStoreError:
                 await self._delete_if_retired(file)
                 raise

@@ -140,6 +140,7 @@ class _Append:
         "end",
         "future",
         "highest_ms",
+        "mark_position",
         "next_offset",
     )
 
@@ -153,8 +154,9 @@ class _Append:
         end: int,
         append_time_ms: int,
         highest_ms: int,
+        mark_position: int | None,
     ) -> None:
-        """`highest_ms`: of all records up to its end."""
+        """`highest_ms`: of all records up to its end. `mark_position`: of the mark that it brings, if it brings one."""
         self.answer = answer
         self.future = future
         self.base_offset = base_offset
@@ -162,6 +164,7 @@ class _Append:
         self.end = end
         self.append_time_ms = append_time_ms
         self.highest_ms = highest_ms
+        self.mark_position = mark_position
         self.duplicates: list[Future[Appended]] = []
         """Of the same batch, sent again while this one is under way."""
 
@@ -215,14 +218,14 @@ class PartitionLog:
         self._length = 0
         self._highest_ms = NO_TIME
         self._last_mark = 0
-        self.marked_position = 0
-        """Of the newest mark of both kinds, with which what was known of producers is stored."""
         # What is durable, or was when it was closed. Changed here alone.
         self.high_watermark = 0
         """The offset behind the last durable record."""
         self.durable_length = 0
         self.log_start_offset = 0
         """The lowest offset that may be read."""
+        self.marked_position = 0
+        """Of the newest mark of both kinds, with which what was known of producers is stored."""
         self.highest_ms = NO_TIME
         """What no header of a batch in the segment goes beyond: the highest time that any batch had, those that are
         deleted by now too. What its producer wrote into a header need not be the time of a record."""
@@ -396,7 +399,8 @@ class PartitionLog:
         next_offset = base_offset + header.record_count
         updates = [self._as_owner(), AttributeUpdate(EVENT_COUNT, next_offset)]
         mark_number = place.position // self._settings.mark_bytes
-        if mark_number > self._last_mark:
+        brings_mark = mark_number > self._last_mark
+        if brings_mark:
             updates += self._mark_updates(place, mark_number)
         try:
             future = segment.append(placed, offset=self._length, attribute_updates=updates)
@@ -405,9 +409,7 @@ class PartitionLog:
             raise self.translated(error, of_change=True) from error
         # From here on the batch is in the log, unless the log says otherwise: then all of this is void.
         self._owner_before = self._owner
-        if mark_number > self._last_mark:
-            self._last_mark = mark_number
-            self.marked_position = place.position
+        self._last_mark = max(self._last_mark, mark_number)
         self.positions.add(place)
         self._next_offset = next_offset
         self._length += len(placed)
@@ -425,6 +427,7 @@ class PartitionLog:
                 end=self._length,
                 append_time_ms=append_time_ms,
                 highest_ms=self._highest_ms,
+                mark_position=place.position if brings_mark else None,
             )
         )
         future.add_done_callback(guarded(self._take_outcomes, self._fail))
@@ -509,6 +512,8 @@ class PartitionLog:
         self.high_watermark = append.next_offset
         self.durable_length = append.end
         self.highest_ms = append.highest_ms
+        if append.mark_position is not None:
+            self.marked_position = max(self.marked_position, append.mark_position)
         appended = self._appended(append.base_offset, append.append_time_ms, duplicate=False)
         complete_unless_done(append.answer, appended)
         for answer in append.duplicates:
@@ -561,7 +566,6 @@ class PartitionLog:
 
     def end_mark_updates(self) -> list[AttributeUpdate]:
         """A mark at the end of what was submitted, for an append that comes now."""
-        self.marked_position = self._length
         place = Place(self._length, self._next_offset, self._highest_ms)
         pages = self._windows.pages()
         return [
@@ -586,6 +590,14 @@ class PartitionLog:
             if segment is self._segment:
                 self.shut(f"a change of its files failed: {error!r}")
             raise
+
+    async def append_marking_end(
+        self, segment: Segment, updates: Sequence[AttributeUpdate] = ()
+    ) -> None:
+        """As append_alone(), with a mark at the end of what was submitted."""
+        position = self._length
+        await self.append_alone(segment, [*updates, *self.end_mark_updates()])
+        self.marked_position = max(self.marked_position, position)
 
     async def confirm_end(self, segment: Segment) -> None:
         """That there is nothing more is the word of the segment's owner alone: another one may have appended."""

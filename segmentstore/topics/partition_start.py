@@ -10,7 +10,7 @@ Invariants:
 - The log start is durable before bytes are dropped: what is readable after a crash is what was before it, or less.
 - Records from the log start to the cold end are in registered files, those from the cold end on in the segment.
 - A batch is never cut by a trim: its bytes go when all of its records are below the log start or in a file.
-- What was known of producers is stored before the bytes go that say so.
+- What was known of producers is stored, durably, before the bytes go that say so: a truncation overtakes appends.
 - A read that meets a trim of this opening is tried again; one that meets another owner's closes the partition.
 """
 
@@ -160,7 +160,7 @@ class PartitionStart:
         self._dropping_position = position
         if position > self._log.marked_position:
             # What the batches say of their producers goes with them.
-            await self._log.append_alone(segment, self._log.end_mark_updates())
+            await self._log.append_marking_end(segment)
         await self._forget_marks(segment, position)
         await self._segments.truncate(self._segment_name, position)
         self._log.positions.drop_before(position)

@@ -1,6 +1,7 @@
 """One partition over segments in memory: offsets, durability, producers, fetches, trims, failures."""
 
 import asyncio
+from asyncio import Future
 from random import Random
 
 import pytest
@@ -547,6 +548,44 @@ async def test_producers_survive_a_trim_of_everything() -> None:
     assert (await partition.produce(batch_of(b"x" * 50, producer=(7, 0, 99)))).duplicate
     segments, partition = await reopened(segments)
     assert partition.high_watermark == 100
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_producers_survive_a_trim_beside_an_append_that_brings_a_mark(
+    *, is_lost: bool
+) -> None:
+    """A truncation overtakes appends that wait for room: bytes that said what a mark is to say may go before it."""
+    segments = MemorySegments()
+    partition = await open_partition(segments)
+    count = -(-2 * SMALL.mark_bytes // len(batch_of(b"x" * 50)))
+    for n in range(count):
+        await partition.produce(batch_of(b"x" * 50, producer=(7, 0, n)))
+    under_way: list[Future[Appended]] = []
+
+    def append_what_brings_a_mark() -> None:
+        if not under_way:
+            segments.hold()
+            under_way.append(partition.produce(batch_of(b"x" * 50, producer=(7, 0, count))))
+
+    partition.watch(append_what_brings_a_mark)  # called when the log start has moved
+    deletion = asyncio.create_task(partition.delete_records(-1))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert partition.log_start_offset == count
+    assert not under_way[0].done()
+    if is_lost:
+        segments.fail(ContainerStoppedError("stopped"))
+    else:
+        segments.let_go()
+        await under_way[0]
+    assert await deletion == count
+    segments, partition = await reopened(segments)
+    told = await partition.produce(batch_of(b"x" * 50, producer=(7, 0, count)))
+    assert (told.base_offset, told.duplicate) == (count, not is_lost)
+    assert (await partition.produce(batch_of(b"x" * 50, producer=(7, 0, count - 1)))).duplicate
+    size = len(batch_of(b"x" * 50))
+    assert (await segments.info(SEGMENT)).start_offset == count * size
+    partition.check()
 
 
 async def test_a_trim_that_was_broken_off_is_finished_by_the_recovery() -> None:
