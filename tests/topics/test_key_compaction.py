@@ -7,6 +7,7 @@ last values.
 
 import asyncio
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -15,12 +16,15 @@ import pytest
 
 from segmentstore.codec.record_batch import Compression, encode_batch
 from segmentstore.codec.record_fields import Record
+from segmentstore.codec.topic_files import file_key
+from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.topics.errors import (
     InvalidRecordError,
     OffsetOutOfRangeError,
     PartitionUnavailableError,
 )
 from segmentstore.topics.partition import Partition
+from tests.http.memory_segment import MemorySegment
 from tests.http.memory_segments import MemorySegments
 from tests.sim.loop import SimLoop
 from tests.sim.object_store import SimulatedObjectStore, StoreFaults
@@ -104,6 +108,48 @@ async def test_superseded_records_go_and_tombstones_later() -> None:
     )
     assert b"b" not in {r.key for r in await read_all(partition)}
     partition.check()
+
+
+async def test_a_file_that_is_replaced_beside_a_slow_look_up_is_not_taken_for_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The look-up says what was registered before. Were that remembered, a sweep would delete the only copy."""
+    objects, segments = MemoryObjectStore(), MemorySegments()
+
+    async def opened() -> Partition:
+        """No registration is known."""
+        settings = replace(SMALL, files_known_per_partition_max=100)
+        return await open_partition(
+            segments, settings=settings, config=CONFIG, record_files=files_in(objects)
+        )
+
+    partition = await opened()
+    for n in range(6):
+        await partition.produce(keyed((b"a", b"%d" % n), (b"%d" % n, b"kept")))
+        await partition.make_file()
+    partition = await opened()
+    looks, may_answer = asyncio.Event(), asyncio.Event()
+    load_attributes = MemorySegment.load_attributes
+
+    async def slow(
+        segment: MemorySegment, keys: Sequence[AttributeKey]
+    ) -> Mapping[AttributeKey, AttributeValue]:
+        found = await load_attributes(segment, keys)
+        if asyncio.current_task() is reader and file_key(1) in keys:
+            looks.set()
+            await may_answer.wait()
+        return found
+
+    monkeypatch.setattr(MemorySegment, "load_attributes", slow)
+    reader = asyncio.create_task(partition.fetch(0, 1))
+    await looks.wait()
+    assert await partition.compact(age_is_known=True) == 5
+    may_answer.set()
+    await reader
+    assert await partition.sweep_files() == 0
+    after = await read_all(partition)
+    assert [(r.offset, r.key) for r in after[:3]] == [(1, b"0"), (3, b"1"), (5, b"2")]
+    assert await read_all(await opened()) == after
 
 
 async def test_what_a_pass_left_out_does_not_hide_that_a_reader_goes_on() -> None:

@@ -11,6 +11,7 @@ Invariants:
 
 - Numbers from `first` to `last` are registered, no others. `cold_end` is the end of the last one, deleted or not.
 - In memory are the latest `known_max` that were looked at: a look-up is O(log files) attributes, mostly known ones.
+- What is in memory is what is registered, as far as this opening knows: a look-up that was overtaken leaves nothing.
 """
 
 import asyncio
@@ -57,6 +58,8 @@ class RegisteredFiles:
     def __init__(self, *, known_max: int) -> None:
         self._known_max = known_max
         self._known: OrderedDict[int, RegisteredFile] = OrderedDict()
+        self._changes = 0
+        """Of registrations that were there before."""
         self.cold_end = 0
         """Records below it are in files only."""
         self.first = 1
@@ -77,17 +80,23 @@ class RegisteredFiles:
         if self.first > self.last + 1:
             raise CorruptedDataError(f"files contradict themselves {self.first=} {self.last=}")
         self._known.clear()
+        self._changes += 1
 
     # --- looking -----------------------------------------------------------------------------
 
     async def get(self, segment: Segment, number: int) -> RegisteredFile:
         """Raises FileGoneError, CorruptedDataError."""
-        known = self._known.get(number)
-        if known is not None:
-            self._known.move_to_end(number)
-            return known
         key = file_key(number)
-        value = (await segment.load_attributes([key])).get(key)
+        while True:
+            known = self._known.get(number)
+            if known is not None:
+                self._known.move_to_end(number)
+                return known
+            changes = self._changes
+            value = (await segment.load_attributes([key])).get(key)
+            if changes == self._changes:
+                break
+            # It may be what was registered before, and come late: what is remembered is believed by sweeps.
         if value is None:
             raise FileGoneError(segment.name, number)
         file = decode_file(value)
@@ -228,6 +237,7 @@ class RegisteredFiles:
     def replaced(self, number: int, old: RegisteredFile, new: RegisteredFile) -> None:
         """The other one is registered, durably."""
         self.size_bytes += new.size - old.size
+        self._changes += 1
         self._remember(number, new)
 
     def check(self) -> None:
