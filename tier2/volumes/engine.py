@@ -436,7 +436,11 @@ class OpenedObject:
         return self._found.record
 
     async def read(self, start: int, length: int) -> bytes:
-        """The bytes [start, start + length), or fewer at the end, checked. Raises CorruptedDataError, StorageError."""
+        """The bytes [start, start + length), or fewer at the end, checked; one call after the other.
+
+        Raises CorruptedDataError, StorageError, and ObjectNotFoundError if bytes that no object has any more had to
+        make room on a full disk.
+        """
         reading = self._queue.call(partial(self._found.read, start, length))
         return await finish_despite_cancellation(reading)
 

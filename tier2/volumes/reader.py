@@ -22,6 +22,7 @@ from asyncio import Future
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -34,6 +35,7 @@ from segmentstore.runtime.native import native_module
 from tier2.volumes.engine_failure import EngineFailure
 from tier2.volumes.index import (
     CURRENT,
+    BlobRow,
     IndexChanges,
     ObjectRow,
     blob_key,
@@ -169,17 +171,22 @@ class ObjectReader:
                 content = self._index.get(current_key(wanted.key))
             row = self._row(wanted, content)
             if not row.has_blob_row:
-                return OpenObject(row.record, row.inline or b"", None, 0)
-            found = self._index.get_certain(blob_key(row.record.content_hash))
-            if found is None:
-                continue
-            blob = decode_blob_row(found)
-            try:
-                file = self._volumes.open(blob.volume)
-            except FileNotFoundError:
-                continue
-            return OpenObject(row.record, b"", file, blob.blob_offset)
+                return OpenObject(row.record, row.inline or b"", None, self._open_blob)
+            blob = self._open_blob(row.record)
+            if blob is not None:
+                return OpenObject(row.record, b"", blob, self._open_blob)
         raise CorruptedDataError(f"an object has no bytes, or changes too fast key={wanted.key!r}")
+
+    def _open_blob(self, record: IndexRecord) -> "OpenBlob | None":
+        """Where the bytes are now; None if no object has them any more. Raises CorruptedDataError."""
+        for _ in range(_LOOKUPS_MAX):
+            found = self._index.get_certain(blob_key(record.content_hash))
+            if found is None:
+                return None
+            blob = decode_blob_row(found)
+            with suppress(FileNotFoundError):  # they moved between the two looks
+                return OpenBlob(blob, self._volumes.open(blob.volume))
+        raise CorruptedDataError(f"a volume is missing hash={record.content_hash.hex()}")
 
     def _contents(self, many: Sequence[ReadRequest]) -> Sequence[bytes | Exception | None]:
         """The row of each current version that is wanted, from one look into the index."""
@@ -310,23 +317,49 @@ def _not_found(key: bytes) -> ObjectNotFoundError:
     return ObjectNotFoundError(f"object does not exist key={key!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class OpenBlob:
+    """A place of bytes, and the open volume that it is in."""
+
+    place: BlobRow
+    file: File
+
+
 class OpenObject:
     """A version whose bytes stay readable until close(), though it is overwritten, deleted or moved meanwhile.
 
-    Its volume is open: bytes of a volume never change, and a file that is removed lasts as long as it is open.
-    Blocking.
+    Its volume is open: bytes of a volume never change, and a file that is removed lasts as long as it is open. On a
+    full disk a volume is cut shorter all the same: what was moved out of it is found where it is then, and what no
+    object has any more is gone. Blocking; one call at a time.
     """
 
     def __init__(
-        self, record: IndexRecord, inline: bytes, file: File | None, blob_offset: int
+        self,
+        record: IndexRecord,
+        inline: bytes,
+        blob: OpenBlob | None,
+        find: Callable[[IndexRecord], OpenBlob | None],
     ) -> None:
+        """`find` opens the place where the bytes are now."""
         self.record = record
         self._inline = inline
-        self._file = file
-        self._blob_offset = blob_offset
+        self._blob = blob
+        self._find = find
 
     def read(self, start: int, length: int) -> bytes:
-        """The bytes [start, start + length), or fewer at the end, checked. Raises CorruptedDataError, OSError."""
+        """The bytes [start, start + length), or fewer at the end, checked.
+
+        Raises CorruptedDataError, ObjectNotFoundError if they went, OSError.
+        """
+        for _ in range(_LOOKUPS_MAX):
+            try:
+                return self._read(start, length)
+            except CorruptedDataError:
+                if not self._has_moved():
+                    raise
+        raise StorageError(f"an object moves faster than it can be read blob={self._blob}")
+
+    def _read(self, start: int, length: int) -> bytes:
         record = self.record
         end = min(record.size, start + length)
         if start >= end:
@@ -334,20 +367,37 @@ class OpenObject:
         first, last = start // record.piece_bytes, -(-end // record.piece_bytes)
         checked_from, checked_to = first * record.piece_bytes, last * record.piece_bytes
         checked_to = min(record.size, checked_to)
-        if self._file is None:
+        if self._blob is None:
             content = self._inline[checked_from:checked_to]
         else:
-            content = self._file.read_at(
-                self._blob_offset + checked_from, checked_to - checked_from
-            )
+            offset = self._blob.place.blob_offset
+            content = self._blob.file.read_at(offset + checked_from, checked_to - checked_from)
         if len(content) < checked_to - checked_from:
-            raise CorruptedDataError(f"a volume ends inside an object offset={self._blob_offset}")
+            raise CorruptedDataError(f"a volume ends inside an object blob={self._blob}")
         check_pieces(content, first, record.pieces, record.piece_bytes)
         return content[start - checked_from : end - checked_from]
 
+    def _has_moved(self) -> bool:
+        """Whether the bytes are elsewhere now: that is open then. Raises ObjectNotFoundError if they are nowhere."""
+        former = self._blob
+        if former is None:
+            return False
+        found = self._find(self.record)
+        if found is None:
+            raise ObjectNotFoundError(
+                f"bytes that were overwritten or deleted had to make room place={former.place}"
+            )
+        self._blob = found
+        former.file.close()
+        return _place_of(found.place) != _place_of(former.place)
+
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._blob is not None:
+            self._blob.file.close()
+
+
+def _place_of(blob: BlobRow) -> tuple[int, int]:
+    return blob.volume, blob.blob_offset
 
 
 def _small_objects(

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from random import Random
 import pytest
 from typing_extensions import override
 
-from segmentstore.contracts.errors import StorageError, StorageFullError
+from segmentstore.contracts.errors import ObjectNotFoundError, StorageError, StorageFullError
 from tests.sim.disk import Boundary, SimulatedDisk
 from tests.sim.loop import SimLoop
 from tests.sim.power_cuts import power_cut_images
@@ -104,6 +105,47 @@ def test_h52_a_full_disk_serves_again_though_no_volume_can_be_copied_as_a_whole(
             assert len(await opened.engine.list(b"b", limit=10_000)) == again
             await opened.engine.check()
             await opened.close()
+
+    run_simulation(seed, main)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_open_can_be_read_to_its_end_though_its_volume_goes_from_its_end(seed: int) -> None:
+    """What was moved out of it is read where it is now, and what was deleted is whole or not found."""
+
+    async def main(loop: SimLoop) -> None:
+        disk, index, random = SimulatedDisk(capacity_bytes=75 * 4096), MemoryIndex(), Random(seed)
+        settings = replace(SMALL, volume_bytes_max=90_000)
+        opened = await open_small(
+            ROOT, files=disk.mount("one"), open_index=lambda _: index, settings=settings
+        )
+        engine = opened.engine
+        stored = await fill_up(engine, b"a")
+        async with AsyncExitStack() as stack:
+            reading = {
+                key: await stack.enter_async_context(engine.opened(key))
+                for key in (b"a%04d" % number for number in range(stored))
+            }
+            kept = set(reading)
+            for key in reading:
+                if random.random() < 0.56:
+                    await engine.delete(key)
+                    kept.discard(key)
+            with pytest.raises(StorageFullError):
+                await engine.put(b"refused", [b"x" * 3000])
+            for _ in range(10):
+                await engine.compact()
+            gone = 0
+            for key, one in reading.items():
+                whole = key[1:] * 500
+                try:
+                    assert await one.read(0, 1_000) == whole[:1_000]
+                    assert await one.read(1_000, 5_000) == whole[1_000:]
+                except ObjectNotFoundError:
+                    assert key not in kept
+                    gone += 1
+            assert 0 < gone < len(reading) - len(kept), "some were cut off, some removed as a whole"
+        await opened.close()
 
     run_simulation(seed, main)
 
