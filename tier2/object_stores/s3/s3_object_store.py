@@ -11,19 +11,22 @@ Invariants:
 - Bodies carry a CRC32C that the server checks, so that they need not be hashed for the signature.
 - No request is sent unless a verb needs it: an idle store costs nothing.
 - Reads may go by obstore, if the settings say so; puts never do.
+- A client that others have followed is closed with the last of its requests: there are no more clients than requests
+  under way, and one, however often credentials are others.
 """
 
 import asyncio
 import functools
+import math
 import re
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from random import Random
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 import aioboto3
 from aiobotocore.config import AioConfig
@@ -62,6 +65,27 @@ _OBSTORE_CREDENTIAL_LIFE = timedelta(minutes=5)
 _OBSTORE_CODE = re.compile(r"<Code>(\w+)</Code>")
 _OBSTORE_STATUS = re.compile(r"\b([345]\d\d) [A-Z]")
 _RANGE_REFUSED_STATUS = 416
+_Answer = TypeVar("_Answer")
+
+
+class S3Client:
+    """A client of the library, the credentials that it was made with, and how many requests it has under way."""
+
+    def __init__(
+        self,
+        client: Any,  # the client library makes its classes at run time
+        stack: AsyncExitStack,
+        credentials: object,
+    ) -> None:
+        """`stack` closes the client."""
+        self.client = client
+        self.credentials = credentials
+        self.requests = 0
+        self._stack = stack
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._stack.aclose()
 
 
 class S3ObjectStore:
@@ -78,10 +102,12 @@ class S3ObjectStore:
         self._executor = executor
         self._random = random
         self._sender = RequestSender(settings=settings, random=random, renew=self._renew)
-        self._stack = AsyncExitStack()
-        self._client: Any = None  # the client library makes its classes at run time
-        self._credentials: object = None
-        """Those that the client was made with."""
+        self._client: S3Client | None = None
+        self._former: list[S3Client] = []
+        """Those that still have requests."""
+        self._renewing = asyncio.Lock()
+        self._renewed_at = -math.inf
+        """Loop time at which a client was last made because credentials were others."""
         self._reads: RustReads | None = None
         self._creation = _creation_parameters(settings)
 
@@ -109,7 +135,8 @@ class S3ObjectStore:
         settings = self._settings
         if settings.rust_reads:
             self._reads = RustReads(settings=settings, session=session)
-        self._client = await self._stack.enter_async_context(
+        stack = AsyncExitStack()
+        client = await stack.enter_async_context(
             session.client(
                 "s3",
                 region_name=settings.region,
@@ -117,24 +144,55 @@ class S3ObjectStore:
                 config=_client_config(settings),
             )
         )
-        self._credentials = credentials
+        former, self._client = self._client, S3Client(client, stack, credentials)
+        if former is not None:
+            self._former.append(former)
+            await self._close_if_idle(former)
 
     async def _renew(self) -> None:
         """Go on with the credentials that are to be found now, if they are others: a person has put them there.
 
-        The client library looks for them once. The former client stays open for what is under way with it.
+        The client library looks for them once. The former client stays open for what is under way with it. To make one
+        keeps the loop for some 0.1 s, and a role gives others to each that asks: so there is a time between two.
         """
-        session = _new_session()
-        found = await session.get_credentials()
-        credentials = None if found is None else await found.get_frozen_credentials()
-        if credentials is not None and credentials != self._credentials:
+        now = asyncio.get_running_loop().time
+        async with self._renewing:
+            if now() < self._renewed_at + self._settings.renewal_seconds_min:
+                return
+            session = _new_session()
+            found = await session.get_credentials()
+            credentials = None if found is None else await found.get_frozen_credentials()
+            client = self._client
+            if credentials is None or client is None or credentials == client.credentials:
+                return
+            if client.credentials is not None:  # else those that it began with were not looked at
+                self._renewed_at = now()
             await self._connect(session, credentials)
 
     async def close(self) -> None:
         """Idempotent."""
-        if self._client is not None:
-            self._client = None
-            await self._stack.aclose()
+        clients, self._client, self._former = [self._client, *self._former], None, []
+        for client in clients:
+            if client is not None:
+                await client.close()
+
+    async def _close_if_idle(self, former: S3Client) -> None:
+        if not former.requests:
+            await former.close()
+            with suppress(ValueError):
+                self._former.remove(former)
+
+    async def _by_client(self, call: Callable[[Any], Awaitable[_Answer]]) -> _Answer:
+        """What `call` makes of the client that is the newest now; it is not closed before the end of the call."""
+        used = self._client
+        assert used is not None, "the store is not started, or closed"
+        used.requests += 1
+        try:
+            return await call(used.client)
+        finally:
+            used.requests -= 1
+            if used is not self._client:
+                await self._close_if_idle(used)
 
     # --- puts ------------------------------------------------------------------------------------
 
@@ -160,7 +218,7 @@ class S3ObjectStore:
 
     async def _put_parts(self, key: str, content: Sequence[BufferView], size: int) -> None:
         upload = MultipartUpload(
-            client=self._client,
+            by_client=self._by_client,
             sender=self._sender,
             settings=self._settings,
             key=self._full_key(key),
@@ -212,7 +270,7 @@ class S3ObjectStore:
             **self._creation,
             **condition,
         }
-        return lambda: self._client.put_object(**parameters)
+        return lambda: self._by_client(lambda client: client.put_object(**parameters))
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -222,7 +280,10 @@ class S3ObjectStore:
         async def request() -> VersionedObject:
             if self._reads is not None:
                 return await self._reads.get(self._full_key(key))
-            answer = await self._client.get_object(**self._address(key))
+            return await self._by_client(get_by)
+
+        async def get_by(client: Any) -> VersionedObject:
+            answer = await client.get_object(**self._address(key))
             async with answer["Body"] as stream:
                 content = await stream.read()
             return VersionedObject(content=content, tag=_tag_of(answer, key))
@@ -241,11 +302,14 @@ class S3ObjectStore:
         async def request() -> bytes:
             if self._reads is not None:
                 return await self._reads.get_range(self._full_key(key), start, length)
+            return await self._by_client(get_by)
+
+        async def get_by(client: Any) -> bytes:
             try:
-                answer = await self._client.get_object(
+                answer = await client.get_object(
                     **self._address(key), Range=f"bytes={start}-{start + length - 1}"
                 )
-            except self._client.exceptions.ClientError as error:
+            except ClientError as error:
                 if error.response.get("Error", {}).get("Code") in ("InvalidRange", "416"):
                     return b""
                 raise
@@ -267,14 +331,18 @@ class S3ObjectStore:
     async def size(self, key: str) -> int:
         check_key(key)
         answer = await self._sender.repeatable(
-            "head_object", key, lambda: self._client.head_object(**self._address(key))
+            "head_object",
+            key,
+            lambda: self._by_client(lambda client: client.head_object(**self._address(key))),
         )
         return int(answer["ContentLength"])
 
     async def delete(self, key: str) -> None:
         check_key(key)
         await self._sender.repeatable(
-            "delete_object", key, lambda: self._client.delete_object(**self._address(key))
+            "delete_object",
+            key,
+            lambda: self._by_client(lambda client: client.delete_object(**self._address(key))),
         )
 
     async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
@@ -283,7 +351,9 @@ class S3ObjectStore:
         parameters = {"Bucket": self._settings.bucket, "Prefix": self._full_key(prefix)}
         while True:
             page = await self._sender.repeatable(
-                "list_objects_v2", prefix, lambda: self._client.list_objects_v2(**parameters)
+                "list_objects_v2",
+                prefix,
+                lambda: self._by_client(lambda client: client.list_objects_v2(**parameters)),
             )
             for item in page.get("Contents", ()):
                 yield ObjectInfo(key=str(item["Key"])[cut:], size=int(item["Size"]))
@@ -370,15 +440,16 @@ class MultipartUpload:
     def __init__(
         self,
         *,
-        client: Any,  # the client library makes its classes at run time
+        by_client: Callable[[Callable[[Any], Awaitable[Any]]], Awaitable[Any]],
         sender: RequestSender,
         settings: S3Settings,
         key: str,
         creation: dict[str, str],
         executor: Executor | None,
     ) -> None:
-        """`creation`: storage class and encryption, as parameters of the request."""
-        self._client = client
+        """`by_client`: makes one call of the client library. `creation`: storage class and encryption, as parameters of
+        the request."""
+        self._by_client = by_client
         self._sender = sender
         self._settings = settings
         self._address = {"Bucket": settings.bucket, "Key": key}
@@ -392,8 +463,10 @@ class MultipartUpload:
         created = await self._sender.repeatable(
             "create_multipart_upload",
             self._key,
-            lambda: self._client.create_multipart_upload(
-                **self._address, **self._creation, ChecksumAlgorithm="CRC32C"
+            lambda: self._by_client(
+                lambda client: client.create_multipart_upload(
+                    **self._address, **self._creation, ChecksumAlgorithm="CRC32C"
+                )
             ),
         )
         upload = {**self._address, "UploadId": str(created["UploadId"])}
@@ -402,8 +475,10 @@ class MultipartUpload:
             await self._sender.repeatable(
                 "complete_multipart_upload",
                 self._key,
-                lambda: self._client.complete_multipart_upload(
-                    **upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+                lambda: self._by_client(
+                    lambda client: client.complete_multipart_upload(
+                        **upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+                    )
                 ),
             )
         except BaseException:
@@ -423,8 +498,10 @@ class MultipartUpload:
                 answer = await self._sender.repeatable(
                     "upload_part",
                     self._key,
-                    lambda: self._client.upload_part(
-                        **upload, PartNumber=number, Body=part, ChecksumCRC32C=checksum
+                    lambda: self._by_client(
+                        lambda client: client.upload_part(
+                            **upload, PartNumber=number, Body=part, ChecksumCRC32C=checksum
+                        )
                     ),
                 )
             self._sender.statistics.sent_bytes += len(part)
@@ -445,7 +522,7 @@ class MultipartUpload:
             await self._sender.repeatable(
                 "abort_multipart_upload",
                 self._key,
-                lambda: self._client.abort_multipart_upload(**upload),
+                lambda: self._by_client(lambda client: client.abort_multipart_upload(**upload)),
             )
         except SegmentStoreError:
             return  # the lifecycle rule of the bucket is the second broom; the first error is what matters

@@ -57,6 +57,8 @@ class S3Settings:
     """Races of conditional puts at start, on keys of their own; 0 trusts the server."""
     connect_seconds_max: float = 5.0
     read_seconds_max: float = 60.0
+    renewal_seconds_min: float = 10.0
+    """Between two clients that were made because credentials were refused and others were found."""
     prices: RequestPrices = field(default_factory=RequestPrices)
 
     def __post_init__(self) -> None:

@@ -1,5 +1,6 @@
 """Lost answers, lost requests, servers that ask for patience: nothing lost, nothing doubled, every state named."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -13,6 +14,7 @@ from segmentstore.contracts.errors import (
     StorageUnavailableError,
 )
 from tests.tier2.object_stores.s3.faulty_proxy import Fault, FaultyProxy
+from tier2.object_stores.s3.requests import OneAttemptSession
 from tier2.object_stores.s3.s3_object_store import S3ObjectStore
 from tier2.object_stores.s3.settings import S3Settings
 
@@ -216,6 +218,61 @@ async def test_credentials_that_were_renewed_are_found_without_a_restart(
     assert (await store.get("a")).content == b"content"
     await store.put("b", [b"more"])
     await store.close()
+
+
+@pytest.mark.parametrize("seconds_min", [10.0, 0.0])
+async def test_credentials_that_are_refused_again_and_again_leave_no_clients_behind(
+    proxy: FaultyProxy, bucket: str, monkeypatch: pytest.MonkeyPatch, seconds_min: float
+) -> None:
+    """Goal: bounded memory while access is denied. Method: a role gives other credentials whenever it is asked, so
+    each look finds new ones; large puts are under way meanwhile."""
+    settings = S3Settings(
+        bucket=bucket,
+        endpoint_url=proxy.url,
+        startup_race_rounds=0,
+        connect_seconds_max=60.0,
+        multipart_bytes_min=6 << 20,
+        part_bytes=5 << 20,
+        renewal_seconds_min=seconds_min,
+    )
+    counted = CountedSessions(monkeypatch)
+    store = S3ObjectStore(settings=settings, random=Random(1))
+    await store.start()
+    body = bytes(6 << 20)
+    for number in range(8):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"key-{number}")
+        proxy.plan("GET", Fault.OTHER_SECRET)
+        putting = asyncio.create_task(store.put(f"large-{number}", [body]))
+        with pytest.raises(StorageUnavailableError):
+            await store.get("a")
+        with pytest.raises(ObjectNotFoundError):
+            await store.get("a")
+        await putting
+        assert counted.open <= 2
+    assert counted.made == (3 if seconds_min else 9)
+    assert await store.size("large-7") == len(body)
+    await store.close()
+    assert counted.open == 0
+
+
+class CountedSessions:
+    """Counts those of the client library."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made = self.open = 0
+        enter, leave = OneAttemptSession.__aenter__, OneAttemptSession.__aexit__
+
+        async def count_enter(session: OneAttemptSession) -> object:
+            self.made += 1
+            self.open += 1
+            return await enter(session)
+
+        async def count_leave(session: OneAttemptSession, *reason: object) -> None:
+            self.open -= 1
+            await leave(session, *reason)
+
+        monkeypatch.setattr(OneAttemptSession, "__aenter__", count_enter)
+        monkeypatch.setattr(OneAttemptSession, "__aexit__", count_leave)
 
 
 @pytest.mark.parametrize(
