@@ -59,6 +59,8 @@ class StorageSettings:
     """Uncompressed bytes of one swap that a compactor beside the owner may propose."""
     proposal_keys_max: int = 1_024
     """Object keys given out to compactors beside the owner and not yet used."""
+    proposal_key_seconds: float = 6 * 3600.0
+    """After which a key that was given out and not used may be given up: its compactor has died. Loop time."""
 
     claim_seconds_max: float = 10.0
     """Within which a claim has an answer, or Tier 2 counts as one that gives none: a start waits for it."""

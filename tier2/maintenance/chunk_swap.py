@@ -19,10 +19,11 @@ A proposal is accepted only if, under the manifest as it is when the swap is pub
 - its blocks are unions of whole old blocks of one lowest time, and say of their events what those said.
 
 Whatever is refused changes nothing. A key is used up by the first proposal that names it, accepted or not: what lies
-under it is garbage then, unless it was accepted. A key that is never used is swept by the next owner.
+under it is garbage then, unless it was accepted. A key that is not used within `proposal_key_seconds` is given up when
+others are asked for, or swept by the next owner: a compactor that dies leaves keys behind, and there are only so many.
 """
 
-from asyncio import sleep
+from asyncio import get_running_loop, sleep
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -165,6 +166,15 @@ def _new_objects(replacements: Sequence[Replacement]) -> set[ObjectIdentity]:
     return {entry.identity for one in replacements for entry in one.new}
 
 
+@dataclass(frozen=True, slots=True)
+class _ReservedKey:
+    """Given out and not used yet."""
+
+    identity: ObjectIdentity
+    given_at: float
+    """Loop time."""
+
+
 class ExternalSwaps:
     """Reserved keys and proposals of one claim."""
 
@@ -174,10 +184,13 @@ class ExternalSwaps:
         self._owned = owned
         self._segments = segments
         self._components = components
-        self._reserved: OrderedDict[str, ObjectIdentity] = OrderedDict()
+        self._reserved: OrderedDict[str, _ReservedKey] = OrderedDict()
+        """The oldest first."""
 
     def reserve(self, count: int) -> list[str]:
         """Keys to upload chunk objects under. Raises StoreFullError if too many are out."""
+        self._give_up_old_ones()
+        now = get_running_loop().time()
         if len(self._reserved) + count > self._components.settings.proposal_keys_max:
             raise StoreFullError(
                 f"too many object keys are given out and unused out={len(self._reserved)} count={count}"
@@ -186,21 +199,30 @@ class ExternalSwaps:
         for _ in range(count):
             identity = self._owned.take_identity()
             key = self._components.names.key(ObjectKind.CHUNKS, identity)
-            self._reserved[key] = identity
+            self._reserved[key] = _ReservedKey(identity, now)
             keys.append(key)
         return keys
 
+    def _give_up_old_ones(self) -> None:
+        oldest = get_running_loop().time() - self._components.settings.proposal_key_seconds
+        old: list[str] = []
+        for key, reserved in self._reserved.items():
+            if reserved.given_at > oldest:
+                break
+            old.append(key)
+        self.release(old)
+
     def release(self, keys: Sequence[str]) -> None:
         """Keys that will not be used any more; what lies under them is garbage. Unknown ones are passed over."""
-        identities = [self._reserved.pop(key) for key in keys if key in self._reserved]
-        self._owned.publisher.abandon([(ObjectKind.CHUNKS, identity) for identity in identities])
+        released = [self._reserved.pop(key) for key in keys if key in self._reserved]
+        self._owned.publisher.abandon([(ObjectKind.CHUNKS, one.identity) for one in released])
 
     async def upload(self, key: str, content: BufferView) -> None:
         """Store an object for a compactor that cannot write to Tier 2 itself. Raises SwapRefusedError, StorageError."""
-        identity = self._reserved.get(key)
-        if identity is None:
+        reserved = self._reserved.get(key)
+        if reserved is None:
             raise SwapRefusedError(f"upload refused: the owner gave out no such object key {key=}")
-        await self._components.objects.put(ObjectKind.CHUNKS, identity, [content])
+        await self._components.objects.put(ObjectKind.CHUNKS, reserved.identity, [content])
 
     async def propose(self, proposal: SwapProposal) -> None:
         """Returns when the swap is published. Raises SwapRefusedError, and what Storage.publish() raises."""
@@ -231,11 +253,11 @@ class ExternalSwaps:
         for image in proposal.new:
             identity = identities.get(image.object_key)
             if identity is None:
-                identity = self._reserved.pop(image.object_key, None)
-                if identity is None:
+                reserved = self._reserved.pop(image.object_key, None)
+                if reserved is None:
                     stranger = image.object_key
                     continue
-                identities[image.object_key] = identity
+                identity = identities[image.object_key] = reserved.identity
                 uploaded.append((ObjectKind.CHUNKS, identity))
             if len(entries) == _PROPOSED_IMAGES_MAX:
                 continue  # it is refused, and its keys are used up all the same

@@ -261,9 +261,15 @@ class CompactJob:
             )
             for window, key in zip(wave, keys, strict=True)
         ]
-        results = self._tasks.run(partial(rewrite_window, self._place), tasks)
-        for window, result in zip(wave, results, strict=True):
-            self._settle(window, result)
+        try:
+            results = self._tasks.run(partial(rewrite_window, self._place), tasks)
+            for window, result in zip(wave, results, strict=True):
+                self._settle(window, result)
+        except BaseException:
+            # Released with the others: those that were used are none of the owner's any more.
+            for window, key in zip(wave, keys, strict=True):
+                self._keys[window.container_id].append(key)
+            raise
 
     def _take_keys(self, wave: Sequence[Window]) -> list[str]:
         wanted: dict[int, int] = {}

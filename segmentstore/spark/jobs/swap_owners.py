@@ -154,10 +154,16 @@ class ClaimingOwner:
         self._owners: OfflineOwners | None = None
 
     def reserve(self, container_id: int, count: int) -> list[str]:
-        return self._owner(container_id).reserve_object_keys(count)
+        async def reserve() -> list[str]:
+            return (await self._owner_of(ContainerId(container_id))).reserve_object_keys(count)
+
+        return self._runner.run(reserve())
 
     def release(self, container_id: int, keys: Sequence[str]) -> None:
-        self._owner(container_id).release_object_keys(keys)
+        async def release() -> None:
+            (await self._owner_of(ContainerId(container_id))).release_object_keys(keys)
+
+        self._runner.run(release())
 
     def upload(self, container_id: int, key: str, content: bytes) -> None:
         self._runner.run(self._owner(container_id).upload_reserved(key, content))

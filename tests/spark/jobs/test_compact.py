@@ -151,6 +151,35 @@ def test_a_killed_run_is_started_again_and_ends_as_one_that_was_not(
     require_sound(store)
 
 
+def test_a_run_whose_tasks_fail_gives_back_every_key_that_it_did_not_use(
+    store: GeneratedStore, owner: ClaimingOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(LocalTaskRunner):
+        """What the tasks of a wave made is lost with one of them."""
+
+        def run(self, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+            super().run(work, tasks)
+            raise KilledError
+
+    given: set[str] = set()
+    reserve, release = owner.reserve, owner.release
+
+    def reserve_noted(container_id: int, count: int) -> list[str]:
+        keys = reserve(container_id, count)
+        given.update(keys)
+        return keys
+
+    def release_noted(container_id: int, keys: Sequence[str]) -> None:
+        given.difference_update(keys)
+        release(container_id, keys)
+
+    monkeypatch.setattr(owner, "reserve", reserve_noted)
+    monkeypatch.setattr(owner, "release", release_noted)
+    with pytest.raises(KilledError):
+        compacted(store, owner, Failing())
+    assert not given
+
+
 def test_h9_a_segment_that_changed_meanwhile_is_refused_and_stays_as_it_is(
     store: GeneratedStore, owner: ClaimingOwner
 ) -> None:

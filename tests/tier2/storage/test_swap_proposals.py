@@ -1,5 +1,6 @@
 """A compactor beside the owner proposes, the owner checks and publishes: H9."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import DataPiece, ProposedImage, SwapProposal
 from segmentstore.runtime.files import SystemFileSystem
 from tests.contracts.storage_publications import change, data, read_all
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import FaultyStore
 from tests.tier2.storage.small_rounds import keys_of
@@ -266,6 +269,31 @@ async def test_h9_keys_are_bounded_and_a_zombie_swaps_nothing(
     with pytest.raises(SwapRefusedError, match="no such object key"):
         await owner.propose_swap(proposal)
     assert await read_all(owner, 1, 0, len(content)) == content
+
+
+def test_h9_keys_that_a_dead_compactor_left_unused_are_given_up_in_time() -> None:
+    async def main(loop: SimLoop) -> None:
+        store = FaultyStore(MemoryObjectStore())
+        owner = await ObjectStoreBacking(store, QUIET).claimed(1)
+        content = await trickle(owner, 4)
+        left = await upload(owner, store, 0, [content])
+        owner.reserve_object_keys(QUIET.proposal_keys_max - 1)
+        await asyncio.sleep(QUIET.proposal_key_seconds / 2)
+        with pytest.raises(StoreFullError):
+            owner.reserve_object_keys(1)
+        await asyncio.sleep(QUIET.proposal_key_seconds / 2 + 1)
+        owner.reserve_object_keys(QUIET.proposal_keys_max - 1)
+        new = await upload(owner, store, 0, [content])
+        old = await chunks(owner)
+        with pytest.raises(SwapRefusedError, match="no such object key"):
+            await owner.propose_swap(SwapProposal(SegmentId(1), old, [left]))
+        await owner.propose_swap(SwapProposal(SegmentId(1), old, [new]))
+        await settle(owner)
+        await settle(owner)
+        assert left.object_key not in await keys_of(store), "what it had stored is garbage"
+        assert await read_all(owner, 1, 0, len(content)) == content
+
+    run_simulation(1, main)
 
 
 async def test_h9_a_block_may_not_join_blocks_of_different_times(
