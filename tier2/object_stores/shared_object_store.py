@@ -11,8 +11,11 @@ A request and its answer have one form:
     body            the content of an object, or nothing
 
     request         verb, and of key, tag, start, length, prefix what the verb needs
-    answer          ok: true, and of tag, size what the verb gives; the body of a listing is a JSON array of [key, size]
+    answer          ok: true, and of tag, size what the verb gives
                     ok: false, error (the name of a class of `segmentstore/contracts/errors.py`), message, state
+
+A listing has as many answers as it has pages, each with more: whether another one follows. The body of a page is a JSON
+array of [key, size].
 
 Invariants:
 
@@ -20,7 +23,9 @@ Invariants:
 - A request is done whole or not at all: its body is here before the store is asked.
 - What may be repeated (reads, listings, deletions, puts of immutable objects) is sent a second time, over a new
   connection, if the first one breaks. A conditional put is never repeated (B4).
-- At most `connections_max` connections for each store that asks; more calls wait.
+- A listing comes by the page: neither end holds all of it, and both let their loop go on behind each page.
+- At most `connections_max` connections for each store that asks; more calls wait. A listing has one of its own, and as
+  many are under way at most: what is asked between two of its objects needs no place that listings have.
 - Both ends are the same program: there is no version.
 """
 
@@ -62,6 +67,7 @@ _BODY_BYTES_MAX: Final = 1 << 30
 """No chunk and no manifest comes near; a longer one is no request of ours."""
 _STREAM_BYTES: Final = 1 << 20
 _ANSWER_SECONDS_MAX: Final = 60.0
+_LISTING_PAGE_OBJECTS: Final = 1_000
 _ERRORS: Final = {
     kind.__name__: kind
     for kind in (
@@ -128,18 +134,33 @@ class ObjectStoreServer:
             with suppress(OSError, EOFError):
                 while True:
                     request = await _receive(reader)
-                    await _send(writer, await self._answer(request))
+                    if request.header["verb"] == "list":
+                        await self._answer_listing(request, writer)
+                    else:
+                        await _send(writer, await self._answer(request))
         finally:
             writer.close()
 
     async def _answer(self, request: Message) -> Message:
         try:
             return await self._do(request)
-        except StorageUnavailableError as error:
-            return _refusal(StorageUnavailableError, str(error), state=error.state)
         except SegmentStoreError as error:
-            kind = next((each for each in type(error).__mro__ if each.__name__ in _ERRORS), None)
-            return _refusal(kind or StorageError, str(error))
+            return _refusal_of(error)
+
+    async def _answer_listing(self, request: Message, writer: StreamWriter) -> None:
+        page: list[tuple[str, int]] = []
+        try:
+            async with aclosing(self._store.list(request.text("prefix"))) as listing:
+                async for each in listing:
+                    if len(page) == _LISTING_PAGE_OBJECTS:
+                        await _send(writer, _page(page, more=True))
+                        page = []
+                        await asyncio.sleep(0)
+                    page.append((each.key, each.size))
+        except SegmentStoreError as error:
+            await _send(writer, _refusal_of(error))
+        else:
+            await _send(writer, _page(page, more=False))
 
     async def _do(self, request: Message) -> Message:
         store = self._store
@@ -166,10 +187,6 @@ class ObjectStoreServer:
                 return Message({"ok": True, "size": await store.size(request.text("key"))})
             case "delete":
                 await store.delete(request.text("key"))
-            case "list":
-                async with aclosing(store.list(request.text("prefix"))) as listing:
-                    objects = [(each.key, each.size) async for each in listing]
-                return Message({"ok": True}, json.dumps(objects, separators=(",", ":")).encode())
             case verb:
                 raise InvalidRequestError(f"there is no such verb {verb=}")
         return Message({"ok": True})
@@ -186,6 +203,7 @@ class SharedObjectStore:
         self._path = path
         self._free: list[tuple[StreamReader, StreamWriter]] = []
         self._places = asyncio.Semaphore(connections_max)
+        self._listings = asyncio.Semaphore(connections_max)
         self._closed = False
 
     async def put(self, key: str, content: Sequence[BufferView]) -> None:
@@ -228,9 +246,45 @@ class SharedObjectStore:
 
     async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
         check_prefix(prefix)
-        answer = await self._ask({"verb": "list", "prefix": prefix})
-        for key, size in json.loads(answer.body):
-            yield ObjectInfo(key=key, size=size)
+        last = ""
+        for left in (1, 0):
+            try:
+                async with aclosing(self._pages(prefix)) as pages:
+                    async for page in pages:
+                        for key, size in page:
+                            if key > last:
+                                last = key
+                                yield ObjectInfo(key=key, size=size)
+                return
+            except (OSError, EOFError) as error:
+                if not left:
+                    raise _gone(error) from error
+
+    async def _pages(self, prefix: str) -> AsyncGenerator[Sequence[tuple[str, int]], None]:
+        """Over a connection of their own. Raises OSError or EOFError if it breaks, StorageError."""
+        if self._closed:
+            raise _closed()
+        async with self._listings:
+            connection: tuple[StreamReader, StreamWriter] | None = None
+            more = True
+            try:
+                while more:
+                    try:
+                        async with asyncio.timeout(_ANSWER_SECONDS_MAX):
+                            if connection is None:
+                                connection = await self._connected()
+                                await _send(
+                                    connection[1], Message({"verb": "list", "prefix": prefix})
+                                )
+                            answer = _accepted(await _receive(connection[0]))
+                    except TimeoutError as error:
+                        raise _silent() from error
+                    more = bool(answer.header["more"])
+                    yield json.loads(answer.body)
+                    await asyncio.sleep(0)  # several pages may have come already
+            finally:
+                if connection is not None:
+                    connection[1].transport.abort()
 
     async def close(self) -> None:
         """Idempotent."""
@@ -244,7 +298,7 @@ class SharedObjectStore:
     ) -> Message:
         """The answer, if it is no refusal. Raises StorageError."""
         if self._closed:
-            raise StorageUnavailableError("Tier 2 is closed", state="closed")
+            raise _closed()
         async with self._places:
             for left in reversed(range(attempts)):
                 try:
@@ -252,21 +306,15 @@ class SharedObjectStore:
                         answer = await self._exchange(header, content, is_new=left < attempts - 1)
                     break
                 except TimeoutError as error:
-                    raise StorageUnavailableError(
-                        "the process that has Tier 2 does not answer", state="unavailable"
-                    ) from error
+                    raise _silent() from error
                 except (OSError, EOFError) as error:
                     if left:
                         continue
-                    raise StorageUnavailableError(
-                        f"the process that has Tier 2 is gone: {error}", state="unavailable"
-                    ) from error
-        if answer.header["ok"]:
-            return answer
-        name, message = answer.text("error"), answer.text("message")
-        if name == StorageUnavailableError.__name__:
-            raise StorageUnavailableError(message, state=answer.text("state"))
-        raise _ERRORS.get(name, StorageError)(message)
+                    raise _gone(error) from error
+        return _accepted(answer)
+
+    async def _connected(self) -> tuple[StreamReader, StreamWriter]:
+        return await asyncio.open_unix_connection(self._path, limit=_STREAM_BYTES)
 
     async def _exchange(
         self, header: Mapping[str, Field], content: Sequence[BufferView], *, is_new: bool
@@ -279,7 +327,7 @@ class SharedObjectStore:
         if self._free:
             reader, writer = self._free.pop()
         else:
-            reader, writer = await asyncio.open_unix_connection(self._path, limit=_STREAM_BYTES)
+            reader, writer = await self._connected()
         try:
             await _send(writer, Message(header), content)
             answer = await _receive(reader)
@@ -291,6 +339,44 @@ class SharedObjectStore:
         else:
             self._free.append((reader, writer))
         return answer
+
+
+def _page(objects: Sequence[tuple[str, int]], *, more: bool) -> Message:
+    body = json.dumps(objects, separators=(",", ":")).encode()
+    return Message({"ok": True, "more": more}, body)
+
+
+def _accepted(answer: Message) -> Message:
+    """The same, if it is no refusal. Raises what was refused with."""
+    if answer.header["ok"]:
+        return answer
+    name, message = answer.text("error"), answer.text("message")
+    if name == StorageUnavailableError.__name__:
+        raise StorageUnavailableError(message, state=answer.text("state"))
+    raise _ERRORS.get(name, StorageError)(message)
+
+
+def _closed() -> StorageUnavailableError:
+    return StorageUnavailableError("Tier 2 is closed", state="closed")
+
+
+def _silent() -> StorageUnavailableError:
+    return StorageUnavailableError(
+        "the process that has Tier 2 does not answer", state="unavailable"
+    )
+
+
+def _gone(error: BaseException) -> StorageUnavailableError:
+    return StorageUnavailableError(
+        f"the process that has Tier 2 is gone: {error}", state="unavailable"
+    )
+
+
+def _refusal_of(error: SegmentStoreError) -> Message:
+    if isinstance(error, StorageUnavailableError):
+        return _refusal(StorageUnavailableError, str(error), state=error.state)
+    kind = next((each for each in type(error).__mro__ if each.__name__ in _ERRORS), None)
+    return _refusal(kind or StorageError, str(error))
 
 
 def _refusal(kind: type[BaseException], message: str, *, state: str = "") -> Message:

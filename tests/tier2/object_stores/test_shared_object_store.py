@@ -2,10 +2,12 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from segmentstore.contracts.errors import (
     CorruptedDataError,
@@ -13,7 +15,7 @@ from segmentstore.contracts.errors import (
     StorageUnavailableError,
 )
 from segmentstore.contracts.identifiers import BufferView
-from segmentstore.contracts.object_store import ObjectStore, VersionedObject
+from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
 from tests.contracts.object_store_suite import ObjectStoreSuite
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.object_stores.shared_object_store import ObjectStoreServer, SharedObjectStore
@@ -123,5 +125,97 @@ async def test_a_call_that_was_left_does_not_give_its_answer_to_the_next_one(pat
         await left
     await store.put("b", [b"2"])
     assert await store.size("b") == 1
+    await store.close()
+    await server.close()
+
+
+class StoreOfMany(MemoryObjectStore):
+    """Shows very many objects, and counts how many it has shown."""
+
+    COUNT = 200_000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown = self.listings = 0
+        self.break_at = 0
+        """The first listing fails in front of so many, as a connection does whose other end has gone."""
+
+    @override
+    async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
+        self.listings += 1
+        for number in range(self.COUNT):
+            if number == self.break_at > 0 and self.listings == 1:
+                raise ConnectionResetError
+            self.shown += 1
+            yield ObjectInfo(f"{prefix}{number:08d}", number)
+
+
+async def test_a_listing_comes_by_the_page_and_is_never_held_as_a_whole(path: Path) -> None:
+    behind = StoreOfMany()
+    server = ObjectStoreServer(behind)
+    await server.start(listening(path))
+    store = SharedObjectStore(str(path))
+    async with aclosing(store.list("many/")) as listing:
+        async for info in listing:
+            assert info == ObjectInfo("many/00000000", 0)
+            break
+    assert behind.shown < behind.COUNT / 2, "what is shown is on its way, and not all of it"
+    async with aclosing(store.list("many/")) as listing:
+        assert [info.size async for info in listing] == list(range(behind.COUNT))
+    await store.close()
+    await server.close()
+
+
+async def test_listings_keep_no_place_from_what_is_asked_between_two_of_their_objects(
+    path: Path,
+) -> None:
+    behind = MemoryObjectStore()
+    server = ObjectStoreServer(behind)
+    await server.start(listening(path))
+    store = SharedObjectStore(str(path), connections_max=2)
+    for number in range(10):
+        await store.put(f"a/{number}", [b"%d" % number])
+
+    async def read_all() -> list[bytes]:
+        async with aclosing(store.list("a/")) as listing:
+            return [(await store.get(info.key)).content async for info in listing]
+
+    async with asyncio.timeout(30.0):
+        found = await asyncio.gather(*(read_all() for _ in range(20)))
+    assert found == [[b"%d" % number for number in range(10)]] * 20
+    await store.close()
+    await server.close()
+
+
+async def test_a_listing_whose_connection_breaks_goes_on_behind_the_last_object_shown(
+    path: Path,
+) -> None:
+    behind = StoreOfMany()
+    behind.break_at = 150_000
+    server = ObjectStoreServer(behind)
+    await server.start(listening(path))
+    store = SharedObjectStore(str(path))
+    async with aclosing(store.list("many/")) as listing:
+        assert [info.size async for info in listing] == list(range(behind.COUNT))
+    assert behind.listings == 2
+    await store.close()
+    await server.close()
+
+
+async def test_a_refusal_in_the_middle_of_a_listing_arrives_as_itself(path: Path) -> None:
+    class Damaged(StoreOfMany):
+        @override
+        async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
+            for number in range(5_000):
+                yield ObjectInfo(f"{prefix}{number:08d}", number)
+            raise CorruptedDataError("a page of the index")
+
+    server = ObjectStoreServer(Damaged())
+    await server.start(listening(path))
+    store = SharedObjectStore(str(path))
+    async with aclosing(store.list("many/")) as listing:
+        with pytest.raises(CorruptedDataError, match="a page of the index"):
+            assert not [info async for info in listing]
+    await store.put("a", [b"1"])
     await store.close()
     await server.close()
