@@ -444,6 +444,8 @@ class Group:
             raise GroupError(GroupProblem.INVALID_SESSION_TIMEOUT)
         if not request.protocol_type or not request.protocols:
             raise GroupError(GroupProblem.INCONSISTENT_GROUP_PROTOCOL)
+        if len(request.protocols) > self._settings.protocols_max:
+            raise GroupError(GroupProblem.POLICY_VIOLATION)
         size = sum(len(each.name) + len(each.metadata) for each in request.protocols)
         size += len(request.client_id) + len(request.instance_id or "")
         if size > self._settings.member_bytes_max:
@@ -700,6 +702,7 @@ def _rebalance_seconds(request: JoinRequest) -> float:
 
 
 def _in_common(preferences: Iterable[Sequence[str]]) -> list[str]:
-    """The names that are in all lists, in the order of the first."""
+    """The names that are in all lists, in the order of the first. O(names in all lists)."""
     first, *others = preferences
-    return [name for name in first if all(name in other for other in others)]
+    common = set(first).intersection(*others)
+    return [name for name in first if name in common]

@@ -18,6 +18,9 @@ class GroupSettings:
     """Groups that have members or offsets. Above it: refused."""
     members_max: int = 1_000
     """Members of one group, and as many ids that were given out and not used yet."""
+    protocols_max: int = 100
+    """Ways to assign partitions that one member knows. Clients know a handful; each is looked for among those of all
+    others, and one without a name or metadata has no bytes to be counted by."""
     member_bytes_max: int = 1 << 20
     """The name of a member's client, and names and metadata of its protocols, together."""
     assignment_bytes_max: int = 8 << 20

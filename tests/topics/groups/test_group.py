@@ -235,6 +235,22 @@ def test_a_member_without_any_protocol_is_refused(joining: JoinRequest) -> None:
     assert group.state is GroupState.EMPTY
 
 
+def test_a_member_knows_a_bounded_number_of_protocols_however_short_they_are() -> None:
+    group = DrivenGroup()
+    # All of them are 100 kB, and each would be looked for among those of every other member.
+    many = [Protocol(f"{number:05}", b"") for number in range(20_000)]
+    call = group.join("a", new_id="a", request=a_request("", protocols=many))
+    assert group.outcomes[call] is GroupProblem.POLICY_VIOLATION
+    assert group.state is GroupState.EMPTY
+    some = many[: group.settings.protocols_max]
+    group.join("a", new_id="a", request=a_request("", protocols=some))
+    b = group.join("b", new_id="b", request=a_request("", protocols=some[::-1]))
+    call = group.join("a", request=a_request("a", protocols=many))
+    assert group.outcomes[call] is GroupProblem.POLICY_VIOLATION
+    group.join("a", request=a_request("a", protocols=some))
+    assert group.joined(b).protocol == "00000"
+
+
 def test_the_only_member_may_come_back_with_another_protocol() -> None:
     group = DrivenGroup()
     group.join("a", new_id="a")
