@@ -19,6 +19,9 @@ from segmentstore.topics.topics import Topics
 _CONFIG_BYTES_MAX = 1 << 20
 """Only of a change that is merely looked at: a real one is bounded by the topics."""
 
+_MESSAGE_CHARACTERS_MAX = 500
+"""Of what a refusal says."""
+
 
 class _RefusedError(Exception):
     """A part of a request that is refused here, before topics hear of it."""
@@ -174,9 +177,9 @@ class TopicRequests:
             if messages.TOPIC_ID_CONFIG in (resource.configuration_keys or ()):
                 configs += self._id_of(resource)
         except TopicError as error:
-            code, message = code_of(error), str(error)
+            code, message = code_of(error), _text_of(error)
         except _RefusedError as error:
-            code, message = error.code, str(error)
+            code, message = error.code, _text_of(error)
         wanted = resource.configuration_keys
         return messages.DescribedConfigs(
             error_code=code,
@@ -321,7 +324,12 @@ async def _outcome(work: Awaitable[object]) -> tuple[ErrorCode, str | None]:
     try:
         await work
     except TopicError as error:
-        return code_of(error), str(error)
+        return code_of(error), _text_of(error)
     except _RefusedError as error:
-        return error.code, str(error)
+        return error.code, _text_of(error)
     return ErrorCode.NONE, None
+
+
+def _text_of(error: TopicError | _RefusedError) -> str:
+    """Cut: it may show what the client sent, escaped, and no answer holds a text that long."""
+    return str(error)[:_MESSAGE_CHARACTERS_MAX]
