@@ -7,6 +7,7 @@
 - A client that does not take what it asked for makes its own reads wait, and nothing else.
 - What Tier 2 has of a container that stays down is read too; where only the container could answer it is refused.
 - Every answer carries the offset that was asked for: clients find their request by it.
+- Behind each answer to a read that waited the connection looks whether it may be read again.
 """
 
 import asyncio
@@ -207,6 +208,7 @@ class ConnectionReads:
             self._outgoing.reply(
                 ErrorMessage(command.request_id, command.segment, text, ILLEGAL_ARGUMENT)
             )
+            self._on_answered()
         return True
 
     def _length_max(self, command: ReadSegment) -> int:

@@ -145,6 +145,19 @@ async def test_a_read_past_the_end_of_a_sealed_segment_is_refused(
     assert (reply.request_id, reply.error_code) == (5, 0)
 
 
+async def test_a_connection_is_read_again_when_the_reads_that_filled_it_are_refused() -> None:
+    async with running_node(replace(QUICK, reads_per_connection_max=2)) as node:
+        await node.container.create(SEGMENT)
+        client = await node.client()
+        client.send(read(7, request_id=1), read(8, request_id=2))
+        await wait_for_readers(node, 2)
+        client.send(KeepAlive())
+        await node.container.seal(SEGMENT)
+        refused = [await client.expect(ErrorMessage) for _ in range(2)]
+        assert sorted(each.request_id for each in refused) == [1, 2]
+        assert await client.receive() == KeepAlive()
+
+
 async def test_a_negative_offset_is_refused(client: ProtocolClient) -> None:
     reply = await client.ask(read(-1), ErrorMessage)
     assert (reply.request_id, reply.error_code) == (5, 0)
