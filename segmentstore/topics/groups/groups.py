@@ -404,15 +404,18 @@ class Groups:
         future: Future[Joined | Synced] = asyncio.get_running_loop().create_future()
         self._waiting[call] = future
         try:
-            self._tell(step(call, _now()))
-            self._look_after(group)
+            try:
+                self._tell(step(call, _now()))
+            finally:
+                self._look_after(group)
+            # The step that answers looks after the group, once for all members that it answers.
             return await future
         except asyncio.CancelledError:
             group.withdraw(call, now=_now())
+            self._look_after(group)
             raise
         finally:
             del self._waiting[call]
-            self._look_after(group)
 
     def _tell(self, answers: Answers) -> None:
         for answer in answers:

@@ -14,7 +14,7 @@ from segmentstore.contracts.errors import ContainerStoppedError
 from segmentstore.contracts.tables import TableEntry
 from segmentstore.topics.groups.committed_offsets import TopicPartition
 from segmentstore.topics.groups.errors import GroupError, GroupProblem
-from segmentstore.topics.groups.group import GroupState, Joined, JoinRequest, Protocol
+from segmentstore.topics.groups.group import Group, GroupState, Joined, JoinRequest, Protocol
 from segmentstore.topics.groups.groups import GroupListing, Groups, OffsetToCommit
 from segmentstore.topics.groups.settings import GroupSettings
 from tests.reference.memory_tables import MemoryTable, MemoryTables
@@ -110,6 +110,46 @@ async def a_stable_member(groups: Groups, group: str = "g") -> Joined:
     )
     assert part == b"all"
     return joined
+
+
+def test_answers_to_many_members_take_no_look_at_all_members_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+    next_deadline = Group.next_deadline
+
+    def counted(group: Group) -> float:
+        nonlocal looks
+        looks += 1
+        return next_deadline(group)
+
+    async def work(world: World) -> None:
+        nonlocal looks
+        settings = GroupSettings(initial_rebalance_delay_seconds=1.0)
+        async with world.running(settings) as groups:
+            joining = [asyncio.ensure_future(groups.join("g", a_request())) for _ in range(100)]
+            await asyncio.sleep(0.5)
+            monkeypatch.setattr(Group, "next_deadline", counted)
+            members = await asyncio.gather(*joining)
+            leader, *others = sorted(members, key=lambda each: each.member_id != each.leader)
+
+            async def sync(member: Joined, assignments: dict[str, bytes]) -> bytes:
+                return await groups.sync(
+                    "g",
+                    member_id=member.member_id,
+                    generation=member.generation,
+                    assignments=assignments,
+                )
+
+            assert looks < 10
+            waiting = [asyncio.ensure_future(sync(each, {})) for each in others]
+            await asyncio.sleep(0.001)
+            looks = 0
+            await sync(leader, {each.member_id: b"part" for each in members})
+            assert await asyncio.gather(*waiting) == [b"part"] * len(others)
+            assert looks < 10
+
+    simulated(work)
 
 
 def test_a_member_joins_is_assigned_commits_and_leaves() -> None:
