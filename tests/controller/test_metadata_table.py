@@ -1,5 +1,6 @@
 """Records and indexes of one table: batches are whole or not at all, and listings lose nothing."""
 
+import asyncio
 from random import Random
 
 import pytest
@@ -12,7 +13,8 @@ from segmentstore.controller.errors import (
 )
 from segmentstore.controller.metadata.batch import Batch, RecordKey, Versioned
 from segmentstore.controller.metadata.metadata_table import MetadataTable
-from segmentstore.controller.metadata.name_index import page_key, root_key
+from segmentstore.controller.metadata.name_index import NAMES_PER_PAGE_MAX, page_key, root_key
+from tests.controller.far_tables import FarTables, turns
 from tests.reference.memory_tables import MemoryTables
 
 NOTE = RecordKey("note", IndexPage.decode)
@@ -160,3 +162,57 @@ async def test_two_controllers_that_write_one_index_both_get_their_names_in() ->
             batch.list_name("things", f"{prefix}{number}")
             await table.commit(batch)
     assert len(await all_names(first, "things", 9)) == 100
+
+
+async def full_page(table: MetadataTable) -> list[str]:
+    """The names of an index of one page, which the next name splits."""
+    names = [f"name-{number:03d}" for number in range(NAMES_PER_PAGE_MAX)]
+    batch = Batch()
+    for name in names:
+        batch.list_name("things", name)
+    await table.commit(batch)
+    return names
+
+
+def naming(name: str) -> Batch:
+    batch = Batch()
+    batch.list_name("things", name)
+    return batch
+
+
+@pytest.mark.parametrize("seed", range(24))
+async def test_a_listing_loses_no_name_while_a_page_is_split(seed: int) -> None:
+    random = Random(seed)
+    table = await table_of(FarTables(random))
+    names = await full_page(table)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(table.commit(naming("name-000-a")))
+        await turns(random.randint(0, 40))
+        found = await all_names(table, "things", 1000)
+    assert set(names) <= set(found)
+
+
+@pytest.mark.parametrize("seed", range(24))
+async def test_a_name_is_added_to_the_page_that_holds_it_while_a_split_is_on_its_way(
+    seed: int,
+) -> None:
+    # The caller of the split has left, so nothing makes the next batch wait for it.
+    random = Random(seed)
+    table = await table_of(FarTables(random))
+    names = await full_page(table)
+    splitting = asyncio.ensure_future(table.commit(naming("name-000-a")))
+    await turns(random.randint(16, 30))
+    splitting.cancel()
+    await asyncio.wait([splitting])
+    await table.commit(naming("name-999"))
+    await turns(30)
+    found = await all_names(table, "things", 1000)
+    assert {*names, "name-999"} <= set(found)
+    root = (await table.read(root_key("things"))).record
+    assert root is not None
+    for place, (first, number) in enumerate(root.pages):
+        held = (await table.read(page_key("things", number))).record
+        assert held is not None
+        assert first <= held.names[0]
+        if place + 1 < len(root.pages):
+            assert held.names[-1] < root.pages[place + 1][0]

@@ -5,6 +5,8 @@ Invariants:
 - A batch is written as one update of the table: after a crash all of it is there or nothing.
 - A conflict on a record is the caller's to resolve (MetadataConflictError); a conflict on an index alone is resolved
   here by reading it again, because adding and removing names commute.
+- A page of an index is believed if the root that named it is still the root behind the look at the page: in between it
+  may have been split, also by a batch whose caller has left.
 - Batches that change the same index follow one another: they would only refuse each other.
 - The log owns its futures: a caller that gives up does not take back what it submitted. It may take place later than
   the next look at the records: the task that finishes an interrupted operation asks `require_settled` first.
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 from segmentstore.codec.controller_records.record_keys import REMOVED
 from segmentstore.codec.controller_records.scope_records import IndexPage, IndexRoot
 from segmentstore.contracts.errors import (
+    CorruptedDataError,
     SegmentStoreError,
     TableKeyNotFoundError,
     TableVersionError,
@@ -166,21 +169,22 @@ class MetadataTable:
         note_read(self.proof)
         found: list[str] = []
         async with self._tables.open_table(self._name) as table:
+            root = (await _read(table, [root_key(index)]))[0]
             for _ in range(INDEX_ATTEMPTS_MAX):
-                root = (await _read(table, [root_key(index)]))[0].record or IndexRoot()
-                behind = found[-1] if found else after
-                place = page_of(root, behind) or 0
-                gone = False
-                for _, number in root.pages[place:]:
-                    page = (await _read(table, [page_key(index, number)]))[0].record
-                    if page is None:
-                        # The page went away between the two reads; the root says by now what became of it.
-                        gone = True
+                before = root.record or IndexRoot()
+                place = page_of(before, found[-1] if found else after) or 0
+                changed = False
+                for _, number in before.pages[place:]:
+                    now, pages = await _read_pages(table, index, [number])
+                    if now.version != root.version:
+                        # Names of this page may stand in others by now: the new root says in which.
+                        root, changed = now, True
                         break
-                    found += [name for name in page.names if name > (found[-1] if found else after)]
+                    names = _content_of(pages[number], index).names
+                    found += [name for name in names if name > (found[-1] if found else after)]
                     if len(found) > count:
                         return NamePage(found[:count], more=True)
-                if not gone:
+                if not changed:
                     return NamePage(found, more=False)
         raise RetryLaterError(f"an index keeps changing table={self._name!r} index={index!r}")
 
@@ -242,43 +246,84 @@ class MetadataTable:
 async def _read(
     table: Table, keys: Sequence[RecordKey[RecordType]]
 ) -> Sequence[Versioned[RecordType]]:
-    wanted = [key.content for key in keys]
+    entries = await _entries(table, [key.content for key in keys])
+    return [_versioned(key, entry) for key, entry in zip(keys, entries, strict=True)]
+
+
+async def _entries(table: Table, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
+    entries = table.get_nowait(keys)
+    return await table.get(keys) if entries is None else entries
+
+
+def _versioned(key: RecordKey[RecordType], entry: TableEntry | None) -> Versioned[RecordType]:
+    if entry is None:
+        return Versioned()
+    return Versioned(None if entry.value == REMOVED else key.decode(entry.value), entry.version)
+
+
+async def _read_pages(
+    table: Table, index: str, numbers: Sequence[int]
+) -> tuple[Versioned[IndexRoot], dict[int, Versioned[IndexPage]]]:
+    """Some pages of an index, and its root, read at the same moment or behind them.
+
+    If it is the root that named the pages, no page was split or went away in between.
+    """
+    keys = [page_key(index, number) for number in numbers]
+    wanted = [root_key(index).content, *(key.content for key in keys)]
     entries = table.get_nowait(wanted)
     if entries is None:
-        entries = await table.get(wanted)
-    return [
-        Versioned()
-        if entry is None
-        else Versioned(None if entry.value == REMOVED else key.decode(entry.value), entry.version)
-        for key, entry in zip(keys, entries, strict=True)
-    ]
+        # One request for both could bring a root that is older than the pages: a part of it may come from Tier 2.
+        pages = await table.get(wanted[1:])
+        entries = [*await _entries(table, wanted[:1]), *pages]
+    root, *pages = entries
+    return _versioned(root_key(index), root), {
+        number: _versioned(key, page)
+        for number, key, page in zip(numbers, keys, pages, strict=True)
+    }
+
+
+def _content_of(page: Versioned[IndexPage], index: str) -> IndexPage:
+    if page.record is None:
+        raise CorruptedDataError(f"the root of an index names a page that is gone index={index!r}")
+    return page.record
+
+
+async def _read_index(
+    table: Table, index: str, names: Sequence[str]
+) -> tuple[Versioned[IndexRoot], dict[int, Versioned[IndexPage]]]:
+    """The root, and the pages that a change of these names touches. Raises RetryLaterError (it keeps changing)."""
+    root = (await _read(table, [root_key(index)]))[0]
+    for _ in range(INDEX_ATTEMPTS_MAX):
+        numbers = pages_of(root.record or IndexRoot(), names)
+        if not numbers:
+            return root, {}
+        # A page that was split behind the look at the root has fewer names than that root says, under a version that a
+        # batch would replace: so the root is read once more.
+        now, pages = await _read_pages(table, index, numbers)
+        if now.version == root.version:
+            return root, pages
+        root = now
+    raise RetryLaterError(f"an index keeps changing index={index!r}")
 
 
 async def _index_changes(table: Table, batch: Batch) -> list[RecordChange]:
     changes = Batch()
     for index in batch.indexes():
-        root = (await _read(table, [root_key(index)]))[0]
-        before = root.record or IndexRoot()
-        if index in batch.closed_indexes:
-            _close(changes, index, root, before)
-            continue
         added = batch.added_names.get(index, ())
         removed = batch.removed_names.get(index, ())
+        if index in batch.closed_indexes:
+            root = (await _read(table, [root_key(index)]))[0]
+            _close(changes, index, root, root.record or IndexRoot())
+            continue
+        root, read = await _read_index(table, index, [*added, *removed])
+        before = root.record or IndexRoot()
         if before.closed:
             if added:
                 raise IndexClosedError(f"index takes no names any more index={index!r}")
             continue
-        numbers = pages_of(before, [*added, *removed])
-        read = await _read(table, [page_key(index, number) for number in numbers])
-        pages = {
-            number: page.record
-            for number, page in zip(numbers, read, strict=True)
-            if page.record is not None
-        }
-        if len(pages) < len(numbers):
-            raise RetryLaterError(f"an index changed while it was read index={index!r}")
+        pages = {number: _content_of(page, index) for number, page in read.items()}
         change = change_names(before, pages, added=added, removed=removed)
-        _put_index(changes, index, root, dict(zip(numbers, read, strict=True)), change)
+        _put_index(changes, index, root, read, change)
     return changes.changes
 
 
