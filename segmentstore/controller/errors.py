@@ -26,7 +26,7 @@ class IndexClosedError(ControllerError):
 
 
 class IndexNotEmptyError(ControllerError):
-    """An index that has to be empty to be closed holds names."""
+    """An index that has to be empty holds names."""
 
     kind = ErrorKind.CONFLICT
 

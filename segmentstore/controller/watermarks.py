@@ -216,8 +216,8 @@ class Watermarks:
         for writer in deciding.forgotten:
             await self._marks.forget(history, writer.name, writer.mark)
         if not deciding.taking_part and not deciding.waited_for:
-            await self._marks.forget_stream(history)
-            self._drop(scope, stream)
+            if await self._marks.forget_if_unmarked(history):
+                self._drop(scope, stream)
             return None
         if not deciding.is_due:
             return None

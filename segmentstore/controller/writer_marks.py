@@ -13,6 +13,8 @@ Invariants:
 
 - A writer's time and position never go back.
 - A writer that was closed keeps its last mark until it counts no more.
+- A stream with writers is among the marked ones: a writer that is its first one lists it with its mark, and it is taken
+  out only in a batch that finds it without writers.
 - A stream has at most `writers_per_stream_max` writers. They are counted when a run meets the first new one, and again
   at the bound; in between the count is kept here, never below what the table says, since no other controller adds.
 - At most `waiting_max` times of commits wait; of one writer only the newest does.
@@ -21,6 +23,7 @@ Invariants:
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +36,7 @@ from segmentstore.codec.controller_records.transaction_records import (
 from segmentstore.codec.controller_records.watermark_records import WriterMarkRecord
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.controller.errors import (
+    IndexNotEmptyError,
     MetadataConflictError,
     RetryLaterError,
     ScopeNotFoundError,
@@ -148,13 +152,28 @@ class WriterMarks:
         await history.table.commit(batch)
 
     async def forget_stream(self, history: StreamHistory) -> None:
-        """No writer notes times any more, or the stream is being deleted."""
-        for writer in await self.of_stream(history):
-            await self.forget(history, writer)
-        self._counts.pop((history.scope, history.stream), None)
+        """The stream is being deleted, and no writer notes times any more. Raises RetryLaterError (one still did)."""
+        index = _writers_index(history.stream)
+        for _ in range(_NOTE_ATTEMPTS_MAX):
+            names = history.table.all_names(index, per_read=_NAMES_PER_READ)
+            async with aclosing(names) as writers:
+                async for writer in writers:
+                    await self.forget(history, writer)
+            if await self.forget_if_unmarked(history):
+                return
+        raise RetryLaterError(f"writers keep noting times stream={history.name!r}")
+
+    async def forget_if_unmarked(self, history: StreamHistory) -> bool:
+        """List the stream no more, unless it has a writer, be it since a moment ago; whether it is not listed."""
         batch = Batch()
+        batch.require_empty(_writers_index(history.stream))
         batch.unlist_name(MARKED_INDEX, history.stream)
-        await history.table.commit(batch)
+        try:
+            await history.table.commit(batch)
+        except IndexNotEmptyError:
+            return False
+        self._counts.pop((history.scope, history.stream), None)
+        return True
 
     async def _count_one_more(self, history: StreamHistory) -> None:
         """Raises RetryLaterError if the stream has as many writers as it may have."""

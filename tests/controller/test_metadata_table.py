@@ -152,6 +152,32 @@ async def test_an_index_with_names_cannot_be_closed_and_a_closed_one_takes_none(
         await table.commit(adding)
 
 
+async def test_a_batch_that_needs_an_empty_index_does_not_pass_the_first_name() -> None:
+    table = await table_of(MemoryTables())
+    needing = Batch()
+    needing.require_empty("things")
+    needing.list_name("kinds", "k")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(table.commit(naming("a")))
+        needed = group.create_task(_refused_as_not_empty(table, needing))
+    assert needed.result() is (not (await table.names("kinds", count=1)).names)
+    assert await _refused_as_not_empty(table, needing)
+    taking = Batch()
+    taking.unlist_name("things", "a")
+    await table.commit(taking)
+    assert not await _refused_as_not_empty(table, needing)
+    await table.commit(naming("a"))
+    assert await all_names(table, "kinds", 9) == ["k"]
+
+
+async def _refused_as_not_empty(table: MetadataTable, batch: Batch) -> bool:
+    try:
+        await table.commit(batch)
+    except IndexNotEmptyError:
+        return True
+    return False
+
+
 async def test_two_controllers_that_write_one_index_both_get_their_names_in() -> None:
     tables = MemoryTables()
     first = await table_of(tables)

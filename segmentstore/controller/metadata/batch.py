@@ -60,6 +60,8 @@ class Batch:
     """Index -> names."""
     removed_names: dict[str, list[str]] = field(default_factory=dict)
     closed_indexes: list[str] = field(default_factory=list)
+    empty_indexes: list[str] = field(default_factory=list)
+    """Those that have to be empty, and stay open."""
     _changed_keys: set[bytes] = field(default_factory=set)
 
     def put(
@@ -85,9 +87,15 @@ class Batch:
         """Let an index take no names any more; refused at the commit if it has any."""
         self.closed_indexes.append(index)
 
+    def require_empty(self, index: str) -> None:
+        """Be refused at the commit if this index, of which the batch changes nothing, holds a name."""
+        self.empty_indexes.append(index)
+
     def indexes(self) -> list[str]:
-        """Every index that changes, in order of name."""
-        return sorted({*self.added_names, *self.removed_names, *self.closed_indexes})
+        """Every index that it is about, in order of name."""
+        return sorted(
+            {*self.added_names, *self.removed_names, *self.closed_indexes, *self.empty_indexes}
+        )
 
     def _change(self, key: RecordKey[RecordType], record: Record | None, version: int) -> None:
         value = REMOVED if record is None else record.encode()

@@ -308,12 +308,17 @@ async def _read_index(
 
 async def _index_changes(table: Table, batch: Batch) -> list[RecordChange]:
     changes = Batch()
+    empty: dict[str, Versioned[IndexRoot]] = {}
     for index in batch.indexes():
         added = batch.added_names.get(index, ())
         removed = batch.removed_names.get(index, ())
         if index in batch.closed_indexes:
             root = (await _read(table, [root_key(index)]))[0]
             _close(changes, index, root, root.record or IndexRoot())
+            continue
+        if index in batch.empty_indexes:
+            empty[index] = (await _read(table, [root_key(index)]))[0]
+            _require_empty(index, empty[index].record or IndexRoot())
             continue
         root, read = await _read_index(table, index, [*added, *removed])
         before = root.record or IndexRoot()
@@ -324,14 +329,22 @@ async def _index_changes(table: Table, batch: Batch) -> list[RecordChange]:
         pages = {number: _content_of(page, index) for number, page in read.items()}
         change = change_names(before, pages, added=added, removed=removed)
         _put_index(changes, index, root, read, change)
+    if batch.changes or changes.changes:
+        for index, root in empty.items():
+            # Written as it is: a first name changes the root too, and only one of the two batches finds it as it was.
+            changes.put(root_key(index), root.record or IndexRoot(), root)
     return changes.changes
 
 
 def _close(changes: Batch, index: str, root: Versioned[IndexRoot], before: IndexRoot) -> None:
-    if before.pages:
-        raise IndexNotEmptyError(f"index holds names index={index!r}")
+    _require_empty(index, before)
     if not before.closed:
         changes.put(root_key(index), IndexRoot((), before.next_page_number, closed=True), root)
+
+
+def _require_empty(index: str, root: IndexRoot) -> None:
+    if root.pages:
+        raise IndexNotEmptyError(f"index holds names index={index!r}")
 
 
 def _put_index(

@@ -4,7 +4,8 @@ Invariants:
 
 - A change of names rewrites the pages that hold them, and the root only when a page is born or goes away; all of it
   stands in the caller's batch, under the versions read here.
-- A batch that adds the first name rewrites the root, so it cannot pass a batch that closes the empty index.
+- A batch that adds the first name rewrites the root, so it cannot pass a batch that closes the empty index, or needs it
+  to be empty.
 - Names are listed in order; a listing that continues behind a name neither repeats nor loses a name that stays.
 
 The functions are pure; `MetadataTable` reads and writes.

@@ -1,6 +1,7 @@
 """Writers note times, readers find watermarks."""
 
 import asyncio
+from random import Random
 
 import pytest
 
@@ -23,6 +24,7 @@ from segmentstore.controller.watermarks import (
     joined_cut,
     participants,
 )
+from tests.controller.far_tables import FarTables, turns
 from tests.controller.transactions.feature_cluster import FeatureCluster
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
@@ -73,8 +75,8 @@ async def remove(cluster: FeatureCluster, writer: str) -> api.RemoveWriterRespon
     return answer.result
 
 
-def written(cluster: FeatureCluster) -> list[Watermark]:
-    content = cluster.memory_segments.content(MARKS)
+def written(cluster: FeatureCluster, marks: str = MARKS) -> list[Watermark]:
+    content = cluster.memory_segments.content(marks)
     found: list[Watermark] = []
     position = 0
     while position < len(content):
@@ -268,3 +270,52 @@ async def test_a_writer_that_is_new_does_not_read_the_marks_of_all_others() -> N
         assert await note(cluster, f"later{number}", 50, {0: 0, 1: 0}) == Note.SUCCESS
     with pytest.raises(RetryLaterError):
         await note(cluster, "one too many", 50, {0: 0, 1: 0})
+
+
+async def far_cluster(random: Random) -> FeatureCluster:
+    """As `cluster_with`; its tables are on other nodes."""
+    cluster = FeatureCluster()
+    cluster.memory_tables = FarTables(random)
+    cluster._build()
+    await cluster.start()
+    await cluster.scopes.create("s")
+    await cluster.create("a", segments=2)
+    return cluster
+
+
+@pytest.mark.parametrize("seed", range(24))
+async def test_a_writer_that_comes_while_the_last_one_is_forgotten_gets_its_watermarks(
+    seed: int,
+) -> None:
+    random = Random(seed)
+    cluster = await far_cluster(random)
+    await note(cluster, "w1", 1, {0: 1, 1: 1})
+    await cluster.components.watermarks.look_at_all()
+    await remove(cluster, "w1")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(cluster.components.watermarks.look_at_all())
+        await turns(random.randint(0, 200))
+        assert await note(cluster, "w2", 100, {0: 10, 1: 40}) == Note.SUCCESS
+    await cluster.components.watermarks.look_at_all()
+    assert [each.lower_time for each in written(cluster)] == [1, 100]
+
+
+@pytest.mark.parametrize("seed", range(24))
+async def test_a_note_beside_a_deletion_leaves_nothing_to_the_next_stream_of_the_name(
+    seed: int,
+) -> None:
+    random = Random(seed)
+    cluster = await far_cluster(random)
+    await note(cluster, "w1", 1, {0: 1, 1: 1})
+    await cluster.streams.seal("s", "a")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(cluster.streams.delete("s", "a"))
+        await turns(random.randint(0, 60))
+        await note(cluster, "w2", 100, {0: 10, 1: 40})
+    await cluster.create("a", segments=2)
+    cut = dict.fromkeys(await cluster.current("a"), 1)
+    assert await note(cluster, "w2", 7, cut) == Note.SUCCESS
+    await cluster.components.watermarks.look_at_all()
+    marks = await cluster.streams.operations.history("s", "_MARKa")
+    name = marks.segment_name((await marks.epoch(0)).segments[0].segment_id)
+    assert [each.lower_time for each in written(cluster, name)] == [7]
