@@ -23,6 +23,7 @@ Invariants:
 - Nothing is deleted by age while the clocks are not trusted: no cut of such a stream is taken either, because
   its time would be wrong for ever. Retention by size goes on.
 - Times of cuts never go down.
+- Cuts of an earlier stream of the name count for nothing: they name segments that this one does not have.
 - A stream that fails is left for the next interval and holds up no other.
 - Nothing is chosen that lies behind the newest cut that may go.
 - Nothing beyond S is chosen, unless `keep_max` forces it.
@@ -171,10 +172,12 @@ class Retention:
         known = await history.table.read(key)
         before = known.record or RetentionCutsRecord()
         epoch = await history.epoch(state.current_epoch)
-        cuts, total = await self._with_new_cut(history, before.cuts, epoch.segments)
-        chosen, ranges = await self._choose(history, limits, cuts, total)
+        cuts, ranges = await self._own_cuts(history, before)
+        ranges |= {each.segment_id: each.with_range for each in epoch.segments}
+        cuts, total = await self._with_new_cut(history, cuts, epoch.segments)
+        chosen, keys = await self._choose(history, limits, cuts, total, ranges)
         if chosen is not None:
-            keyed = {ranges[each]: offset for each, offset in chosen.items()}
+            keyed = {keys[each]: offset for each, offset in chosen.items()}
             try:
                 await self._truncation.truncate(scope, stream, chosen)
             except PreconditionError as error:
@@ -183,7 +186,7 @@ class Retention:
             cuts = [
                 cut
                 for cut in cuts
-                if order_of(keyed, {ranges[each]: at for each, at in cut.offsets.items()})
+                if order_of(keyed, {keys[each]: at for each, at in cut.offsets.items()})
                 is not CutOrder.AT_OR_AFTER
             ]
         after = RetentionCutsRecord(tuple(self._thinned(cuts)))
@@ -199,6 +202,23 @@ class Retention:
         batch = Batch()
         batch.remove(key, await history.table.read(key))
         await history.table.commit(batch)
+
+    async def _own_cuts(
+        self, history: StreamHistory, record: RetentionCutsRecord
+    ) -> tuple[Sequence[RetentionCut], dict[int, SegmentWithRange]]:
+        """The cuts of this very stream, and the ranges of their segments."""
+        ids = {each for cut in record.cuts for each in cut.offsets}
+        if not ids:
+            return (), {}
+        try:
+            segments = await history.segments_of(ids)
+        except StreamSegmentNotFoundError as error:
+            # A look at an earlier stream of the name was still on its way when that one was deleted.
+            _LOG.warning(
+                "stream=%s retention begins anew, its cuts are foreign: %s", history.name, error
+            )
+            return (), {}
+        return record.cuts, {each.segment_id: each.with_range for each in segments}
 
     async def _with_new_cut(
         self,
@@ -254,17 +274,11 @@ class Retention:
         limits: RetentionLimits,
         cuts: Sequence[RetentionCut],
         total: int,
-    ) -> tuple[Mapping[int, int] | None, dict[int, SegmentWithRange]]:
+        ranges: Mapping[int, SegmentWithRange],
+    ) -> tuple[Mapping[int, int] | None, Mapping[int, SegmentWithRange]]:
         subscribed = await self._subscribers.lowest_cut(history)
-        ids = sorted({each for cut in cuts for each in cut.offsets})
-        try:
-            segments = await history.segments_of(ids)
-        except StreamSegmentNotFoundError:
-            _LOG.warning("stream=%s cuts name foreign segments", history.name)
-            raise
-        ranges = {each.segment_id: each.with_range for each in segments}
         if subscribed is not None:
-            ranges |= {segment.segment_id: segment for segment in subscribed}
+            ranges = {**ranges, **{segment.segment_id: segment for segment in subscribed}}
         chosen = choose_cut(
             limits=limits,
             cuts=cuts,

@@ -14,6 +14,7 @@ from segmentstore.codec.controller_records.stream_records import (
 )
 from segmentstore.controller.retention import cuts_key
 from segmentstore.controller.settings import ControllerSettings, RetentionSettings
+from tests.controller.far_tables import FarTables, turns
 from tests.controller.transactions.feature_cluster import FeatureCluster
 from tests.sim.clock import SimulatedWallClock
 from tests.sim.loop import SimLoop
@@ -371,3 +372,33 @@ def test_a_deleted_stream_leaves_no_cuts_for_its_successor() -> None:
             task.cancel()
 
     run_simulation(1, main)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_cut_taken_beside_a_deletion_holds_up_nothing_in_the_next_stream_of_the_name(
+    seed: int,
+) -> None:
+    # The first look at a stream that was scaled often takes as long as its deletion, where tables are on other nodes.
+    async def main(loop: SimLoop) -> None:
+        random = Random(seed)
+        cluster = RetentionCluster(loop)
+        cluster.memory_tables = FarTables(random)
+        cluster._build()
+        await cluster.begin_with(by_size(10))
+        for _ in range(12):
+            await cluster.streams.scaling.scale(
+                "s", "a", sealed=await cluster.current("a"), ranges=[(0.0, 0.5), (0.5, 1.0)]
+            )
+        configuration = await cluster.streams.queries.configuration("s", "a")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(cluster.components.retention.look_at_all())
+            await turns(random.randint(0, 100))
+            await cluster.streams.seal("s", "a")
+            await cluster.streams.delete("s", "a")
+        await cluster.streams.create("s", "a", configuration)
+        for _ in range(3):
+            await cluster.append("a", (await cluster.current("a"))[0], 100)
+            await cluster.components.retention.look_at_all()
+        assert await cluster.stored() == 100
+
+    run_simulation(seed, main)
