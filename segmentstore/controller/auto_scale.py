@@ -199,13 +199,15 @@ class AutoScale:
         )
         now = asyncio.get_running_loop().time()
         rates: dict[int, SegmentRates] = {}
+        # A commit behind a scale repeats all segments under the same numbers: that is no reason to forget them.
+        ids = {number_of(each): each for each in watched.rates}
         for segment, size in zip(epoch.segments, sizes, strict=True):
             if size is None:
                 return
             by_events = watched.policy.type is ScalingType.EVENTS_PER_SECOND
             amount = size.events if by_events else size.length
             rates[segment.segment_id] = _rates_with_sample(
-                watched.rates, segment.segment_id, now, amount
+                watched.rates, ids, segment.segment_id, now, amount
             ) or (
                 SegmentRates(windows_seconds=self._settings.windows_seconds, now=now, amount=amount)
             )
@@ -228,16 +230,19 @@ class AutoScale:
 
 
 def _rates_with_sample(
-    known: Mapping[int, SegmentRates], segment_id: int, now: float, amount: int
+    known: Mapping[int, SegmentRates],
+    id_of_number: Mapping[int, int],
+    segment_id: int,
+    now: float,
+    amount: int,
 ) -> SegmentRates | None:
     """The segment's rates with a new sample; None if nothing is known of it."""
     rates = known.get(segment_id)
     if rates is None:
-        # A commit behind a scale repeats all segments under the same numbers: that is no reason to forget them.
-        earlier = [each for each in known if number_of(each) == number_of(segment_id)]
-        if not earlier:
+        earlier = id_of_number.get(number_of(segment_id))
+        if earlier is None:
             return None
-        rates = known[earlier[-1]]
+        rates = known[earlier]
         rates.go_on_empty()
     rates.sample(now=now, amount=amount)
     return rates

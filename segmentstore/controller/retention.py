@@ -53,6 +53,7 @@ from segmentstore.controller.settings import RetentionSettings
 from segmentstore.controller.streams.stream_cuts import (
     CutOrder,
     CutWithRanges,
+    SegmentsByKey,
     lies_behind,
     order_of,
 )
@@ -252,7 +253,7 @@ class Retention:
     async def _bytes_between(
         self, history: StreamHistory, start: Mapping[int, int], end: Mapping[int, int]
     ) -> int:
-        behind = await history.segments_of(start)
+        behind = SegmentsByKey(await history.segments_of(start))
         first = min(map(creation_epoch_of, start))
         last = max(map(creation_epoch_of, end))
         total = 0

@@ -16,7 +16,7 @@ from segmentstore.controller.scopes import Scopes
 from segmentstore.controller.settings import StreamSettings
 from segmentstore.controller.streams.repair import Repair
 from segmentstore.controller.streams.scaling import replaced_segments
-from segmentstore.controller.streams.stream_cuts import lies_behind
+from segmentstore.controller.streams.stream_cuts import SegmentsByKey, lies_behind
 from segmentstore.controller.streams.stream_history import StreamHistory, all_scopes
 from segmentstore.controller.streams.streams import Streams
 from tests.controller.crashing_doors import CrashingSegments, CrashingTables, CrashPlan
@@ -139,7 +139,7 @@ class Cluster:
             info = await self.memory_segments.info(history.segment_name(segment.segment_id))
             assert info.sealed == (state.state is StreamState.SEALED), segment
         head = await history.head()
-        head_segments = await history.segments_of(head)
+        head_segments = SegmentsByKey(await history.segments_of(head))
         return {
             history.segment_name(segment.segment_id)
             for epoch in epochs

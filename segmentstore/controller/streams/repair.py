@@ -55,7 +55,7 @@ from segmentstore.controller.metadata.metadata_store import (
 )
 from segmentstore.controller.metadata.metadata_table import MetadataTable
 from segmentstore.controller.streams.scaling import Scaling
-from segmentstore.controller.streams.stream_cuts import lies_behind
+from segmentstore.controller.streams.stream_cuts import SegmentsByKey, lies_behind
 from segmentstore.controller.streams.stream_history import (
     DELETED_NUMBERS_KEY,
     EPOCHS_PER_READ,
@@ -173,11 +173,12 @@ class Repair:
                 return
             head = await history.head()
             head_segments = await history.segments_of(head)
+            head_by_key = SegmentsByKey(head_segments)
             first = min(segment.creation_epoch for segment in head_segments)
             chunk: list[StreamSegment] = []
             async with aclosing(history.segments_born(first, state.last_epoch)) as segments:
                 async for segment in segments:
-                    if lies_behind(segment, head_segments):
+                    if lies_behind(segment, head_by_key):
                         continue
                     chunk.append(segment)
                     if len(chunk) >= _PAGE:

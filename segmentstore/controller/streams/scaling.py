@@ -137,8 +137,8 @@ class Scaling:
         sealed: Sequence[int],
         ranges: Sequence[Range],
     ) -> EpochRecord:
-        replaced = [before.segment(segment_id) for segment_id in sorted(set(sealed))]
-        active = [segment for segment in replaced if segment is not None]
+        named = set(sealed)
+        active = [segment for segment in before.segments if segment.segment_id in named]
         if len(active) != len(sealed):
             raise PreconditionError(f"not every segment is active segment_ids={sorted(sealed)}")
         exact = replacing_ranges(active, ranges)
@@ -157,7 +157,7 @@ class Scaling:
             )
             for place, (low, high) in enumerate(exact)
         ]
-        kept = [segment for segment in before.segments if segment not in active]
+        kept = [segment for segment in before.segments if segment.segment_id not in named]
         segments = tuple(sorted([*kept, *born], key=lambda segment: segment.low))
         record = EpochRecord(epoch, epoch, now_ms, segments)
         record.check()

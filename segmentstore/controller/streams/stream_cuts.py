@@ -13,13 +13,18 @@ cuts of one stream lie to one another in one of three ways:
 | BEFORE | the same the other way round, and they differ |
 | CROSSING | it depends on the key |
 
-Invariant: a segment counts as behind a cut only if it precedes *every* segment of the cut that it overlaps; where a cut
-runs around it on both sides it is kept.
+Invariants:
+
+- A segment counts as behind a cut only if it precedes *every* segment of the cut that it overlaps; where a cut runs
+  around it on both sides it is kept.
+- No cut is compared pair by pair: a stream has a thousand segments, and the loop has other work.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import Generic, TypeVar
 
 from segmentstore.codec.controller_records.stream_records import SegmentWithRange, StreamSegment
 from segmentstore.contracts.errors import InvalidRequestError
@@ -30,6 +35,52 @@ Cut = Mapping[int, int]
 
 CutWithRanges = Mapping[SegmentWithRange, int]
 """The same, with the range of each segment."""
+
+
+SegmentType = TypeVar("SegmentType", StreamSegment, SegmentWithRange)
+
+
+class SegmentsByKey(Generic[SegmentType]):
+    """Segments in the order of their keys; any, also such that share keys with one another."""
+
+    def __init__(self, segments: Iterable[SegmentType]) -> None:
+        """O(n log n)."""
+        self._segments: list[SegmentType] = sorted(segments, key=lambda each: each.low)
+        self._lows: list[float] = [each.low for each in self._segments]
+        self._reached: list[float] = list(accumulate((each.high for each in self._segments), max))
+        """Up to which key the segments so far reach."""
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def overlapping(self, segment: SegmentType) -> list[SegmentType]:
+        """Those that share keys with it. O(log n + found) among segments that do not overlap."""
+        first = bisect_right(self._reached, segment.low)
+        last = bisect_left(self._lows, segment.high)
+        return [each for each in self._segments[first:last] if each.high > segment.low]
+
+
+class _DisjointSegments:
+    """Segments that share no keys with one another, in the order of their keys."""
+
+    def __init__(self) -> None:
+        self._segments: list[SegmentWithRange] = []
+        self._lows: list[float] = []
+        self._highs: list[float] = []
+
+    def overlapping(self, segment: SegmentWithRange) -> list[SegmentWithRange]:
+        """Those that share keys with it. O(log n + found)."""
+        return self._segments[self._place_of(segment)]
+
+    def replace_overlapping(self, segment: SegmentWithRange) -> None:
+        """Put it in the place of those."""
+        place = self._place_of(segment)
+        self._segments[place] = [segment]
+        self._lows[place] = [segment.low]
+        self._highs[place] = [segment.high]
+
+    def _place_of(self, segment: SegmentWithRange) -> slice:
+        return slice(bisect_right(self._highs, segment.low), bisect_left(self._lows, segment.high))
 
 
 def check_cover(segments: Sequence[StreamSegment]) -> None:
@@ -56,18 +107,14 @@ def normalised(cut: Cut) -> dict[int, int]:
     return {segment_id: max(0, cut[segment_id]) for segment_id in sorted(cut)}
 
 
-def lies_behind(segment: StreamSegment, cut: Sequence[StreamSegment]) -> bool:
+def lies_behind(segment: StreamSegment, cut: SegmentsByKey[StreamSegment]) -> bool:
     """Whether everything in the segment comes before the cut."""
-    return all(
-        segment.creation_epoch < other.creation_epoch for other in cut if segment.overlaps(other)
-    )
+    return all(segment.creation_epoch < other.creation_epoch for other in cut.overlapping(segment))
 
 
-def lies_ahead(segment: StreamSegment, cut: Sequence[StreamSegment]) -> bool:
+def lies_ahead(segment: StreamSegment, cut: SegmentsByKey[StreamSegment]) -> bool:
     """Whether everything in the segment comes after the cut."""
-    return all(
-        segment.creation_epoch > other.creation_epoch for other in cut if segment.overlaps(other)
-    )
+    return all(segment.creation_epoch > other.creation_epoch for other in cut.overlapping(segment))
 
 
 def reaches(
@@ -80,10 +127,9 @@ def reaches(
 
     It is no order_of(): neither has to cover all keys, as the position of a writer does not.
     """
+    earlier_by_key = SegmentsByKey(earlier_segments)
     for segment in later_segments:
-        for other in earlier_segments:
-            if not segment.overlaps(other):
-                continue
+        for other in earlier_by_key.overlapping(segment):
             if segment.segment_id == other.segment_id:
                 if later[segment.segment_id] < earlier[other.segment_id]:
                     return False
@@ -115,35 +161,12 @@ def order_of(first: CutWithRanges, second: CutWithRanges) -> CutOrder:
 
 def lowest_of(cuts: Iterable[CutWithRanges]) -> dict[SegmentWithRange, int]:
     """For every key the earliest position that any of the cuts has there."""
-    lowest: dict[SegmentWithRange, int] = {}
-    for cut in cuts:
-        for segment in sorted(cut):
-            if segment in lowest:
-                lowest[segment] = min(lowest[segment], cut[segment])
-                continue
-            if any(segment.overlaps(held) and held < segment for held in lowest):
-                # A predecessor is held; it stands for all of its keys, also those this segment shares.
-                continue
-            for held in [held for held in lowest if segment.overlaps(held)]:
-                del lowest[held]
-            lowest[segment] = cut[segment]
-    return lowest
+    return _extreme_of(cuts, lowest=True)
 
 
 def highest_of(cuts: Iterable[CutWithRanges]) -> dict[SegmentWithRange, int]:
     """For every key the latest position that any of the cuts has there; keys may be left uncovered."""
-    highest: dict[SegmentWithRange, int] = {}
-    for cut in cuts:
-        for segment in sorted(cut):
-            if segment in highest:
-                highest[segment] = max(highest[segment], cut[segment])
-                continue
-            if any(segment.overlaps(held) and segment < held for held in highest):
-                continue
-            for held in [held for held in highest if segment.overlaps(held)]:
-                del highest[held]
-            highest[segment] = cut[segment]
-    return highest
+    return _extreme_of(cuts, lowest=False)
 
 
 def uncovered(segments: Iterable[SegmentWithRange]) -> list[tuple[float, float]]:
@@ -157,6 +180,26 @@ def uncovered(segments: Iterable[SegmentWithRange]) -> list[tuple[float, float]]
     if reached < 1.0:
         gaps.append((reached, 1.0))
     return gaps
+
+
+def _extreme_of(cuts: Iterable[CutWithRanges], *, lowest: bool) -> dict[SegmentWithRange, int]:
+    extreme: dict[SegmentWithRange, int] = {}
+    held = _DisjointSegments()
+    for cut in cuts:
+        for segment in sorted(cut):
+            if segment in extreme:
+                extreme[segment] = (min if lowest else max)(extreme[segment], cut[segment])
+                continue
+            shared = held.overlapping(segment)
+            if any((each < segment) is lowest for each in shared):
+                # A predecessor (of the highest: a successor) is held; it stands for all of its keys, also those that
+                # this segment shares.
+                continue
+            for each in shared:
+                del extreme[each]
+            held.replace_overlapping(segment)
+            extreme[segment] = cut[segment]
+    return extreme
 
 
 def _overlapping_pairs(

@@ -19,6 +19,7 @@ Invariants:
   on with the others.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -53,6 +54,10 @@ STREAMS_INDEX = "streams"
 DELETED_NUMBERS_KEY = RecordKey(record_keys.DELETED_NUMBERS, SegmentNumberRecord.decode)
 
 EPOCHS_PER_READ = 32
+
+_FIRST_EPOCHS_READ = 4
+_SEGMENTS_PER_READ = 4096
+"""About so many in the epochs that are read at once: between two reads the loop does other work."""
 
 _NAMES_PER_READ = 100
 
@@ -104,28 +109,40 @@ class StreamHistory:
 
     async def epochs(self, first: int, last: int) -> AsyncGenerator[EpochRecord, None]:
         """The epochs from `first` up to `last` (inclusive). Hold it in aclosing. Raises EpochNotFoundError."""
-        for start in range(first, last + 1, EPOCHS_PER_READ):
-            numbers = range(start, min(start + EPOCHS_PER_READ, last + 1))
+        start, at_once = first, _FIRST_EPOCHS_READ
+        while start <= last:
+            numbers = range(start, min(start + at_once, last + 1))
             read = await self.table.read_many(
                 [epoch_key(self.stream, number) for number in numbers]
             )
+            segments = 1
             for number, epoch in zip(numbers, read, strict=True):
                 if epoch.record is None:
                     raise EpochNotFoundError(
                         f"epoch does not exist stream={self.name!r} epoch={number}"
                     )
+                segments = max(segments, len(epoch.record.segments))
                 yield epoch.record
+            # What is in memory comes without a turn of the loop.
+            await asyncio.sleep(0)
+            start = numbers.stop
+            at_once = max(1, min(EPOCHS_PER_READ, _SEGMENTS_PER_READ // segments))
 
     async def segments_of(self, segment_ids: Iterable[int]) -> list[StreamSegment]:
         """The segments of these ids, in the order of the ids. Raises StreamSegmentNotFoundError."""
         ordered = sorted(segment_ids)
         epochs = dict.fromkeys(map(creation_epoch_of, ordered))
         read = await self.table.read_many([epoch_key(self.stream, number) for number in epochs])
-        found = {number: epoch.record for number, epoch in zip(epochs, read, strict=True)}
+        found = {
+            segment.segment_id: segment
+            for epoch in read
+            if epoch.record is not None
+            for segment in epoch.record.segments
+            if segment.creation_epoch == epoch.record.epoch
+        }
         segments = []
         for segment_id in ordered:
-            epoch = found[creation_epoch_of(segment_id)]
-            segment = epoch.segment(segment_id) if epoch is not None else None
+            segment = found.get(segment_id)
             if segment is None:
                 raise StreamSegmentNotFoundError(
                     f"stream has no such segment stream={self.name!r} segment_id={segment_id}"

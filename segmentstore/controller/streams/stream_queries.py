@@ -29,6 +29,7 @@ from segmentstore.controller.errors import (
 )
 from segmentstore.controller.streams.stream_cuts import (
     Cut,
+    SegmentsByKey,
     check_cover,
     check_cut,
     lies_ahead,
@@ -160,11 +161,12 @@ class StreamQueries:
         else:
             to_segments = list((await history.epoch(state.current_epoch)).segments)
         last = max(segment.creation_epoch for segment in to_segments)
+        start_by_key, end_by_key = SegmentsByKey(from_segments), SegmentsByKey(to_segments)
         async with aclosing(history.segments_born(first, last)) as segments:
             return [
                 segment
                 async for segment in segments
-                if not lies_behind(segment, from_segments) and not lies_ahead(segment, to_segments)
+                if not lies_behind(segment, start_by_key) and not lies_ahead(segment, end_by_key)
             ]
 
     async def is_cut_valid(self, scope: str, stream: str, cut: Cut) -> bool:

@@ -23,6 +23,7 @@ from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
 from segmentstore.controller.settings import StreamSettings
 from segmentstore.controller.streams.stream_cuts import (
     Cut,
+    SegmentsByKey,
     check_cover,
     check_cut,
     lies_behind,
@@ -117,9 +118,9 @@ class Truncation:
         await history.table.commit(batch)
 
     async def _delete_behind(self, history: StreamHistory, record: TruncationRecord) -> None:
-        head = await history.segments_of(record.head)
-        previous = await history.segments_of(record.previous_head or {})
-        first = min((segment.creation_epoch for segment in previous), default=0)
+        head = SegmentsByKey(await history.segments_of(record.head))
+        previous = SegmentsByKey(await history.segments_of(record.previous_head or {}))
+        first = min(map(creation_epoch_of, record.previous_head or {}), default=0)
         last = max(creation_epoch_of(segment_id) for segment_id in record.head)
         gone: list[int] = []
         async with aclosing(history.segments_born(first, last)) as segments:
@@ -141,9 +142,10 @@ class Truncation:
             await before_deletion(history, segment_ids)
 
     def _is_garbage(
-        self, segment: StreamSegment, head: list[StreamSegment], previous: list[StreamSegment]
+        self,
+        segment: StreamSegment,
+        head: SegmentsByKey[StreamSegment],
+        previous: SegmentsByKey[StreamSegment],
     ) -> bool:
-        if any(segment.segment_id == kept.segment_id for kept in head):
-            return False
         gone_before = bool(previous) and lies_behind(segment, previous)
         return lies_behind(segment, head) and not gone_before
