@@ -18,8 +18,9 @@ Invariants:
 - After `stop` no event of that segment comes out any more, also none that was in the queue already, and not its end.
 - The end of a segment is given again and again until the segment is stopped: a caller that was cancelled while it dealt
   with the end meets it again.
-- A segment whose reading fails ends the queue: its error is raised by this and every later `next`. So does closing:
-  a caller that reads behind the end of an `async with` hears so, and not that the stream has ended.
+- A segment whose reading fails ends the queue: its error is raised by this and every later `next`, and what was read
+  ahead is not given out, in whole or in part, but read again from the position. So does closing: a caller that reads
+  behind the end of an `async with` hears so, and not that the stream has ended.
 - The events of a segment come in order, each once, whatever breaks: a read is repeated from where the last one ended.
 - Where the head was truncated away, reading goes on at the new head; a segment that is gone altogether has ended.
 """
@@ -362,8 +363,8 @@ class SegmentFetcher:
                 return
 
     def _end_with(self, end: BaseException | None) -> None:
-        # The queue may be full; the end must not wait behind batches that will not be taken.
-        while self._queue.full():
+        # All of it, not only as much as makes room: behind a gap later events would pass for all there are.
+        while not self._queue.empty():
             self._queue.get_nowait()
         self._queue.put_nowait(end)
 

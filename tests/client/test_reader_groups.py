@@ -27,11 +27,13 @@ from segmentstore.client.errors import (
 )
 from segmentstore.client.reader_group_state import STATE_KEY
 from segmentstore.client.silent_readers import SeenReader
+from segmentstore.codec.event_frame import frame_event
 from segmentstore.codec.stream_names import table_segment
 from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.reads import ReadSegment
 from segmentstore.codec.wire_protocol.refusals import AuthTokenCheckFailed
 from segmentstore.codec.wire_protocol.tables import ReadTable, UpdateTableEntries
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
 from tests.client.conftest import SETTINGS
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
@@ -163,6 +165,41 @@ async def test_a_checkpoint_is_where_the_next_reader_starts(
         cut = await group.stream_cut()
     assert cut.offsets[first.segment_id] == first.next_offset
     assert sum(cut.offsets.values()) == first.next_offset
+
+
+async def test_a_segment_that_fails_takes_no_event_of_another_from_the_group(
+    controller: FakeController, fake_store: FakeStore, group: ReaderGroup, stream: Stream
+) -> None:
+    """The user is slow: read ahead is as much as there may be, when one segment turns out to be damaged."""
+    await stream.segment(0).append(b"".join(frame_event(b"%02d" % number) for number in range(40)))
+    reads: Counter[str] = Counter()
+
+    def count(command: Command) -> str | None:
+        if isinstance(command, ReadSegment):
+            reads[command.segment] += 1
+        return None
+
+    fake_store.on_request = count
+    slow = replace(SETTINGS, read_bytes=50, pieces_ahead_max=2)
+    found: list[int] = []
+
+    async def read() -> None:
+        async with store.reader_group("s/g").reader("r") as reader:
+            found.append(int((await anext(reader)).data))
+            # One piece in the user's hands, two in the queue, one that waits for room.
+            await until(lambda: reads["s/t/0.#epoch.0"] == 4)
+            await stream.segment(1).append(b"no event")
+            await until(
+                lambda: all(each.get_name() != "read s/t/1" for each in asyncio.all_tasks())
+            )
+            async for event in reader:
+                found.append(int(event.data))  # noqa: PERF401  (until it fails)
+
+    async with connect(controller.address, settings=slow) as store:
+        with pytest.raises(CorruptedDataError):
+            await read()
+    assert found == list(range(len(found)))
+    assert (await group.stream_cut()).offsets[0] == 10 * len(found)
 
 
 async def test_a_dead_readers_segments_go_to_the_living(

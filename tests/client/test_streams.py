@@ -1,5 +1,8 @@
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
@@ -23,11 +26,13 @@ from segmentstore.client.errors import (
     PlaceUnknownError,
     StateConflictError,
 )
+from segmentstore.codec.event_frame import frame_event
 from segmentstore.codec.wire_protocol.appends import AppendBlockEnd, SetupAppend
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.reads import ReadSegment
 from segmentstore.codec.wire_protocol.refusals import NoSuchSegment, SegmentIsSealed
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
+from tests.client.conftest import SETTINGS
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
 
@@ -41,6 +46,12 @@ async def stream(store: Store) -> Stream:
 
 async def take(reader: StreamReader, count: int) -> list[Event]:
     return [await anext(reader) for _ in range(count)]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.001)
 
 
 async def write(stream: Stream, events: list[bytes], key: str | None = None) -> None:
@@ -160,6 +171,41 @@ async def test_a_closed_reader_does_not_say_that_the_stream_has_ended(stream: St
     for each in (waiting, anext(reader)):
         with pytest.raises(ClientError, match="closed"):
             await each
+
+
+async def test_a_segment_that_fails_leaves_no_gap_in_the_events_of_another(
+    controller: FakeController, fake_store: FakeStore, stream: Stream
+) -> None:
+    """The user is slow: read ahead is as much as there may be, when the other segment turns out to be damaged."""
+    await stream.segment(0).append(b"".join(frame_event(b"%02d" % number) for number in range(40)))
+    reads: Counter[str] = Counter()
+
+    def count(command: Command) -> str | None:
+        if isinstance(command, ReadSegment):
+            reads[command.segment] += 1
+        return None
+
+    fake_store.on_request = count
+    slow = replace(SETTINGS, read_bytes=50, pieces_ahead_max=2)
+    found: list[int] = []
+
+    async def read_on(reader: StreamReader) -> None:
+        async for event in reader:
+            found.append(int(event.data))  # noqa: PERF401  (until it fails)
+
+    async with (
+        connect(controller.address, settings=slow) as store,
+        store.stream("s/t").read() as reader,
+    ):
+        found.append(int((await anext(reader)).data))
+        # One piece in the user's hands, two in the queue, one that waits for room.
+        await until(lambda: reads["s/t/0.#epoch.0"] == 4)
+        await stream.segment(1).append(b"no event")
+        await until(lambda: all(each.get_name() != "read s/t/1" for each in asyncio.all_tasks()))
+        with pytest.raises(CorruptedDataError):
+            await read_on(reader)
+        assert found == list(range(len(found)))
+        assert reader.cut().offsets == {0: 10 * len(found), 1: 0}
 
 
 async def test_h75_a_reader_keeps_the_order_of_keys_through_scales(stream: Stream) -> None:
