@@ -144,8 +144,13 @@ def busy(sentence: str, retry_after_seconds: int) -> Refusal:
 
 def json_response(status: int, value: object) -> web.Response:
     """An answer of this server's own making."""
+    return json_bytes_response(status, json.dumps(value).encode())
+
+
+def json_bytes_response(status: int, body: bytes) -> web.Response:
+    """As json_response(), of what was encoded before."""
     headers = {**SECURITY_HEADERS, "Content-Type": "application/json", "Cache-Control": "no-store"}
-    return web.Response(status=status, headers=headers, body=json.dumps(value).encode())
+    return web.Response(status=status, headers=headers, body=body)
 
 
 @asynccontextmanager

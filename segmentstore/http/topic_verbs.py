@@ -26,14 +26,24 @@
 - A read gives whole batches, from `offset` on: at least one, and then as many as `max_bytes` allow. 416 says that the
   offset does not exist (any more), with both ends in the sentence.
 - A read at the end waits `wait_seconds` (0 by default), and is counted among the waits of the server.
+- Bytes become JSON, and JSON bytes, in a thread, unless it is certain that a turn of the loop has the time for it.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Executor
 from contextlib import aclosing
 from functools import partial
+from itertools import repeat
 from random import Random
 from typing import Final, TypeVar
 
@@ -54,6 +64,7 @@ from segmentstore.http.responses import (
     bad_request,
     begun,
     busy,
+    json_bytes_response,
     json_response,
     method_not_allowed,
     not_found,
@@ -78,7 +89,6 @@ from segmentstore.topics.errors import (
     TopicsUnavailableError,
     UnknownPartitionError,
 )
-from segmentstore.topics.partition_log import Appended
 from segmentstore.topics.produce import (
     Batches,
     PartlyStoredError,
@@ -93,6 +103,12 @@ BATCH_TYPE: Final = "application/vnd.segmentstore.batch"
 LINES_TYPE: Final = "application/x-ndjson"
 EVENTS_TYPE: Final = "text/event-stream"
 _TIME_PREFIX: Final = "time:"
+_compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_INLINE_BYTES_MAX: Final = 16 << 10
+_INLINE_RECORDS_MAX: Final = 256
+"""What is decoded on the loop."""
+_INLINE_CODECS: Final = frozenset({Compression.NONE, Compression.SNAPPY, Compression.LZ4})
+"""Of these a byte comes to 255 at most; of others to tens of thousands."""
 _STATUS: Final[Mapping[type[TopicError], tuple[int, str]]] = {
     TopicNotFoundError: (404, "not_found"),
     UnknownPartitionError: (404, "not_found"),
@@ -310,11 +326,14 @@ class TopicVerbs:
                 partition_count=description.partitions,
                 compression=compression_of(description),
             )
-            return await self._produce_records(name, await self._in_executor(len(body), ask))
+            is_short = len(body) <= self._settings.json_inline_bytes_max
+            return await self._produce_records(
+                name, await self._in_executor(ask, is_short=is_short)
+            )
 
-    async def _in_executor(self, size: int, work: Callable[[], Result]) -> Result:
+    async def _in_executor(self, work: Callable[[], Result], *, is_short: bool) -> Result:
         """What takes longer than a turn of the loop may take is done in a thread."""
-        if size <= self._settings.json_inline_bytes_max:
+        if is_short:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
@@ -325,14 +344,21 @@ class TopicVerbs:
         except BatchError as error:
             raise InvalidRecordError(error.problem, str(error)) from error
         appended = await partition.produce(body)
-        return json_response(200, {"records": list(_offsets(index, appended, count))})
+        return await self._answer_places(repeat(index, count), {index: appended.base_offset}, count)
 
     async def _produce_records(self, name: str, batches: Batches) -> web.StreamResponse:
         appended = await append_batches(self._topics, name, batches)
-        rows = {
-            index: _offsets(index, there, batches.count(index)) for index, there in appended.items()
-        }
-        return json_response(200, {"records": [next(rows[place]) for place in batches.places]})
+        first = {index: there.base_offset for index, there in appended.items()}
+        return await self._answer_places(batches.places, first, len(batches.places))
+
+    async def _answer_places(
+        self, places: Iterable[int], first: Mapping[int, int], count: int
+    ) -> web.StreamResponse:
+        """Where `count` records went: the partition of each, and the offset of the first one in each partition."""
+        ask = partial(_places_as_json, places, first)
+        return json_bytes_response(
+            200, await self._in_executor(ask, is_short=count <= _INLINE_RECORDS_MAX)
+        )
 
     # --- records out -----------------------------------------------------------------------------
 
@@ -369,24 +395,21 @@ class TopicVerbs:
         headers = {**SECURITY_HEADERS, "Cache-Control": "no-store"}
         if BATCH_TYPE in accept:
             return web.Response(headers={**headers, "Content-Type": BATCH_TYPE}, body=content)
-        shown, next_offset = await self._in_executor(
-            len(content), partial(_shown_from, content, offset)
-        )
+        is_short = _is_short(content)
         if LINES_TYPE in accept:
-            lines = "".join(f"{_compact(each)}\n" for each in shown)
+            lines, next_offset = await self._in_executor(
+                partial(_as_lines, content, offset), is_short=is_short
+            )
             return web.Response(
                 headers={**headers, "Content-Type": LINES_TYPE, "Next-Offset": str(next_offset)},
-                body=lines.encode(),
+                body=lines,
             )
-        return json_response(
-            200,
-            {
-                "records": shown,
-                "next_offset": next_offset,
-                "high_watermark": partition.high_watermark,
-                "log_start_offset": partition.log_start_offset,
-            },
-        )
+        ends = {
+            "high_watermark": partition.high_watermark,
+            "log_start_offset": partition.log_start_offset,
+        }
+        body = await self._in_executor(partial(_as_json, content, offset, ends), is_short=is_short)
+        return json_bytes_response(200, body)
 
     async def _send_events(
         self, request: web.BaseRequest, partition: ServedPartition, offset: int
@@ -430,12 +453,10 @@ class TopicVerbs:
             except (TopicError, SegmentStoreError, Refusal):
                 # Deleted, cut, moved: the reader asks again, from behind its last event, and learns why.
                 return
-            shown, offset = await self._in_executor(
-                len(content), partial(_shown_from, content, offset)
+            events, offset = await self._in_executor(
+                partial(_as_events, content, offset), is_short=_is_short(content)
             )
-            yield "".join(
-                f"id:{each['offset']}\ndata:{_compact(each)}\n\n" for each in shown
-            ).encode()
+            yield events
 
 
 def _parsed_batches(
@@ -466,9 +487,19 @@ def _config_of(fields: Mapping[str, object]) -> Mapping[str, str | None]:
     return config
 
 
-def _offsets(index: int, appended: Appended, count: int) -> Iterator[Mapping[str, int]]:
-    for delta in range(count):
-        yield {"partition": index, "offset": appended.base_offset + delta}
+def _places_as_json(places: Iterable[int], first: Mapping[int, int]) -> bytes:
+    rows = (
+        f'{{"partition": {partition}, "offset": {offset}}}'
+        for partition, offset in _offsets(places, first)
+    )
+    return f'{{"records": [{", ".join(rows)}]}}'.encode()
+
+
+def _offsets(places: Iterable[int], first: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    following = dict(first)
+    for partition in places:
+        yield partition, following[partition]
+        following[partition] += 1
 
 
 async def _offset_of(partition: ServedPartition, given: str | None) -> int:
@@ -483,10 +514,39 @@ async def _offset_of(partition: ServedPartition, given: str | None) -> int:
     return parse_count(given, "offset", 0)
 
 
+def _is_short(content: bytes) -> bool:
+    """Whether all of its batches are decoded and shown within a turn of the loop: by what they say of themselves."""
+    if len(content) > _INLINE_BYTES_MAX:
+        return False
+    at = count = 0
+    while at < len(content):
+        header = parse_header(content, at)
+        if header.compression not in _INLINE_CODECS:
+            return False
+        count += header.record_count
+        at += header.size
+    return count <= _INLINE_RECORDS_MAX
+
+
+def _as_lines(content: bytes, offset: int) -> tuple[bytes, int]:
+    shown, next_offset = _shown_from(content, offset)
+    return "".join(f"{_compact(each)}\n" for each in shown).encode(), next_offset
+
+
+def _as_json(content: bytes, offset: int, ends: Mapping[str, int]) -> bytes:
+    shown, next_offset = _shown_from(content, offset)
+    # One by one: within one call of the encoder no other thread runs.
+    records = ", ".join(json.dumps(each) for each in shown)
+    facts = json.dumps({"next_offset": next_offset, **ends})
+    return f'{{"records": [{records}], {facts[1:]}'.encode()
+
+
+def _as_events(content: bytes, offset: int) -> tuple[bytes, int]:
+    shown, next_offset = _shown_from(content, offset)
+    events = "".join(f"id:{each['offset']}\ndata:{_compact(each)}\n\n" for each in shown)
+    return events.encode(), next_offset
+
+
 def _shown_from(content: bytes, offset: int) -> tuple[Sequence[Mapping[str, object]], int]:
     records, next_offset = decode_batches(content, offset)
     return [record_as_json(record) for record in records], next_offset
-
-
-def _compact(value: Mapping[str, object]) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

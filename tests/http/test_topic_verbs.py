@@ -5,7 +5,10 @@ Over segments and tables in memory, and real sockets.
 
 import asyncio
 import json
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -47,6 +50,32 @@ class Served:
         status, body = await self.call("GET", path, params=query)
         assert status == 200, body
         return body
+
+
+@asynccontextmanager
+async def longest_turn() -> AsyncIterator[list[float]]:
+    """What turns of the loop cost in the block, in seconds of its thread: not in those of a busy machine."""
+    turns: list[float] = []
+
+    async def look() -> None:
+        while True:
+            began = time.thread_time()
+            await asyncio.sleep(0.001)
+            turns.append(time.thread_time() - began)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield turns
+    finally:
+        looking.cancel()
+
+
+def encoding_seconds(count: int) -> float:
+    """What it costs at least to write so many records as JSON."""
+    shown = [{"offset": n, "timestamp_ms": 7, "key": None, "value": "v"} for n in range(count)]
+    began = time.thread_time()
+    json.dumps(shown)
+    return time.thread_time() - began
 
 
 @pytest.fixture
@@ -231,6 +260,47 @@ async def test_large_bodies_keep_their_order(served: Served) -> None:
         body = await served.read("/t/partitions/0/records", offset=len(found))
         found += [each["value"] for each in body["records"]]
     assert found == [each["value"] for each in sent]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accept", ["application/json", LINES_TYPE, EVENTS_TYPE])
+async def test_a_reader_of_many_records_holds_up_no_other_request(
+    served: Served, accept: str
+) -> None:
+    """Their batch has few bytes, and says nothing of how many they come to."""
+    await served.call("PUT", "/t")
+    many = [Record(0, 7, None, b"v")] * 50_000
+    batch = encode_batch(many, compression=Compression.ZSTD)
+    path = "/t/partitions/0/records"
+    await served.call("POST", path, data=batch, headers={"Content-Type": BATCH_TYPE})
+    url = f"{served.node.url}/v1/topics{path}"
+    async with (
+        longest_turn() as turns,
+        served.http.get(url, headers={"Accept": accept}) as response,
+    ):
+        ends = 0
+        while ends < len(many):
+            ends += (await response.content.readany()).count(b"}")
+    assert max(turns) < encoding_seconds(len(many))
+
+
+@pytest.mark.slow
+async def test_a_producer_of_many_records_holds_up_no_other_request(served: Served) -> None:
+    await served.call("PUT", "/t", json={"partitions": 100})
+    many = 50_000
+    body = b"\n".join([b'{"key":"%d"}' % (number % 1000) for number in range(many)])
+    url = f"{served.node.url}/v1/topics/t/records"
+    async with (
+        longest_turn() as turns,
+        served.http.post(url, data=body, headers={"Content-Type": LINES_TYPE}) as response,
+    ):
+        content = await response.read()
+    assert max(turns) < encoding_seconds(many)
+    ends: Counter[int] = Counter()
+    for place in json.loads(content)["records"]:
+        assert place["offset"] == ends[place["partition"]]
+        ends[place["partition"]] += 1
+    assert ends.total() == many
 
 
 async def test_what_is_stored_in_part_is_told_so(
