@@ -44,6 +44,7 @@ An update is an object: {"key", "value" (null removes), "type": a name of Attrib
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from aiohttp import web
 
@@ -51,6 +52,7 @@ from segmentstore.contracts.errors import (
     BadOffsetError,
     ContainerNotFoundError,
     InvalidRequestError,
+    SegmentNotFoundError,
     SegmentStoreError,
     SegmentTruncatedError,
 )
@@ -99,8 +101,9 @@ from segmentstore.http.responses import (
 )
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import configuration_of, is_reserved_key
-from segmentstore.http.stream_directory import StreamDirectory
+from segmentstore.http.stream_directory import StreamDirectory, StreamHandle
 from segmentstore.runtime.cancellation import await_shielded
+from segmentstore.runtime.handle_cache import PinnedHandle
 
 UPDATES_MAX = 1_000
 """Updates of one request."""
@@ -222,25 +225,48 @@ class SegmentVerbs:
         async with self._bodies.read(request, self._settings.append_bytes_max) as body:
             if not body and not updates and not seal:
                 raise bad_request("nothing to append: no body, no attribute updates, no seal")
-            pinned = self._handles.acquire_nowait(name) or await self._handles.acquire(name)
-            stream = pinned.handle
-            try:
-                if stream.configuration.may_expire:
-                    await self._directory.access(stream.segment.info(), stream.configuration)
-                if body and stream.configuration.is_json:
-                    raise conflict(
-                        "segment is a JSON stream; append to it at /v1/stream, which keeps messages whole"
-                    )
-                length = await await_shielded(
-                    stream.segment.append(body, offset=offset, attribute_updates=updates, seal=seal)
-                )
-                self._directory.expiry.touch_written(stream.segment, stream.configuration)
-            except SegmentStoreError:
-                self._handles.discard(pinned)
-                raise
-            finally:
-                self._handles.release(pinned)
+            append = partial(self._append_to, body=body, offset=offset, updates=updates, seal=seal)
+            length: int | None = None
+            kept = self._handles.acquire_nowait(name)
+            if kept is not None:
+                # One that something else deleted says so, and took nothing; there may be another of its name by now.
+                with suppress(SegmentNotFoundError):
+                    length = await append(kept)
+            if length is None:
+                length = await append(await self._handles.acquire(name))
         return json_response(200, {"length": length, "offset": length - len(body)})
+
+    async def _append_to(
+        self,
+        pinned: PinnedHandle[StreamHandle],
+        *,
+        body: bytes,
+        offset: int | None,
+        updates: Sequence[AttributeUpdate],
+        seal: bool,
+    ) -> int:
+        """The new length. Lets go of the handle."""
+        stream = pinned.handle
+        try:
+            if stream.configuration.may_expire:
+                await self._directory.access(stream.segment.info(), stream.configuration)
+            if body and stream.configuration.is_json:
+                name = stream.segment.name
+                if (await self._segments.info(name)).segment_id != stream.segment.segment_id:
+                    raise SegmentNotFoundError(name)
+                raise conflict(
+                    "segment is a JSON stream; append to it at /v1/stream, which keeps messages whole"
+                )
+            length = await await_shielded(
+                stream.segment.append(body, offset=offset, attribute_updates=updates, seal=seal)
+            )
+            self._directory.expiry.touch_written(stream.segment, stream.configuration)
+        except SegmentStoreError:
+            self._handles.discard(pinned)
+            raise
+        finally:
+            self._handles.release(pinned)
+        return length
 
     async def _read(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         async with self._reads.open_segment(name) as segment:

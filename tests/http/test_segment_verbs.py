@@ -35,6 +35,26 @@ async def call(
         return answer.status, value
 
 
+@pytest.mark.parametrize("former", ["text/plain", "application/json"])
+async def test_an_append_meets_the_segment_that_has_the_name_now(
+    node: Node, client: ClientSession, segments: MemorySegments, former: str
+) -> None:
+    """Another server of the process deletes a segment that is open here, and makes another one of its name."""
+    async with client.put(node.stream("a"), headers={"Content-Type": former}) as made:
+        assert made.status == 201
+    update = json.dumps([{"key": "k", "value": 1}])
+    status, _ = await call(
+        client, "POST", node.segment("a/append"), headers={"Segment-Attributes": update}
+    )
+    assert status == 200
+    await segments.delete("a")
+    await segments.create("a")
+    status, answer = await call(client, "POST", node.segment("a/append"), data=b"x")
+    assert (status, answer) == (200, {"length": 1, "offset": 0})
+    await segments.delete("a")
+    assert (await call(client, "POST", node.segment("a/append"), data=b"x"))[0] == 404
+
+
 @given(st.binary(max_size=20))
 def test_attribute_bytes_survive_their_text_form(value: bytes) -> None:
     assert bytes_of_text(text_of_bytes(value)) == value
