@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from segmentstore.client.errors import (
+    ClosedError,
     ConnectionLostError,
     DeadlineExceededError,
     PlaceUnknownError,
@@ -182,11 +183,16 @@ class ByteSegment:
 
     async def _append(self, content: bytes, number: int, offset: int | None) -> int | None:
         """The new length; None if the offset did not match."""
-        return await self._calls.retried(
-            self.name,
-            partial(self._attempt, content, number, offset),
-            seconds=self._calls.settings.request_seconds,
-        )
+        try:
+            return await self._calls.retried(
+                self.name,
+                partial(self._attempt, content, number, offset),
+                seconds=self._calls.settings.request_seconds,
+            )
+        except ClosedError as error:
+            if self._sent_number >= number:
+                raise outcome_unknown(error) from error
+            raise
 
     async def _attempt(self, content: bytes, number: int, offset: int | None) -> int | None:
         was_sent = self._sent_number >= number

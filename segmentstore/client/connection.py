@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar, cast
 
-from segmentstore.client.errors import ConnectionLostError
+from segmentstore.client.errors import ClosedError, ConnectionLostError
 from segmentstore.client.settings import ClientSettings, Tls
 from segmentstore.codec.wire_protocol.command import (
     OLDEST_WIRE_VERSION,
@@ -292,7 +292,7 @@ class ConnectionPool:
         return ConnectionPool(self._settings, tls=self._tls, sign=self._sign)
 
     async def connection(self, endpoint: ServerAddress) -> WireConnection:
-        """An open connection. Raises ConnectionLostError."""
+        """An open connection. Raises ConnectionLostError, ClosedError."""
         connection = self._connections.get(endpoint)
         if connection is not None and connection.is_open:
             return connection
@@ -300,7 +300,7 @@ class ConnectionPool:
             connection = self._connections.get(endpoint)
             if connection is not None and connection.is_open:
                 return connection
-            self._check_open(endpoint)
+            self.check_open()
             try:
                 async with asyncio.timeout(self._settings.connect_seconds):
                     connection = await open_connection(endpoint, tls=self._tls, sign=self._sign)
@@ -310,16 +310,17 @@ class ConnectionPool:
                 ) from error
             self._connections[endpoint] = connection
             try:
-                self._check_open(endpoint)
+                self.check_open()
                 connection.end_when_silent(self._settings.silence_seconds)
-            except ConnectionLostError:
+            except (ConnectionLostError, ClosedError):
                 await connection.close()
                 raise
             return connection
 
-    def _check_open(self, endpoint: ServerAddress) -> None:
+    def check_open(self) -> None:
+        """Raises ClosedError behind close()."""
         if self._is_closed:
-            raise ConnectionLostError(f"the client is closed endpoint={endpoint}")
+            raise ClosedError("the client is closed")
 
     async def close(self) -> None:
         """End all connections, also if this is cancelled. Closing twice is fine."""

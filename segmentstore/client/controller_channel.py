@@ -9,6 +9,7 @@ Invariants:
   attempt or, for a call that may not be repeated, at the next call.
 - A controller that comes back is found within `retry_seconds_max` and a fifth of it, however long it was away, unless
   attempts to reach it are not answered at all: each of those may take `connect_seconds`.
+- Behind close() nothing is sent, and no channel is opened again.
 - A status that is not a success becomes an error here, by its name, unless the caller wants to look at it (`checked`).
 """
 
@@ -24,6 +25,7 @@ from google.protobuf.message import Message
 from segmentstore.client.errors import (
     AlreadyExistsError,
     ClientError,
+    ClosedError,
     DeadlineExceededError,
     NotEmptyError,
     NotFoundError,
@@ -32,6 +34,7 @@ from segmentstore.client.errors import (
     ServiceUnavailableError,
     StateConflictError,
     StreamSealedError,
+    outcome_unknown,
 )
 from segmentstore.client.settings import ClientSettings, Tls
 from segmentstore.codec.controller_api import SERVICE
@@ -64,13 +67,15 @@ class ControllerChannel:
         self._settings = settings
         self._random = random
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._is_closed = False
 
     @property
     def _address(self) -> str:
         return self._addresses[0]
 
     async def close(self) -> None:
-        """Closing twice is fine."""
+        """Calls under way end with OutcomeUnknownError, later ones with ClosedError. Closing twice is fine."""
+        self._is_closed = True
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close(None)
@@ -89,12 +94,17 @@ class ControllerChannel:
     ) -> Answer:
         """The answer. `what` and `name` are for messages; not `checked`, the caller looks at the status.
 
-        Raises the refusal; OutcomeUnknownError if a call that may not be repeated got no answer.
+        Raises the refusal; OutcomeUnknownError if a call that may not be repeated got no answer, or the channel was
+        closed meanwhile; ClosedError.
         """
         backoff = self._settings.backoff(self._random)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.request_seconds
+        refusal: SegmentStoreError | None = None
         while True:
+            if self._is_closed:
+                closed = ClosedError("the client is closed")
+                raise closed if refusal is None else outcome_unknown(closed)
             address = self._address
             call = self._call(f"/{service}/{method}", request, answer)
             try:
@@ -114,11 +124,20 @@ class ControllerChannel:
                 pause = backoff.next_seconds()
                 if loop.time() + pause >= deadline:
                     raise refusal from error
+            except asyncio.CancelledError as error:
+                if self._has_ended_call():
+                    raise outcome_unknown(ClosedError("the client is closed")) from error
+                raise
             else:
                 if checked and "status" in answer.DESCRIPTOR.fields_by_name:
                     _check_status(found, what=what, name=name)
                 return found
             await asyncio.sleep(pause)
+
+    def _has_ended_call(self) -> bool:
+        """Whether close() cancelled gRPC's call, and the task that waits for it was not cancelled."""
+        task = asyncio.current_task()
+        return self._is_closed and (task is None or not task.cancelling())
 
     def _leave(self, address: str) -> None:
         """The next one is asked from now on, unless another call has seen to that."""
@@ -170,6 +189,8 @@ class ControllerChannel:
                 return StateConflictError(f"{what}: {details} name={name!r}")
             case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.OUT_OF_RANGE:
                 return InvalidRequestError(f"{what}: {details} name={name!r}")
+            case grpc.StatusCode.CANCELLED if self._is_closed:
+                return outcome_unknown(ClosedError("the client is closed"))
             case grpc.StatusCode.DEADLINE_EXCEEDED | grpc.StatusCode.CANCELLED:
                 return DeadlineExceededError(
                     f"controller does not answer in time address={self._address}"

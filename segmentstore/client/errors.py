@@ -9,6 +9,7 @@ Every class is a SegmentStoreError, so `error.kind` says what to do without look
 | OutcomeUnknownError | UNAVAILABLE | the request may have been carried out; look before repeating it |
 | PlaceUnknownError | UNAVAILABLE | bytes are stored, and no server can say where |
 | DeadlineExceededError | UNAVAILABLE | the setting's time is over; outcome unknown |
+| ClosedError | UNAVAILABLE | the client was closed before this was sent |
 | NotFoundError | NOT_FOUND | no scope, stream, group or table of that name |
 | AlreadyExistsError, NotEmptyError, StreamSealedError, StateConflictError | CONFLICT | the state forbids it |
 | TableConditionError | CONFLICT | a key has another version than the update expected |
@@ -83,6 +84,10 @@ class PlaceUnknownError(OutcomeUnknownError):
 
 class DeadlineExceededError(ClientError):
     """No answer came within the time that the settings allow."""
+
+
+class ClosedError(ClientError):
+    """The store, or the part of it that was asked, is closed. What was under way then has OutcomeUnknownError."""
 
 
 class NotFoundError(ClientError):

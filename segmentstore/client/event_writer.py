@@ -30,6 +30,7 @@ from typing import Final, Protocol, Self
 
 from segmentstore.client.errors import (
     ClientError,
+    ClosedError,
     StreamSealedError,
     WriterFullError,
     outcome_unknown,
@@ -249,6 +250,8 @@ class EventWriter:
                 await append_large_event(self._calls, appender.segment, content)
             except (SegmentSealedError, SegmentNotFoundError) as error:
                 await self._leave(segment_id, appender, error)
+            except ClosedError as error:
+                raise self._window.failure or error from error
             else:
                 return
 

@@ -541,6 +541,11 @@ async def _merge_transient(calls: SegmentCalls, segment: str, transient: str) ->
             if error.name != transient:
                 raise
             return False
+        except ClientError as error:
+            # What ends the attempts says nothing of one whose answer was lost.
+            if is_open:
+                raise outcome_unknown(error) from error
+            raise
         except SegmentSealedError as error:
             # Not merged if its bytes are still apart; a seal keeps it so.
             if is_open and not await _is_there(calls, transient):
@@ -552,12 +557,13 @@ async def _merge_transient(calls: SegmentCalls, segment: str, transient: str) ->
 
 
 async def _is_there(calls: SegmentCalls, segment: str) -> bool:
+    """Whether it certainly is."""
     try:
         found = await calls.ask(
             segment,
             lambda request_id: GetStreamSegmentInfo(request_id, segment, ""),
             StreamSegmentInfo,
         )
-    except SegmentNotFoundError:
+    except (SegmentNotFoundError, ClientError):
         return False
     return found.exists and not found.is_deleted

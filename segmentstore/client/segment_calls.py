@@ -12,7 +12,8 @@ Invariants:
   meet the first and call it a conflict.
 - A segment that is found at another server than before is asked for there at once; a pause comes before a server is
   asked again.
-- Everything ends within `request_seconds`, reads that wait at the tail within `long_poll_seconds`.
+- Everything ends within `request_seconds`, reads that wait at the tail within `long_poll_seconds`, and all of it when
+  the connections are closed: ClosedError is said of what was not sent, OutcomeUnknownError of what was.
 - A server's address is remembered until a caller finds it wrong (`forget`). A segment's transactions and transient
   segments are in the container of their segment, so they share its address.
 - A token is asked for when a segment of its stream is first looked for, and again after the segment was forgotten,
@@ -29,6 +30,7 @@ from typing import Final, Protocol, TypeVar
 
 from segmentstore.client.connection import ConnectionPool, ServerAddress, WireConnection
 from segmentstore.client.errors import (
+    ClosedError,
     ConnectionLostError,
     DeadlineExceededError,
     OutcomeUnknownError,
@@ -89,7 +91,7 @@ class SegmentCalls:
         )
 
     async def close(self) -> None:
-        """End the connections."""
+        """End the connections, and all that waits for an answer or for the next attempt."""
         await self.pool.close()
 
     async def ask(
@@ -103,7 +105,8 @@ class SegmentCalls:
     ) -> Reply:
         """The answer to what `command` makes of a request id.
 
-        Raises the refusal as an error, DeadlineExceededError, and OutcomeUnknownError if not `repeatable`.
+        Raises the refusal as an error, DeadlineExceededError, ClosedError, and OutcomeUnknownError if it is not
+        `repeatable`, or these connections are closed meanwhile.
         """
         connection: WireConnection | None = None
         limit = self.settings.request_seconds if seconds is None else seconds
@@ -115,6 +118,10 @@ class SegmentCalls:
 
         try:
             return await self.retried(segment, attempt, seconds=limit)
+        except ClosedError as error:
+            if connection is not None:
+                raise outcome_unknown(error) from error
+            raise
         except DeadlineExceededError:
             if connection is not None and connection.silent_seconds >= limit:
                 # Not one answer to any request: the server may be gone without a goodbye.
@@ -126,18 +133,20 @@ class SegmentCalls:
     ) -> Result:
         """What the attempt gives, made again while its connection breaks or the server cannot serve now.
 
-        Raises DeadlineExceededError, and what else the attempt raises.
+        Raises DeadlineExceededError, ClosedError, and what else the attempt raises.
         """
         pauses = MovePauses(self, segment)
         refusal: SegmentStoreError | None = None
         try:
             async with asyncio.timeout(seconds):
                 while True:
+                    self.pool.check_open()
                     try:
                         await pauses.begin_attempt()
                         return await attempt()
                     except (ConnectionLostError, ServiceUnavailableError) as error:
                         refusal = error
+                        self.pool.check_open()
                         await pauses.before_next_attempt()
         except TimeoutError as error:
             raise DeadlineExceededError(

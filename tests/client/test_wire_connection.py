@@ -8,6 +8,7 @@ import pytest
 
 from segmentstore.client.connection import ConnectionPool, ServerAddress, open_connection
 from segmentstore.client.errors import (
+    ClosedError,
     ConnectionLostError,
     DeadlineExceededError,
     OutcomeUnknownError,
@@ -193,7 +194,7 @@ async def test_a_closed_pool_opens_nothing(fake_store: FakeStore) -> None:
     await pool.connection(fake_store.endpoint)
     await pool.close()
     await pool.close()
-    with pytest.raises(ConnectionLostError):
+    with pytest.raises(ClosedError):
         await pool.connection(fake_store.endpoint)
 
 
