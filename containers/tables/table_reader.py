@@ -170,6 +170,9 @@ async def scan_records(
         if not parsed:
             content = await reader.read_bytes(position, _length_to_read(content, position, end))
             records, parsed = _parse_records(content, position, is_wanted)
+        if not parsed:
+            # Batches are committed whole, so a record ends at or before `end`. A caller would ask here for ever.
+            raise CorruptedDataError(f"no whole record of the table offset={position} end={end}")
     return records, position + parsed
 
 

@@ -1,13 +1,16 @@
 """The door's suite over the tables of a container, and over the tables in memory that other rooms' tests use."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from containers.segment_container import StreamSegmentContainer
+from containers.tables.table_record import RECORD_HEADER_BYTES, encode_update
+from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.tables import TableApi
 from tests.containers.node import MemoryTiers, running
-from tests.contracts.table_suite import TableSuite
+from tests.contracts.table_suite import TableSuite, entry
 from tests.reference.memory_tables import MemoryTables
 
 
@@ -17,6 +20,20 @@ class TestContainerTables(TableSuite):
         async with running(MemoryTiers()) as container:
             yield container
             container.check()
+
+    async def test_changes_from_inside_the_last_record_are_refused(
+        self, tables: StreamSegmentContainer
+    ) -> None:
+        await tables.create_table("t")
+        async with tables.open_table("t") as table:
+            # The value looks like the beginning of a record that is longer than the table.
+            looks_longer = encode_update(b"k", b"v" * 1000)[: RECORD_HEADER_BYTES + 5]
+            await table.update([entry(b"a", looks_longer)])
+            length = table.info().length
+            for position in (length - 1, length - len(looks_longer), length - RECORD_HEADER_BYTES):
+                with pytest.raises(InvalidRequestError):
+                    async with asyncio.timeout(5):
+                        await table.read_delta(position=position, count=10)
 
 
 class TestMemoryTables(TableSuite):
