@@ -2,6 +2,7 @@
 
 Invariants:
 - one resolution of a name is in flight at a time, shared by all callers that ask; of several creates one wins;
+- of two creations at most one waits for the other, whatever was merged into what;
 - a segment is logged (mapped) before anything else of it can be, because mapping is submitted in the very stretch in
   which the segment becomes active;
 - existence is decided by active metadata, else by the catalog under the manifest; never by a listing, and "does not
@@ -81,6 +82,8 @@ class SegmentMapper:
         self._settings = settings
         self._resolutions: dict[str, Future[None]] = {}
         self._mapping: dict[str, Future[int]] = {}
+        self._forgetting: set[str] = set()
+        """Names that are free and about to be given to a new segment: their merges are being forgotten."""
         self._evicted = 0
         self._activated = 0
 
@@ -191,7 +194,11 @@ class SegmentMapper:
     ) -> "tuple[SegmentMetadata, Future[int]]":
         if self._metadata.last_of_name(name) is None and await self.find_inactive(name) is not None:
             raise SegmentExistsError(name)
-        await self._forget_merge(name)
+        self._forgetting.add(name)
+        try:
+            await self._forget_merge(name)
+        finally:
+            self._forgetting.discard(name)
         await self._make_place()
         if self._metadata.get(name) is not None:
             raise SegmentExistsError(name)
@@ -222,6 +229,9 @@ class SegmentMapper:
         if found is None:
             return
         target_name, target_id = found
+        if target_name in self._forgetting:
+            # Gone as well. Its creation may wait for this one in here, for a merge the other way round.
+            return
         try:
             target = await self.resolve(target_name)
         except SegmentNotFoundError:

@@ -13,9 +13,11 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import EVENT_COUNT, AttributeKey
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
+from segmentstore.contracts.storage import SegmentRecord
 from tests.containers.node import MemoryTiers, running
 from tests.containers.test_container_faults import abandoned
 from tests.containers.test_segment_container import append, read_all
+from tier2.tiered_storage import TieredStorage
 
 COMMITS = AttributeKey(b"commits")
 COMMITTED = AttributeUpdate(COMMITS, 1, AttributeUpdateType.ACCUMULATE)
@@ -254,3 +256,27 @@ async def test_a_memory_of_a_merge_names_the_source_and_older_ones_are_read() ->
             target, [AttributeUpdate(key, 4711)]
         )
         assert await container.merge("a", "b") == 4711
+
+
+async def test_h74_names_that_were_merged_into_one_another_are_created_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find = TieredStorage.find
+
+    async def find_slowly(self: TieredStorage, name: str) -> SegmentRecord | None:
+        await asyncio.sleep(0.01)
+        return await find(self, name)
+
+    async with running(MemoryTiers()) as container:
+        for target, source in (("b", "a"), ("a", "b")):
+            await container.create("a")
+            await container.create("b")
+            await container.merge(target, source, seal_source=True)
+            await container.delete(target)
+        await container.flush()
+        assert not container.container_metadata.by_id
+        monkeypatch.setattr(TieredStorage, "find", find_slowly)
+        async with asyncio.timeout(5):
+            await asyncio.gather(container.create("a"), container.create("b"))
+        await append(container, "b", b"moved")
+        assert await container.merge("a", "b", seal_source=True) == 5
