@@ -220,12 +220,14 @@ class IndexScan:
         published = SequenceNumber(-1) if attributes.complete else segment.published_sequence_number
         copies = attributes.copy_extended()
         if attributes.extended_count <= _KEYS_SORTED_INLINE:
-            self._keys = _sorted_keys(copies, published)
+            keys = _sorted_keys(copies, published)
         else:
-            self._keys = await asyncio.get_running_loop().run_in_executor(
+            keys = await asyncio.get_running_loop().run_in_executor(
                 self._executor, _sorted_keys, copies, published
             )
-        self._keys_as_of = number
+        if self._keys_as_of is None or number >= self._keys_as_of:
+            # Else an iteration that began later has a newer list already, and needs it for its next pages.
+            self._keys, self._keys_as_of = keys, number
 
 
 def _sorted_keys(

@@ -1,8 +1,11 @@
 """The rules of tables that need more than the door: crashes, evictions, restarts (compaction has a file of its own)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -278,3 +281,49 @@ async def test_a_batch_larger_than_an_append_is_accepted_up_to_what_the_cache_ho
         async with container.open_table("t") as table:
             with pytest.raises(AppendTooLargeError):
                 await table.update(batch)
+
+
+class HeldExecutor(Executor):
+    """Its jobs are done when the test says so, in any order."""
+
+    def __init__(self) -> None:
+        self._jobs: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, job: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        self._jobs.append((future, partial(job, *args, **kwargs)))
+        return future
+
+    async def wait_for_jobs(self, count: int) -> None:
+        async with asyncio.timeout(5):
+            while len(self._jobs) < count:
+                await asyncio.sleep(0)
+
+    def do(self, number: int) -> None:
+        future, job = self._jobs[number]
+        future.set_result(job())
+
+
+async def test_an_iteration_has_the_keys_before_it_although_an_earlier_one_sorts_for_longer() -> (
+    None
+):
+    async with running(MemoryTiers()) as container:
+        await container.create_table("t")
+        async with container.open_table("t") as table:
+            await table.update([entry(b"%04d" % number, b"") for number in range(3000)])
+            executor = container._components.tables._executor = HeldExecutor()
+            earlier = asyncio.ensure_future(table.read_keys(count=1000))
+            await executor.wait_for_jobs(1)
+            await table.update([entry(b"new", b"")])
+            later = asyncio.ensure_future(table.read_keys(count=1000))
+            await executor.wait_for_jobs(2)
+            executor.do(1)
+            page = await later
+            executor.do(0)
+            await earlier
+            keys = [each.key for each in page.keys]
+            while page.token:
+                page = await table.read_keys(count=1000, token=page.token)
+                keys += [each.key for each in page.keys]
+            assert len(keys) == 3001
+            assert b"new" in keys
