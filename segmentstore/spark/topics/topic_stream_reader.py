@@ -12,11 +12,14 @@ Invariants:
 - The offsets that Spark keeps in its checkpoint are all that a query remembers: between two of them are the same
   records whenever they are read, as long as they are there.
 - A partition that is added later is read from its earliest record.
+- A position behind the end of a partition is loss: the topic was made again, and what comes next would count as read.
+  Without failOnDataLoss it goes back to the end.
 - `maxOffsetsPerTrigger` is shared among the partitions in proportion to what waits in each, and no partition that has
   something waits for ever.
 - With Trigger.AvailableNow the end is that of the moment when the query began.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
@@ -31,6 +34,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from segmentstore.spark.python_worker import OpenSource
+from segmentstore.spark.scan.data_loss import DataLossError, pass_over
+from segmentstore.spark.tier2_access import OPEN_ATTEMPTS, OPEN_PAUSE_SECONDS
 from segmentstore.spark.topics.partition_reader import read_topic_range
 from segmentstore.spark.topics.topic_offsets import (
     LATEST,
@@ -41,6 +46,7 @@ from segmentstore.spark.topics.topic_offsets import (
 from segmentstore.spark.topics.topic_options import TopicReadOptions
 from segmentstore.spark.topics.topic_ranges import (
     TopicRange,
+    partition_name,
     split_stretches,
     stretches_between,
 )
@@ -136,8 +142,12 @@ class _OpenTopics:
         self._frozen = await self._ends(await self._source.partitions())
 
     async def next_end(self, start: TopicOffsets, count_max: int | None) -> TopicOffsets:
-        """Where the next batch ends."""
-        partitions = await self._source.partitions()
+        """Where the next batch ends. Raises DataLossError."""
+        reached = dict(start)
+        for key, end in (self._frozen or {}).items():
+            reached[key] = max(end, reached.get(key, end))
+        partitions = await self._seen_up_to(reached)
+        start = self._not_behind(start, reached, partitions)
         ends = self._frozen if self._frozen is not None else await self._ends(partitions)
         self.latest = ends
         known = {each.key: each for each in partitions}
@@ -149,6 +159,36 @@ class _OpenTopics:
         found = {key: offset for key, offset in start.items() if key not in waiting}
         return found | shared_ends(waiting, count_max)
 
+    async def _seen_up_to(self, position: TopicOffsets) -> list[TopicPartition]:
+        """The partitions, once this process sees as much as the one that made the position: volumes are seen late."""
+        partitions = await self._source.partitions()
+        for _ in range(OPEN_ATTEMPTS - 1):
+            if all(position.get(each.key, 0) <= each.end for each in partitions):
+                break
+            await asyncio.sleep(OPEN_PAUSE_SECONDS)
+            partitions = await self._source.partitions()
+        return partitions
+
+    def _not_behind(
+        self, start: TopicOffsets, reached: TopicOffsets, partitions: list[TopicPartition]
+    ) -> TopicOffsets:
+        """The start of a batch, and the frozen ends, back at ends that lie before them. Raises DataLossError."""
+        ends = {each.key: each.end for each in partitions if each.end < reached.get(each.key, 0)}
+        for each in partitions:
+            if each.key in ends:
+                begin = start.get(each.key, 0)
+                loss = DataLossError(
+                    partition_name(*each.key),
+                    start=begin,
+                    end=reached[each.key],
+                    head=each.start,
+                    tail=each.end,
+                )
+                pass_over(loss, fail=self._options.fail_on_data_loss)
+        if self._frozen is not None:
+            self._frozen = _at_most(self._frozen, ends)
+        return _at_most(start, ends)
+
     async def _ends(self, partitions: list[TopicPartition]) -> TopicOffsets:
         options = self._options
         if options.ending is None and options.ending_timestamp_ms is None:
@@ -159,8 +199,8 @@ class _OpenTopics:
         return {each.key: min(each.end, stop.get(each.key, each.end)) for each in partitions}
 
     async def ranges(self, start: TopicOffsets, end: TopicOffsets) -> list[TopicRange]:
-        """What the tasks of one batch read."""
-        partitions = [each for each in await self._source.partitions() if each.key in end]
+        """What the tasks of one batch read. Raises DataLossError."""
+        partitions = [each for each in await self._seen_up_to(end) if each.key in end]
         here = {each.key for each in partitions}
         gone = [key for key in end if key not in here and end[key] > start.get(key, 0)]
         partitions += [TopicPartition(*key, "", 0, 0) for key in gone]
@@ -182,6 +222,10 @@ class _OpenTopics:
 
     async def _enter(self, opened: AsyncExitStack, executor: Executor) -> TopicSource:
         return await opened.enter_async_context(open_topic_source(self._options, executor=executor))
+
+
+def _at_most(offsets: TopicOffsets, ends: TopicOffsets) -> TopicOffsets:
+    return {key: min(offset, ends.get(key, offset)) for key, offset in offsets.items()}
 
 
 def shared_ends(

@@ -1,0 +1,114 @@
+"""Goal: a streaming query of topics passes nothing over in silence, however its topics change between its batches."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from segmentstore.spark.scan.data_loss import DataLossError
+from segmentstore.spark.topics import topic_stream_reader
+from segmentstore.spark.topics.topic_options import parse_topic_options
+from segmentstore.spark.topics.topic_ranges import TopicRange
+from segmentstore.spark.topics.topic_stream_reader import TopicStreamReader
+from tests.spark.topics.topic_store import TOPIC, TopicStore, some_records, topic_store
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that sees less than its checkpoint waits for volumes that are late; here nothing is late."""
+    monkeypatch.setattr(topic_stream_reader, "OPEN_PAUSE_SECONDS", 0.0)
+
+
+class Query:
+    """A streaming query as Spark asks it, from a thread: the topics are served by the test's own loop."""
+
+    def __init__(self, store: TopicStore, **words: str) -> None:
+        self._reader = TopicStreamReader(
+            parse_topic_options({"topic": TOPIC, "kafka": store.service.address, **words})
+        )
+
+    async def end(self, start: dict[str, object]) -> dict[str, object]:
+        """Where the batch that begins there ends."""
+        return await asyncio.to_thread(self._reader.latestOffset, start, ReadAllAvailable())
+
+    async def freeze(self) -> None:
+        """As Trigger.AvailableNow begins."""
+        await asyncio.to_thread(self._reader.prepareForTriggerAvailableNow)
+
+    async def parts(
+        self, start: dict[str, object], end: dict[str, object]
+    ) -> list[tuple[int, int, int]]:
+        """Partition, start and end of each range of a batch."""
+        ranges: Sequence[object] = await asyncio.to_thread(self._reader.partitions, start, end)
+        return [
+            (each.index, each.start, each.end) for each in ranges if isinstance(each, TopicRange)
+        ]
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._reader.stop)
+
+
+@asynccontextmanager
+async def query(store: TopicStore, **words: str) -> AsyncIterator[Query]:
+    opened = Query(store, **words)
+    try:
+        yield opened
+    finally:
+        await opened.stop()
+
+
+def at(*offsets: int) -> dict[str, object]:
+    """A position as Spark's checkpoint has it."""
+    return {TOPIC: {str(index): offset for index, offset in enumerate(offsets)}}
+
+
+async def make_again(store: TopicStore, count: int) -> None:
+    await store.service.topics.delete(TOPIC)
+    await store.service.topics.create(TOPIC, 1, {})
+    store.produced.clear()
+    if count:
+        await store.produce(some_records(Random(1), count))
+
+
+@pytest.mark.parametrize("count", [0, 5])
+async def test_a_topic_that_was_made_again_and_is_shorter_is_loss(count: int) -> None:
+    async with topic_store() as store:
+        await store.produce(some_records(Random(0), 40))
+        async with query(store) as strict, query(store, failOnDataLoss="false") as lenient:
+            assert await strict.end(at(0)) == await lenient.end(at(0)) == at(40)
+            await make_again(store, count)
+            with pytest.raises(DataLossError, match=rf"asked=\[40, 40\) head=0 tail={count}"):
+                await strict.end(at(40))
+            # It goes back to the tail, so that what comes next is read.
+            assert await lenient.end(at(40)) == at(count)
+            assert await lenient.parts(at(40), at(count)) == []
+            await store.produce(some_records(Random(2), 50))
+            assert await lenient.end(at(count)) == at(count + 50)
+            assert await lenient.parts(at(count), at(count + 50)) == [(0, count, count + 50)]
+
+
+async def test_a_topic_that_was_made_again_while_it_is_read_to_a_fixed_end_is_loss() -> None:
+    async with topic_store() as store:
+        await store.produce(some_records(Random(0), 40))
+        async with query(store) as strict, query(store, failOnDataLoss="false") as lenient:
+            for each in (strict, lenient):
+                await each.freeze()
+            await make_again(store, 5)
+            with pytest.raises(DataLossError, match=r"asked=\[3, 40\) head=0 tail=5"):
+                await strict.end(at(3))
+            # The run ends behind what is there.
+            assert await lenient.end(at(3)) == at(5)
+            assert await lenient.end(at(5)) == at(5)
+
+
+async def test_an_end_that_the_options_name_is_no_loss_for_what_lies_behind_it() -> None:
+    async with (
+        topic_store() as store,
+        query(store, endingOffsets='{"0": 10}') as until,
+    ):
+        await store.produce(some_records(Random(0), 40))
+        assert await until.end(at(0)) == at(10)
+        assert await until.end(at(20)) == at(20)
