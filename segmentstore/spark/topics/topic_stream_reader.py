@@ -11,7 +11,9 @@ Invariants:
 
 - The offsets that Spark keeps in its checkpoint are all that a query remembers: between two of them are the same
   records whenever they are read, as long as they are there.
-- A partition that is added later is read from its earliest record.
+- A partition that is added later is read from offset 0: records that it lost before the query saw them are lost. A
+  topic that is added to the options is first entered in a position, at its earliest records, and read from the batch
+  after it, so that its beginning is a part of the checkpoint.
 - A position behind the end of a partition is loss: the topic was made again, and what comes next would count as read.
   Without failOnDataLoss it goes back to the end.
 - `maxOffsetsPerTrigger` is shared among the partitions in proportion to what waits in each, and no partition that has
@@ -152,7 +154,11 @@ class _OpenTopics:
         self.latest = ends
         known = {each.key: each for each in partitions}
         waiting: dict[tuple[str, int], tuple[int, int]] = {}
+        topics = _topics_of(start)
         for key, end in ends.items():
+            if key in known and key[0] not in topics:
+                waiting[key] = (known[key].start, known[key].start)
+                continue
             begin = start[key] if key in start else known[key].start if key in known else end
             waiting[key] = (begin, max(begin, end))
         # A partition that is gone keeps its place: whether that is loss is decided where ranges are made.
@@ -204,9 +210,11 @@ class _OpenTopics:
         here = {each.key for each in partitions}
         gone = [key for key in end if key not in here and end[key] > start.get(key, 0)]
         partitions += [TopicPartition(*key, "", 0, 0) for key in gone]
+        topics = _topics_of(start)
+        begins = {each.key: 0 if each.topic in topics else each.start for each in partitions}
         stretches = stretches_between(
             partitions,
-            starts={each.key: start.get(each.key, each.start) for each in partitions},
+            starts={**begins, **start},
             ends=end,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
@@ -222,6 +230,10 @@ class _OpenTopics:
 
     async def _enter(self, opened: AsyncExitStack, executor: Executor) -> TopicSource:
         return await opened.enter_async_context(open_topic_source(self._options, executor=executor))
+
+
+def _topics_of(position: TopicOffsets) -> set[str]:
+    return {topic for topic, _ in position}
 
 
 def _at_most(offsets: TopicOffsets, ends: TopicOffsets) -> TopicOffsets:

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from segmentstore.codec.record_batch import encode_batch
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.topics import topic_stream_reader
 from segmentstore.spark.topics.topic_options import parse_topic_options
@@ -112,3 +113,40 @@ async def test_an_end_that_the_options_name_is_no_loss_for_what_lies_behind_it()
         await store.produce(some_records(Random(0), 40))
         assert await until.end(at(0)) == at(10)
         assert await until.end(at(20)) == at(20)
+
+
+async def test_records_of_a_partition_that_was_added_and_lost_its_head_are_loss() -> None:
+    async with topic_store() as store:
+        topics = store.service.topics
+        await topics.add_partitions(TOPIC, 2)
+        partition = await topics.own_partition(TOPIC, 1)
+        await partition.produce(encode_batch(some_records(Random(3), 20)))
+        async with query(store) as strict, query(store, failOnDataLoss="false") as lenient:
+            # The query's checkpoint is from before the partition was there.
+            end = await strict.end(at(0))
+            assert end == at(0, 20)
+            assert await strict.parts(at(0), end) == [(1, 0, 20)]
+            await partition.delete_records(8)
+            # The batch is planned once more, as after a restart.
+            with pytest.raises(DataLossError, match=r"partition 1.*asked=\[0, 20\) head=8 tail=20"):
+                await strict.parts(at(0), end)
+            assert await lenient.parts(at(0), end) == [(1, 8, 20)]
+
+
+async def test_a_topic_that_is_added_to_a_query_begins_where_its_checkpoint_says() -> None:
+    async with topic_store() as store:
+        await store.produce(some_records(Random(4), 20))
+        partition = await store.service.topics.own_partition(TOPIC, 0)
+        await partition.delete_records(5)
+        other = {"other": {"0": 0}}
+        await store.service.topics.create("other", 1, {})
+        async with query(store, topic=f"{TOPIC},other") as added:
+            begun = await added.end(dict(other))
+            assert begun == {**at(5), **other}
+            assert await added.parts(dict(other), begun) == []
+            end = await added.end(begun)
+            assert end == {**at(20), **other}
+            assert await added.parts(begun, end) == [(0, 5, 20)]
+            await partition.delete_records(8)
+            with pytest.raises(DataLossError):
+                await added.parts(begun, end)
