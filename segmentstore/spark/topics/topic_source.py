@@ -147,9 +147,10 @@ class TopicSource:
             found.append(partition)
         return found
 
-    async def _at_time(
+    async def first_not_older(
         self, partitions: list[TopicPartition], time_ms: int
     ) -> dict[tuple[str, int], int]:
+        """The first record of each partition that is not older than that; partitions without one are left out."""
         found: dict[tuple[str, int], int] = {}
         served: dict[str, Mapping[int, int]] = {}
         for each in partitions:
@@ -162,8 +163,15 @@ class TopicSource:
             else:
                 published = self.published(each)
                 offset = None if published is None else await published.first_not_older(time_ms)
-            found[each.key] = each.end if offset is None else offset
+            if offset is not None:
+                found[each.key] = offset
         return found
+
+    async def _at_time(
+        self, partitions: list[TopicPartition], time_ms: int
+    ) -> dict[tuple[str, int], int]:
+        found = await self.first_not_older(partitions, time_ms)
+        return {each.key: found.get(each.key, each.end) for each in partitions}
 
 
 def _resolved(

@@ -5,7 +5,8 @@ Where a query begins and ends, in words of the options:
 | option | begins | ends |
 |---|---|---|
 | nothing | at the latest record (as Spark's Kafka source) | never |
-| earliest, latest, offsets, a timestamp | there, as it is when the query is made | offsets or a timestamp: there |
+| earliest, latest, offsets, a timestamp | there, as it is when the query is made | latest, offsets: there |
+| | | a timestamp: before the first record that is not older, once there is one |
 
 Invariants:
 
@@ -128,6 +129,7 @@ class _OpenTopics:
         self._options = options
         self._frozen: TopicOffsets | None = None
         self._stop: TopicOffsets | None = None
+        """Decided once; by a timestamp for each partition when it has a record of that time."""
         self.latest: TopicOffsets | None = None
         """The ends as they were seen last."""
         self._kept = OpenSource(self._enter)
@@ -197,11 +199,14 @@ class _OpenTopics:
 
     async def _ends(self, partitions: list[TopicPartition]) -> TopicOffsets:
         options = self._options
-        if options.ending is None and options.ending_timestamp_ms is None:
-            return {each.key: each.end for each in partitions}
-        if self._stop is None:
-            self._stop = await self._source.ends(partitions)
-        stop = self._stop
+        stop = self._stop or {}
+        if options.ending_timestamp_ms is not None:
+            # What has no such record yet may get older ones still: its end as it is now decides nothing.
+            open_ended = [each for each in partitions if each.key not in stop]
+            found = await self._source.first_not_older(open_ended, options.ending_timestamp_ms)
+            stop = self._stop = {**stop, **found}
+        elif options.ending is not None and self._stop is None:
+            stop = self._stop = await self._source.ends(partitions)
         return {each.key: min(each.end, stop.get(each.key, each.end)) for each in partitions}
 
     async def ranges(self, start: TopicOffsets, end: TopicOffsets) -> list[TopicRange]:

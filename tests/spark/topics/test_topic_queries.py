@@ -8,13 +8,13 @@ from random import Random
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from segmentstore.codec.record_batch import encode_batch
+from segmentstore.codec.record_batch import Record, encode_batch
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.topics import topic_stream_reader
 from segmentstore.spark.topics.topic_options import parse_topic_options
 from segmentstore.spark.topics.topic_ranges import TopicRange
 from segmentstore.spark.topics.topic_stream_reader import TopicStreamReader
-from tests.spark.topics.topic_store import TOPIC, TopicStore, some_records, topic_store
+from tests.spark.topics.topic_store import NOW, TOPIC, TopicStore, some_records, topic_store
 
 
 @pytest.fixture(autouse=True)
@@ -150,3 +150,20 @@ async def test_a_topic_that_is_added_to_a_query_begins_where_its_checkpoint_says
             await partition.delete_records(8)
             with pytest.raises(DataLossError):
                 await added.parts(begun, end)
+
+
+async def test_an_end_in_time_that_no_record_has_reached_leaves_out_none_before_it() -> None:
+    async with topic_store() as store, query(store, endingTimestamp=str(NOW)) as until:
+        await produce_at(store, NOW - 20, NOW - 10)
+        assert await until.end(at(0)) == at(2)
+        await produce_at(store, NOW - 5)
+        assert await until.end(at(2)) == at(3)
+        await produce_at(store, NOW - 1, NOW, NOW + 1)
+        assert await until.end(at(3)) == at(4)
+        # Decided once: what is older and comes later lies behind it.
+        await produce_at(store, NOW - 1)
+        assert await until.end(at(4)) == at(4)
+
+
+async def produce_at(store: TopicStore, *times: int) -> None:
+    await store.produce([Record(0, each, None, b"") for each in times])
