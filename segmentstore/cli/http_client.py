@@ -66,7 +66,8 @@ class HttpClient:
     """One server. Hold it in `async with`."""
 
     def __init__(self, server: str, *, connections_max: int = 64) -> None:
-        self._server = server.rstrip("/")
+        """Raises InvalidRequestError for an address that no server can have."""
+        self._server = _checked_address(server).rstrip("/")
         self._connections_max = connections_max
         self._reads: aiohttp.ClientSession | None = None
         self._changes: aiohttp.ClientSession | None = None
@@ -245,6 +246,9 @@ class HttpClient:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         session = self._reads if method == "GET" else self._changes
         assert session is not None, "the client is used outside its async with"
+        for text in query.values():
+            # URL leaves out what it cannot encode: a listing would be one of another prefix.
+            text.encode()
         url = URL(self._server + path, encoded=True).with_query(dict(query))
         try:
             async with session.request(method, url, data=body) as response:
@@ -262,6 +266,18 @@ class HttpClient:
                 f"{str(error) or type(error).__name__}",
                 ErrorKind.UNAVAILABLE,
             ) from error
+
+
+def _checked_address(server: str) -> str:
+    try:
+        url = URL(server)
+        is_sound = url.scheme in {"http", "https"} and bool(url.host)
+    except ValueError:
+        is_sound = False
+    if not is_sound:
+        # Asked nevertheless, it would look like a server that is away for a while.
+        raise InvalidRequestError(f"an address looks like http://127.0.0.1:9091 given={server!r}")
+    return server
 
 
 def _quoted(name: str) -> str:

@@ -114,6 +114,10 @@ def run(arguments: list[str], *, program: str = "segmentstore") -> int:
     except SystemExit:
         # Only one thing makes click exit here: the reader of our output has seen enough, as `head` has.
         return ExitCode.OK
+    except UnicodeEncodeError as error:
+        # A byte of the command line that is not UTF-8 is a lone surrogate here, and nothing has a name with one.
+        click.echo(f"error: a name is text in UTF-8 given={error.object!r}", err=True)
+        return ExitCode.USAGE
     except OSError as error:
         click.echo(f"error: {error}", err=True)
         return ExitCode.ERROR

@@ -44,6 +44,7 @@ ELSEWHERE: Final = (
 """Nothing was done: another server has it, or none now."""
 _PLACES_MAX: Final = 4
 _PAUSE_SECONDS: Final = 0.1
+_PORT_MAX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,7 @@ def parse_addresses(text: str) -> Sequence[Address]:
     found = []
     for each in text.split(","):
         host, _, port = each.strip().rpartition(":")
-        if not host or not port.isdigit():
+        if not host or not port.isdecimal() or int(port) > _PORT_MAX:
             raise InvalidRequestError(f"an address is HOST:PORT address={each!r}")
         found.append((host.strip("[]"), int(port)))
     return found

@@ -70,6 +70,46 @@ def test_a_command_without_a_server_ends_with_unavailable_and_one_sentence(
 
 
 @pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "127.0.0.1:1",
+        "ftp://127.0.0.1:1",
+        "http://",
+        "http://127.0.0.1:many",
+        "http://127.0.0.1:99999",
+        "http://[::1",
+    ],
+)
+def test_an_address_that_no_server_can_have_is_a_usage_error_in_one_sentence(
+    offline: CommandLine, address: str
+) -> None:
+    result = offline("segment", "info", "a", "--server", address)
+    assert result.exit_code == ExitCode.USAGE
+    assert result.errors.startswith("error: an address looks like ")
+    assert len(result.errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("segment", "info", "\udcff", "--server", "http://127.0.0.1:1"),
+        ("segment", "list", "\udcff", "--server", "http://127.0.0.1:1"),
+        ("scope", "create", "\udcff", "--controller", "tcp://127.0.0.1:1"),
+        ("topic", "info", "a", "--kafka", "\udcff:1"),
+        ("topic", "info", "a", "--kafka", "127.0.0.1:99999"),
+    ],
+)
+def test_what_can_be_no_name_or_port_is_a_usage_error_in_one_sentence(
+    offline: CommandLine, arguments: tuple[str, ...]
+) -> None:
+    # Python reads a byte of the command line that is not UTF-8 so.
+    result = offline(*arguments)
+    assert result.exit_code == ExitCode.USAGE
+    assert len(result.errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
     "arguments", [("segment", "read"), ("segment", "truncate", "a", "many"), ("nonsense",)]
 )
 def test_wrong_arguments_end_with_usage(offline: CommandLine, arguments: tuple[str, ...]) -> None:
