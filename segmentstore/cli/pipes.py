@@ -41,15 +41,36 @@ async def arriving_pieces(source: BinaryIO, piece_bytes: int) -> AsyncGenerator[
 
 async def arriving_lines(source: BinaryIO) -> AsyncGenerator[bytes, None]:
     """Each line without its end; a last line without an end counts. Hold it in `aclosing`."""
-    rest = bytearray()
+    lines = LinesOfPieces()
     async with aclosing(arriving_pieces(source, _READ_BYTES)) as pieces:
         async for piece in pieces:
-            rest += piece
-            *lines, rest = rest.split(b"\n")
-            for line in lines:
-                yield bytes(line)
-    if rest:
-        yield bytes(rest)
+            for line in lines.complete(piece):
+                yield line
+    for line in lines.rest():
+        yield line
+
+
+class LinesOfPieces:
+    """Cuts pieces into lines. O(bytes), however many pieces one line comes in: each is looked through once."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+        """What there is of a line whose end has not come."""
+
+    def complete(self, piece: bytes) -> list[bytes]:
+        """The lines that end in the piece, without their ends."""
+        first, *others = piece.split(b"\n")
+        self._begun.append(first)
+        if not others:
+            return []
+        first = b"".join(self._begun)
+        self._begun = [others.pop()]
+        return [first, *others]
+
+    def rest(self) -> list[bytes]:
+        """Behind the last piece: the line without an end, if there is one."""
+        line = b"".join(self._begun)
+        return [line] if line else []
 
 
 async def _wait_until_readable(descriptor: int) -> bool:

@@ -19,7 +19,7 @@ from segmentstore.cli.output import (
     print_rows,
     write_bytes,
 )
-from segmentstore.cli.pipes import arriving_pieces, key_separator_option
+from segmentstore.cli.pipes import LinesOfPieces, arriving_pieces, key_separator_option
 from segmentstore.codec.murmur2 import partition_of
 from segmentstore.codec.record_batch import Compression, Record
 
@@ -285,14 +285,13 @@ async def _batches(
             raise click.UsageError(f"a line has no {key_separator!r} behind a key")
         return NewRecord(value=value, key=key)
 
-    rest = b""
+    lines = LinesOfPieces()
     async with aclosing(arriving_pieces(source, _BATCH_BYTES)) as pieces:
         async for piece in pieces:
-            *lines, rest = (rest + piece).split(b"\n")
-            if lines:
-                yield [parsed(line) for line in lines]
-    if rest:
-        yield [parsed(rest)]
+            if complete := lines.complete(piece):
+                yield [parsed(line) for line in complete]
+    if rest := lines.rest():
+        yield [parsed(line) for line in rest]
 
 
 def _by_partition(
