@@ -68,14 +68,18 @@ def append(
     """
 
     async def work(client: HttpClient) -> int:
-        length = offset
+        length: int | None = None
         async with aclosing(arriving_pieces(source, piece_bytes)) as pieces:
             async for piece in pieces:
                 # With --offset every piece is conditional on the end of the one before it.
-                length = await client.append(
-                    name, piece, offset=length if offset is not None else None
-                )
-        return length if length is not None else (await client.info(name)).length
+                expected = offset if length is None or offset is None else length
+                length = await client.append(name, piece, offset=expected)
+        if length is None:
+            # Nothing came, so no append has met the segment.
+            length = (await client.info(name)).length
+            if offset is not None and offset != length:
+                raise BadOffsetError(name, expected=length, given=offset)
+        return length
 
     print_record({"name": name, "length": with_client(server, work)}, output)
 

@@ -79,6 +79,22 @@ def test_a_conditional_append_at_another_offset_is_a_conflict(cli: CommandLine, 
     assert cli.segment("info", "c", "-o", "json").row["length"] == 13
 
 
+def test_a_conditional_append_of_nothing_is_held_to_its_condition(
+    cli: CommandLine, three: str, tmp_path: Path
+) -> None:
+    nothing = tmp_path / "nothing"
+    nothing.write_bytes(b"")
+    missing = cli.segment("append", "n", str(nothing), "--offset", "13")
+    assert missing.exit_code == ExitCode.NOT_FOUND
+    cli.segment("create", "n")
+    cli.segment("append", "n", three)
+    elsewhere = cli.segment("append", "n", str(nothing), "--offset", "5")
+    assert elsewhere.exit_code == ExitCode.CONFLICT
+    assert "expected=13 given=5" in elsewhere.errors
+    there = cli.segment("append", "n", str(nothing), "--offset", "13", "-o", "json")
+    assert there.row == {"name": "n", "length": 13}
+
+
 def test_create_says_when_the_segment_exists(cli: CommandLine) -> None:
     assert cli.segment("create", "twice").exit_code == ExitCode.OK
     assert cli.segment("create", "twice").exit_code == ExitCode.CONFLICT
