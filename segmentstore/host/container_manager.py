@@ -8,7 +8,8 @@ between.
 - M2  One transition per container id at a time: a container's next task begins after the one before it has ended,
       and that ends after `close()` has returned.
 - M3  A container that ends by itself, while starting or later, is closed and reported; it starts again only when a
-      version of the assignment that is later than the report names it. Nothing is restarted locally.
+      version of the assignment that is later than the report names it, or one that names another `since`. Nothing is
+      restarted locally.
 - M4  A task is for one `since` of its container. Once this host has heard of another one the task's container gets no
       request any more, however long it takes to end: an owner that was fenced while it idled knows nothing of it, and
       would say "does not exist" of what another host has created meanwhile.
@@ -107,6 +108,7 @@ class ContainerManager:
         self._shorten_seconds = shorten_seconds
         self._assignment: HostAssignment | None = None
         self._blocked: dict[ContainerId, int] = {}
+        """Failed ones: the version that cannot order a restart, nor can an earlier one."""
         self._container_tasks: dict[ContainerId, _ContainerTask] = {}
         self._reported: tuple[int, dict[ContainerId, int], Sequence[ContainerId]] = (0, {}, [])
         self._wake = asyncio.Event()
@@ -211,10 +213,12 @@ class ContainerManager:
                 )
         if failures or self._state() != self._reported:
             await self._send_report(failures)
-        # What was published before the report did not know of the failure: it cannot order a restart.
-        version = self._version()
+        # What was published before the report did not know of the failure: it cannot order a restart. Another `since`
+        # does: what has failed was over by then, and no later version need come.
+        given = {} if self._assignment is None else self._assignment.since
         for failure in failures:
-            self._blocked[failure.container_id] = version
+            if given.get(failure.container_id, failure.since) == failure.since:
+                self._blocked[failure.container_id] = self._version()
 
     async def _send_report(self, failures: Sequence[ContainerFailure]) -> None:
         self._reported = version, held, running = self._state()

@@ -41,6 +41,16 @@ class SlowToEnd(SimpleContainer):
             await asyncio.sleep(25)
 
 
+class FailsWhenStopped(SimpleContainer):
+    """What stops its start ends with an error."""
+
+    async def start(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            raise StorageError("the way to it was closed") from error
+
+
 class SlowToReport(ScriptedAssignments):
     """The way there is long."""
 
@@ -137,6 +147,30 @@ def test_h24_a_life_ends_when_its_host_hears_of_it_not_when_a_report_has_arrived
             host.registry.get(ZERO)
         await asyncio.sleep(200)
         assert len(host.births_of(0)) == 2
+        await host.stop()
+
+    run_simulation(1, main)
+
+
+def test_m3_a_life_that_was_over_and_failed_does_not_keep_the_next_one_down() -> None:
+    """It fails in its start, though it was told to stop: the assignment that gave the container anew is there already,
+    and no later one comes."""
+
+    def failing(container_id: ContainerId) -> SimpleContainer:
+        made.append(FailsWhenStopped(container_id) if not made else SimpleContainer(container_id))
+        return made[-1]
+
+    made: list[SimpleContainer] = []
+
+    async def main(_: SimLoop) -> None:
+        assignments = ScriptedAssignments(0)
+        host = start_host(assignments, failing, 1)
+        await asyncio.sleep(1)
+        assignments.assign()
+        assignments.assign(0)
+        await asyncio.sleep(10)
+        assert [(each.container_id, each.since) for each in assignments.failures] == [(ZERO, 1)]
+        assert host.registry.running() == [ZERO]
         await host.stop()
 
     run_simulation(1, main)
