@@ -164,7 +164,8 @@ class AssignedContainers:
             except SessionLostError:
                 raise
             except (CoordinationUnavailableError, ValueChangedError):
-                version = -1
+                # It may have been written: what was there before need not be there any more.
+                written, version = b"", -1
                 self._to_report.set()
                 await asyncio.sleep(backoff.next_seconds())
 
