@@ -3,6 +3,7 @@
 Invariants:
 
 - Servers open from the inside out and close from the outside in: clients are sent to a wire that listens already.
+- close() waits for no node that says nothing, longer than a call to one takes to be given up.
 - The address that the controller names is an IP address; a wire that listens everywhere names the loopback unless the
   settings advertise another one.
 """
@@ -281,6 +282,21 @@ class Servers:
 
     async def close(self) -> None:
         """No new requests; those under way end. Idempotent."""
+        if self._remote_store is None:
+            await self._close_servers()
+        else:
+            # run() has been cancelled by now, and requests wait for other nodes still: calls to a silent one have to
+            # end, or the changes of topics that wait for it never do.
+            async with asyncio.TaskGroup() as group:
+                looking = group.create_task(self._remote_store.run(), name="remote store")
+                await self._close_servers()
+                looking.cancel()
+            await self._remote_store.close()
+        if self._wire is not None:
+            await self._wire.close()
+
+    async def _close_servers(self) -> None:
+        """All but the wire, which requests of the others may need."""
         if self._controller_server is not None:
             await self._controller_server.close()
         await self._http.close()
@@ -289,10 +305,6 @@ class Servers:
         if self._kafka is not None and self._topics is not None:
             await self._kafka.close()
             await self._topics.close()
-        if self._remote_store is not None:
-            await self._remote_store.close()
-        if self._wire is not None:
-            await self._wire.close()
 
     def addresses(self) -> ServerAddresses:
         """After start()."""
