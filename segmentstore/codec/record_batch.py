@@ -132,6 +132,15 @@ class BatchError(ValueError):
         self.problem = problem
 
 
+class RecordsTooLongError(BatchError):
+    """The records of a batch take more bytes behind decompression than their reader looks at."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(
+            BatchProblem.INVALID, f"the records of a batch are too long bytes_max={bytes_max}"
+        )
+
+
 class Compression(IntEnum):
     """The codec of a batch. Persistent: never renumber."""
 
@@ -567,7 +576,7 @@ def decompress(
 ) -> bytes:
     """What is behind the header of a batch.
 
-    Raises BatchError for what the codec does not read, and for more than `bytes_max` bytes.
+    Raises BatchError for what the codec does not read, and RecordsTooLongError for more than `bytes_max` bytes.
     """
     try:
         content = _decompress_by(compression, body, bytes_max)
@@ -577,7 +586,7 @@ def decompress(
             f"the records of a batch cannot be decompressed codec={compression.name}: {error}",
         ) from error
     if len(content) > bytes_max:
-        raise _too_long(bytes_max)
+        raise RecordsTooLongError(bytes_max)
     return content
 
 
@@ -594,12 +603,6 @@ def _decompress_by(compression: Compression, body: memoryview, bytes_max: int) -
             return _decompress_lz4(body, bytes_max)
         case Compression.ZSTD:
             return _decompress_zstd(body, bytes_max)
-
-
-def _too_long(bytes_max: int) -> BatchError:
-    return BatchError(
-        BatchProblem.INVALID, f"the records of a batch are too long bytes_max={bytes_max}"
-    )
 
 
 def _decompress_gzip(body: memoryview, bytes_max: int) -> bytes:
@@ -666,5 +669,5 @@ def _decompress_snappy(body: memoryview, bytes_max: int) -> bytes:
 def _decompress_block(block: memoryview, bytes_max: int) -> bytes:
     """One raw block, whose length stands in front: looked at before there is memory for it."""
     if cramjam.snappy.decompress_raw_len(block) > bytes_max:
-        raise _too_long(bytes_max)
+        raise RecordsTooLongError(bytes_max)
     return bytes(cramjam.snappy.decompress_raw(block))

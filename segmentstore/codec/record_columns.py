@@ -9,7 +9,7 @@ Every column is a memoryview of signed 64-bit numbers in the machine's order, wh
 is compressed, and so without a copy; else the same with the decompressed records of those batches behind it.
 
 The loops over records are native where that was built (`native/record_columns.c`); their twins here do the same.
-`require_readable()` asks whether there would be rows, and makes none.
+`require_readable()` asks whether there would be rows, and makes none; `all_have_keys()` whether each would have a key.
 
 Invariants: a row is told only of a batch whose checksum matches and whose records all make sense; every place lies in
 `content`. What decode_batches() reads and what these columns say are one. Where the native loops were built, those in
@@ -33,6 +33,7 @@ from segmentstore.codec.record_batch import (
     batch_size,
     decode_batch,
     decompress,
+    decompressed_records,
     parse_header,
     record_end,
 )
@@ -119,6 +120,8 @@ class ColumnLoops:
     records_to_columns: Callable[
         [FieldBytes, int, int, int, int, int | None, int, int, bytearray, int], tuple[int, int]
     ]
+    are_keyed: Callable[[FieldBytes, int, int], bool | None]
+    """None: the records contradict themselves."""
 
 
 def columns_of_batches(
@@ -146,6 +149,30 @@ def require_readable(batch: BatchBytes) -> None:
         if not header.is_control:
             _refuse_if_long(header, len(batch) - BATCH_HEADER_BYTES)
         decode_batch(batch)  # says why, or reads what the loop leaves to it
+
+
+def all_have_keys(
+    batch: BatchBytes,
+    *,
+    bytes_max: int,
+    loops: ColumnLoops | None = None,
+) -> bool:
+    """Whether no record of a batch has a null key; a batch without a codec is judged at any length.
+
+    The checksum was proved before, and it is no control batch. Raises BatchError if the records cannot be read:
+    RecordsTooLongError for more than `bytes_max` bytes. Complexity: O(bytes), without memory for each record.
+    """
+    header = parse_header(batch)
+    if header.compression is Compression.NONE:
+        bytes_max = len(batch)
+    records = decompressed_records(batch, header, bytes_max=bytes_max)
+    found = (loops or FASTEST_LOOPS).are_keyed(
+        records, header.record_count, header.last_offset_delta
+    )
+    if found is None:
+        _refuse_if_long(header, len(records))
+        found = are_keyed_in_python(records, header.record_count, header.last_offset_delta)
+    return found
 
 
 class _Walk:
@@ -333,11 +360,34 @@ def records_to_columns_in_python(
     return Stop.DONE, rows + len(told)
 
 
+def are_keyed_in_python(records: FieldBytes, record_count: int, last_offset_delta: int) -> bool:
+    """Whether no record has a null key; all are looked at. Raises BatchError, where the native loop gives None."""
+    cursor = FieldCursor(records, _damaged)
+    last_delta = -1
+    are_keyed = True
+    for _ in range(record_count):
+        end = record_end(cursor)
+        cursor.zigzag()
+        delta = cursor.zigzag()
+        if not last_delta < delta <= last_offset_delta:
+            raise cursor.damaged(f"offsets do not grow delta={delta} last_delta={last_delta}")
+        last_delta = delta
+        (_, key_length), _, _ = cursor.places()
+        if cursor.position != end:
+            raise cursor.damaged(f"a record's length does not match its fields end={end}")
+        are_keyed &= key_length >= 0
+    if not cursor.at_end():
+        raise cursor.damaged("bytes follow the last record")
+    return are_keyed
+
+
 def _damaged(why: str, position: int) -> BatchError:
     return BatchError(BatchProblem.INVALID, f"{why} position={position}")
 
 
-PYTHON_LOOPS: Final = ColumnLoops(batches_to_columns_in_python, records_to_columns_in_python)
+PYTHON_LOOPS: Final = ColumnLoops(
+    batches_to_columns_in_python, records_to_columns_in_python, are_keyed_in_python
+)
 
 
 def native_loops() -> ColumnLoops | None:
@@ -345,7 +395,7 @@ def native_loops() -> ColumnLoops | None:
     module = native_module("segmentstore.codec.native.record_columns")
     if module is None:
         return None
-    return ColumnLoops(module.batches_to_columns, module.records_to_columns)
+    return ColumnLoops(module.batches_to_columns, module.records_to_columns, module.are_keyed)
 
 
 def _native_readable() -> Callable[[BatchBytes], bool] | None:

@@ -27,6 +27,7 @@ from segmentstore.codec.record_columns import (
     PYTHON_LOOPS,
     ColumnLoops,
     Stop,
+    all_have_keys,
     columns_of_batches,
     native_loops,
     require_readable,
@@ -173,6 +174,32 @@ def test_what_is_refused_as_unreadable_is_what_the_decoder_cannot_read() -> None
         assert (
             refusal_of(encode_batch([Record(0, TIME, b"k", b"v")], compression=compression)) is None
         )
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+def test_keys_are_found_by_the_loops_as_by_the_decoder(loops: ColumnLoops) -> None:
+    bodies = {BODY, b""}
+    for at in range(len(BODY)):
+        bodies.add(BODY[:at])
+        for byte in (*(BODY[at] ^ 1 << bit for bit in range(8)), 0x00, 0x01, 0x7F, 0x80, 0xFF):
+            bodies.add(BODY[:at] + bytes([byte]) + BODY[at + 1 :])
+    seen: set[bool | str] = set()
+    for body in sorted(bodies):
+        for count in (1, 2, 3, 4):
+            batch = batch_of(body, count)
+            expected: bool | str
+            try:
+                expected = all(each.key is not None for each in decode_batches(batch)[0])
+            except BatchError as error:
+                expected = str(error)
+            found: bool | str
+            try:
+                found = all_have_keys(batch, bytes_max=0, loops=loops)
+            except BatchError as error:
+                found = str(error)
+            assert found == expected, (body, count)
+            seen.add(found if isinstance(found, bool) else "refused")
+    assert seen == {True, False, "refused"}
 
 
 @needs_native

@@ -185,10 +185,37 @@ static PyObject *is_readable(PyObject *module, PyObject *given) {
     return PyBool_FromLong(readable);
 }
 
+/* Whether no record has a null key; None for records that contradict themselves. All are looked at. */
+static PyObject *are_keyed(PyObject *module, PyObject *arguments) {
+    (void)module;
+    Py_buffer content;
+    long long count, last_offset_delta;
+    if (!PyArg_ParseTuple(arguments, "y*LL:are_keyed", &content, &count, &last_offset_delta))
+        return NULL;
+    Records records = {
+        .at = content.buf, .end = (const uint8_t *)content.buf + content.len, .count = count, .last_delta = -1,
+        .last_offset_delta = last_offset_delta,
+    };
+    int keyed = 1, readable = 0;
+    if (count >= 0 && last_offset_delta >= 0) {
+        FoundRecord found;
+        Py_BEGIN_ALLOW_THREADS
+        while (records.count && next_record(&records, &found))
+            keyed &= found.tail.key_length >= 0;
+        readable = !records.count && records.at == records.end;
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&content);
+    if (!readable)
+        Py_RETURN_NONE;
+    return PyBool_FromLong(keyed);
+}
+
 static PyMethodDef methods[] = {
     {"batches_to_columns", batches_to_columns, METH_VARARGS, "See record_columns.py."},
     {"records_to_columns", records_to_columns, METH_VARARGS, "See record_columns.py."},
     {"is_readable", is_readable, METH_O, "See record_columns.py."},
+    {"are_keyed", are_keyed, METH_VARARGS, "See record_columns.py."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -43,7 +43,7 @@ def loops_of(paths: list[str]) -> tuple[RecordLoops, ColumnLoops]:
         RecordLoops(
             one.batches_to_block, one.records_to_block, one.block_to_batches, one.facts_of_block
         ),
-        ColumnLoops(other.batches_to_columns, other.records_to_columns),
+        ColumnLoops(other.batches_to_columns, other.records_to_columns, other.are_keyed),
     )
 
 
@@ -106,6 +106,13 @@ def columns_by(loops: ColumnLoops, batch: bytes) -> object:
     return [columns.record(row) for row in range(len(columns))]
 
 
+def keys_by(loops: ColumnLoops, batch: bytes) -> object:
+    try:
+        return record_columns.all_have_keys(batch, bytes_max=1 << 20, loops=loops)
+    except BatchError as error:
+        return str(error)
+
+
 def batches_by(loops: RecordLoops, block: bytes, most: int, *, has_append_time: bool) -> object:
     try:
         return loops.block_to_batches(block, has_append_time, most)
@@ -120,6 +127,8 @@ def compare(random: Random, native: RecordLoops, native_columns: ColumnLoops) ->
     assert image == image_by(record_transcoding.PYTHON_LOOPS, batch, target), batch.hex()
     columns = columns_by(native_columns, batch)
     assert columns == columns_by(record_columns.PYTHON_LOOPS, batch), batch.hex()
+    keys = keys_by(native_columns, batch)
+    assert keys == keys_by(record_columns.PYTHON_LOOPS, batch), batch.hex()
     native.batches_to_block(batch, 0, bytearray(random.randrange(600)), target, BlockSums())
     native_columns.batches_to_columns(batch, 0, 0, bytearray(random.randrange(600)), 0)
     if not isinstance(image[0], bytes) or not image[0]:
