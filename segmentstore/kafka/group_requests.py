@@ -1,10 +1,14 @@
 """Requests about consumer groups, as `segmentstore/topics/groups` answers them. Its problems are error codes.
 
-Invariant: an offset is committed to, and told of, the topic that has the name when the request comes: consumers name no
-ids. So the catalogue is looked at behind each such request, as another process may have deleted a topic and made it
-again. Of a consumer that still means the deleted one that cannot be told, here or in Kafka.
+Invariants:
+
+- A request may name 50,000 things: others run between every few hundred of them. What it names may change meanwhile.
+- An offset is committed to, and told of, the topic that has the name when the request comes: consumers name no ids.
+  So the catalogue is looked at behind each such request, as another process may have deleted a topic and made it
+  again. Of a consumer that still means the deleted one that cannot be told, here or in Kafka.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from segmentstore.codec.kafka_protocol import groups as messages
@@ -28,6 +32,8 @@ _CODES_OF_A_GROUP = (
     GroupProblem.NOT_COORDINATOR,
 )
 _NO_GENERATION = -1
+_ITEMS_PER_TURN = 250
+"""Of a request, before others run: an item takes up to 10 us."""
 
 
 class GroupRequests:
@@ -109,21 +115,24 @@ class GroupRequests:
             code = error.problem
         return messages.HeartbeatResponse(error_code=code)
 
-    def leave(
+    async def leave(
         self, request: messages.LeaveGroupRequest, *, version: int
     ) -> messages.LeaveGroupResponse:
         if version < _VERSION_WITH_SEVERAL_LEAVING:
             return messages.LeaveGroupResponse(
                 error_code=self._leave(request.group_id, request.member_id, None)
             )
-        left = [
-            messages.LeftMember(
-                member_id=each.member_id,
-                group_instance_id=each.group_instance_id,
-                error_code=self._leave(request.group_id, each.member_id, each.group_instance_id),
+        left: list[messages.LeftMember] = []
+        for each in request.members:
+            code = self._leave(request.group_id, each.member_id, each.group_instance_id)
+            left.append(
+                messages.LeftMember(
+                    member_id=each.member_id,
+                    group_instance_id=each.group_instance_id,
+                    error_code=code,
+                )
             )
-            for each in request.members
-        ]
+            await _give_way(len(left))
         # What concerns the group is of the whole request: by that a client looks for it elsewhere.
         codes = {each.error_code for each in left if each.error_code in _CODES_OF_A_GROUP}
         return messages.LeaveGroupResponse(
@@ -142,9 +151,14 @@ class GroupRequests:
         refused: dict[TopicPartition, int] = {}
         offsets: dict[TopicPartition, OffsetToCommit] = {}
         is_known = await self._know_topics()
+        looked_at = 0
         for topic in request.topics:
+            looked_at += 1
+            await _give_way(looked_at)
             found = self._topics.describe(topic.name)
             for each in topic.partitions:
+                looked_at += 1
+                await _give_way(looked_at)
                 place = TopicPartition(topic.name, each.partition_index)
                 if not is_known:
                     refused[place] = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -168,34 +182,28 @@ class GroupRequests:
         except GroupError as error:
             problems = dict.fromkeys(offsets, error.problem)
         refused |= problems
-        return messages.OffsetCommitResponse(
-            topics=tuple(
-                messages.OffsetCommittedTopic(
-                    name=topic.name,
-                    partitions=tuple(
-                        messages.OffsetCommittedPartition(
-                            partition_index=each.partition_index,
-                            error_code=refused.get(
-                                TopicPartition(topic.name, each.partition_index), ErrorCode.NONE
-                            ),
-                        )
-                        for each in topic.partitions
-                    ),
+        topics: list[messages.OffsetCommittedTopic] = []
+        told = 0
+        for topic in request.topics:
+            partitions: list[messages.OffsetCommittedPartition] = []
+            for each in topic.partitions:
+                told += 1
+                await _give_way(told)
+                place = TopicPartition(topic.name, each.partition_index)
+                partitions.append(
+                    messages.OffsetCommittedPartition(
+                        partition_index=each.partition_index,
+                        error_code=refused.get(place, ErrorCode.NONE),
+                    )
                 )
-                for topic in request.topics
+            topics.append(
+                messages.OffsetCommittedTopic(name=topic.name, partitions=tuple(partitions))
             )
-        )
+        return messages.OffsetCommitResponse(topics=tuple(topics))
 
     async def committed(self, request: messages.OffsetFetchRequest) -> messages.OffsetFetchResponse:
         """-1 of what was never committed. Each once, however often it is asked for: metadata may be long."""
-        places = None
-        if request.topics is not None:
-            named_places = (
-                TopicPartition(topic.name, index)
-                for topic in request.topics
-                for index in topic.partition_indexes
-            )
-            places = list(dict.fromkeys(named_places))
+        places = None if request.topics is None else await _places_of(request.topics)
         problem: int = ErrorCode.NONE
         found: Mapping[TopicPartition, CommittedOffset] = {}
         if not await self._know_topics():
@@ -207,7 +215,8 @@ class GroupRequests:
                 problem = error.problem
         named = list(found) if places is None else places
         topics: dict[str, list[messages.OffsetFetchedPartition]] = {}
-        for place in named:
+        for told, place in enumerate(named, 1):
+            await _give_way(told)
             offset = found.get(place)
             topics.setdefault(place.topic, []).append(
                 messages.OffsetFetchedPartition(
@@ -233,11 +242,15 @@ class GroupRequests:
             return False
         return True
 
-    def describe(self, request: messages.DescribeGroupsRequest) -> messages.DescribeGroupsResponse:
+    async def describe(
+        self, request: messages.DescribeGroupsRequest
+    ) -> messages.DescribeGroupsResponse:
         """Each once, however often it is asked for: an answer is much longer than a name."""
-        return messages.DescribeGroupsResponse(
-            groups=tuple(self._described(group_id) for group_id in dict.fromkeys(request.groups))
-        )
+        groups: list[messages.DescribedGroup] = []
+        for group_id in dict.fromkeys(request.groups):
+            groups.append(self._described(group_id))
+            await _give_way(len(groups))
+        return messages.DescribeGroupsResponse(groups=tuple(groups))
 
     def _described(self, group_id: str) -> messages.DescribedGroup:
         try:
@@ -288,14 +301,13 @@ class GroupRequests:
         )
 
     async def delete(self, group_ids: Sequence[str]) -> messages.DeleteGroupsResponse:
-        return messages.DeleteGroupsResponse(
-            results=tuple(
-                [
-                    messages.DeletedGroup(group_id=each, error_code=await self._delete(each))
-                    for each in group_ids
-                ]
+        results: list[messages.DeletedGroup] = []
+        for each in group_ids:
+            results.append(
+                messages.DeletedGroup(group_id=each, error_code=await self._delete(each))
             )
-        )
+            await _give_way(len(results))
+        return messages.DeleteGroupsResponse(results=tuple(results))
 
     async def _delete(self, group_id: str) -> GroupProblem | ErrorCode:
         try:
@@ -303,3 +315,21 @@ class GroupRequests:
         except GroupError as error:
             return error.problem
         return ErrorCode.NONE
+
+
+async def _places_of(topics: Sequence[messages.OffsetFetchTopic]) -> list[TopicPartition]:
+    """Each once, in order."""
+    places: dict[TopicPartition, None] = {}
+    looked_at = 0
+    for topic in topics:
+        for index in topic.partition_indexes:
+            places[TopicPartition(topic.name, index)] = None
+            looked_at += 1
+            await _give_way(looked_at)
+    return list(places)
+
+
+async def _give_way(item_count: int) -> None:
+    """Behind so many items of one request: others run, if it is time."""
+    if item_count % _ITEMS_PER_TURN == 0:
+        await asyncio.sleep(0)

@@ -69,9 +69,9 @@ class Requests:
             case groups.SyncGroupRequest():
                 return await self.groups.sync(request)
             case groups.LeaveGroupRequest():
-                return self.groups.leave(request, version=asker.version)
+                return await self.groups.leave(request, version=asker.version)
             case groups.DescribeGroupsRequest():
-                return self.groups.describe(request)
+                return await self.groups.describe(request)
             case groups.ListGroupsRequest():
                 return self.groups.listing()
             case groups.DeleteGroupsRequest():

@@ -120,10 +120,11 @@ class CommittedOffsets:
 
         If it raises what the interface of tables raises, some may be committed and others not.
         """
-        entries = [
-            TableEntry(encode_key(group_id, place), encode_value(offset))
-            for place, offset in offsets.items()
-        ]
+        entries: list[TableEntry] = []
+        for place, offset in offsets.items():
+            entries.append(TableEntry(encode_key(group_id, place), encode_value(offset)))
+            if len(entries) % ENTRIES_PER_BATCH == 0:
+                await asyncio.sleep(0)
         async with self._tables.open_table(OFFSETS_TABLE) as table:
             permit()
             for place in offsets:
@@ -151,6 +152,9 @@ class CommittedOffsets:
                 for place, entry in zip(part, entries, strict=True):
                     if entry is not None:
                         found[place] = decode_value(entry.value)
+                if len(part) == ENTRIES_PER_BATCH:
+                    # From memory they come without a turn of the loop.
+                    await asyncio.sleep(0)
         return found
 
     async def remove(self, group_id: str, *, permit: Callable[[], None]) -> None:

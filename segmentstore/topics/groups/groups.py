@@ -53,6 +53,8 @@ _LOG = logging.getLogger(__name__)
 
 _NAME_LENGTH_MAX: Final = 128
 """Of a client's name, or of an instance id, in a member id; the rest of it is left out."""
+_OFFSETS_PER_TURN: Final = 500
+"""Of one request, looked at before others run."""
 _IDLE_TIMERS_MAX: Final = 64
 """So many timers that count no more may be kept beside those that do."""
 
@@ -232,7 +234,9 @@ class Groups:
         self._require_loaded()
         refused: dict[TopicPartition, GroupProblem] = {}
         accepted: dict[TopicPartition, CommittedOffset] = {}
-        for place, offset in offsets.items():
+        for looked_at, (place, offset) in enumerate(offsets.items(), 1):
+            if looked_at % _OFFSETS_PER_TURN == 0:
+                await asyncio.sleep(0)
             checked = self._checked(group_id, place, offset, new=len(accepted))
             if isinstance(checked, GroupProblem):
                 refused[place] = checked
@@ -241,6 +245,10 @@ class Groups:
 
         def permit() -> None:
             self._require_loaded()
+            # There was room for each; other groups may have taken it meanwhile.
+            new = sum(not self._offsets.is_known(group_id, place) for place in accepted)
+            if new and len(self._offsets) + new > self._settings.offsets_max:
+                raise GroupError(GroupProblem.POLICY_VIOLATION)
             # Also a group that was known a moment ago may be gone by now.
             known = generation >= 0 or bool(member_id)
             group = (
@@ -277,15 +285,17 @@ class Groups:
             found = await self._offsets.read(group_id, places)
         except SegmentStoreError as error:
             raise _not_available(group_id, error) from error
+        told: dict[TopicPartition, CommittedOffset] = {}
+        for looked_at, (place, offset) in enumerate(found.items(), 1):
+            if looked_at % _OFFSETS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if self._topic_id_of(place.topic) == offset.topic_id:
+                told[place] = offset
         # Behind the read: what another coordinator has committed meanwhile is not in it.
         self._require_loaded()
         if losses != self._losses:
             raise GroupError(GroupProblem.COORDINATOR_LOAD_IN_PROGRESS)
-        return {
-            place: offset
-            for place, offset in found.items()
-            if self._topic_id_of(place.topic) == offset.topic_id
-        }
+        return told
 
     # --- questions and deletion -------------------------------------------------------------------
 

@@ -356,6 +356,32 @@ def test_what_cannot_be_committed_is_told_for_each_place() -> None:
     simulated(work)
 
 
+def test_long_commits_at_once_keep_to_the_bound_of_all_offsets() -> None:
+    """Others run while one of them is looked at."""
+
+    async def work(world: World) -> None:
+        async with world.running(GroupSettings(offsets_max=2_000)) as groups:
+            places = [TopicPartition("topic", index) for index in range(1_500)]
+            offsets = {place: OffsetToCommit(offset=1) for place in places}
+            first, second = await asyncio.gather(
+                *(
+                    groups.commit(group, member_id="", generation=-1, offsets=offsets)
+                    for group in ("g", "h")
+                ),
+                return_exceptions=True,
+            )
+            assert first == {}
+            assert isinstance(second, GroupError)
+            assert second.problem is GroupProblem.POLICY_VIOLATION
+            assert groups.statistics().offsets == 1_500
+            assert len(await groups.committed("g")) == 1_500
+            assert [each.group_id for each in groups.listing()] == ["g"]
+            again = await groups.commit("g", member_id="", generation=-1, offsets=offsets)
+            assert not again, "what is known takes no more room"
+
+    simulated(work)
+
+
 def test_offsets_of_a_topic_that_was_deleted_do_not_count_for_another_of_its_name() -> None:
     async def work(world: World) -> None:
         async with world.running() as groups:
