@@ -45,6 +45,10 @@ Answer = TypeVar("Answer", bound=Message)
 _SUCCESS: Final = ("SUCCESS", "OK", "STARTED")
 
 
+def _closed() -> ClosedError:
+    return ClosedError("the client is closed")
+
+
 class ControllerChannel:
     """A connection to one of the controllers of a store; gRPC opens it with the first call and again after a loss."""
 
@@ -103,8 +107,7 @@ class ControllerChannel:
         refusal: SegmentStoreError | None = None
         while True:
             if self._is_closed:
-                closed = ClosedError("the client is closed")
-                raise closed if refusal is None else outcome_unknown(closed)
+                raise _closed() if refusal is None else outcome_unknown(_closed())
             address = self._address
             call = self._call(f"/{service}/{method}", request, answer)
             try:
@@ -126,7 +129,7 @@ class ControllerChannel:
                     raise refusal from error
             except asyncio.CancelledError as error:
                 if self._has_ended_call():
-                    raise outcome_unknown(ClosedError("the client is closed")) from error
+                    raise outcome_unknown(_closed()) from error
                 raise
             else:
                 if checked and "status" in answer.DESCRIPTOR.fields_by_name:
@@ -190,7 +193,7 @@ class ControllerChannel:
             case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.OUT_OF_RANGE:
                 return InvalidRequestError(f"{what}: {details} name={name!r}")
             case grpc.StatusCode.CANCELLED if self._is_closed:
-                return outcome_unknown(ClosedError("the client is closed"))
+                return outcome_unknown(_closed())
             case grpc.StatusCode.DEADLINE_EXCEEDED | grpc.StatusCode.CANCELLED:
                 return DeadlineExceededError(
                     f"controller does not answer in time address={self._address}"

@@ -564,7 +564,7 @@ class PartitionLog:
             self.log_start_offset = offset
             self._tell_watchers()
 
-    def end_mark_updates(self) -> list[AttributeUpdate]:
+    def _end_mark_updates(self) -> list[AttributeUpdate]:
         """A mark at the end of what was submitted, for an append that comes now."""
         place = Place(self._length, self._next_offset, self._highest_ms)
         pages = self._windows.pages()
@@ -596,7 +596,7 @@ class PartitionLog:
     ) -> None:
         """As append_alone(), with a mark at the end of what was submitted."""
         position = self._length
-        await self.append_alone(segment, [*updates, *self.end_mark_updates()])
+        await self.append_alone(segment, [*updates, *self._end_mark_updates()])
         self.marked_position = max(self.marked_position, position)
 
     async def confirm_end(self, segment: Segment) -> None:
