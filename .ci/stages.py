@@ -148,6 +148,7 @@ TOOLS = {
     "go": "a real S3 server (tests/tier2/object_stores/s3/test_real_server.py), "
     "the schema of Compose (tests/demo/test_deployment_checks.py), "
     "and porcupine beside our checker of histories (tests/linearizability/test_porcupine.py),",
+    "kcat": "kcat, a Kafka client that decides by exact versions (tests/integration/kafka/test_kcat.py),",
     "systemd-analyze": "systemd's own check of its units (tests/demo/test_deployment_checks.py)",
 }
 

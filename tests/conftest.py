@@ -14,6 +14,7 @@ import gc
 import os
 import re
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -94,14 +95,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling |
     return LoadBySharedServer(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
+    collected = list(items)
+    yield
+    # When every other hook had its turn, and over what was deselected too: a mark that a hook gives is in no text, and
+    # the session of its kind would pass over the file, while the others deselect its tests.
+    for item in collected:
         held = {kind for kind in KINDS if item.get_closest_marker(kind)} or {"unit"}
         assert held <= kinds_of(item.path), f"its file does not say what it is: {item.nodeid}"
+    if _SOAK_SEEDS:
+        keep_those_with_a_seed(config, items)
     # What was imported and collected stays: the garbage collector need not look at it again and again.
     gc.collect()
     gc.freeze()
     gc.enable()
-    if _SOAK_SEEDS:
-        keep_those_with_a_seed(config, items)

@@ -167,7 +167,7 @@ def _dead_files_are_deleted_without_a_proof(patch: pytest.MonkeyPatch) -> None:
 
 
 def _producers_are_not_stored_with_a_file(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PartitionLog, "end_mark_updates", lambda _: [])
+    patch.setattr(PartitionLog, "_end_mark_updates", lambda _: [])
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,7 @@ and find leaders and coordinator by themselves.
 
 import asyncio
 import json
-import shutil
 import signal
-import subprocess
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -27,10 +25,11 @@ from segmentstore.codec.kafka_protocol.cluster import (
 )
 from segmentstore.demo.local_cluster import LocalCluster
 from tests.integration.cluster.spreading import SECONDS_MAX, is_well, spread_containers, until
-from tests.integration.java_libraries import missing, require_maven
+from tests.integration.java_libraries import require_maven
 from tests.integration.kafka.clients import new_group, new_topic
 from tests.integration.kafka.committing_members import are_at_the_end, committing_members
 from tests.integration.kafka.java_tools import tools_class_path
+from tests.integration.kafka.kcat import kcat, require_kcat
 from tests.integration.kafka.numbered_records import NumberedRecords, read_partition
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -109,28 +108,15 @@ def test_every_node_is_a_broker_and_partitions_are_led_by_several(cluster: Local
 
 
 def test_kcat_finds_the_leaders(cluster: LocalCluster) -> None:
-    if shutil.which("kcat") is None:
-        missing("kcat is not installed: apt install kcat")
+    require_kcat()
     topic = new_topic(cluster.kafka, PARTITIONS)
     lines = [f"line {number}" for number in range(60)]
     for partition in range(PARTITIONS):
         given = "".join(f"{line}\n" for line in lines[partition::PARTITIONS])
-        kcat(cluster, "-P", "-t", topic, "-p", f"{partition}", given=given)
-    read = kcat(cluster, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%p %s\n")
+        kcat(cluster.kafka, "-P", "-t", topic, "-p", f"{partition}", given=given)
+    read = kcat(cluster.kafka, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%p %s\n")
     found = sorted((int(line.split()[0]), int(line.split()[-1])) for line in read.splitlines())
     assert found == sorted((number % PARTITIONS, number) for number in range(60))
-
-
-def kcat(cluster: LocalCluster, *words: str, given: str = "") -> str:
-    done = subprocess.run(
-        ["kcat", "-b", cluster.kafka, *words],
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return done.stdout
 
 
 async def test_topics_are_made_changed_and_deleted_at_any_node(cluster: LocalCluster) -> None:

@@ -1,19 +1,10 @@
 """One server for each test module that asks for it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.integration.kafka.kafka_server import KafkaServerProcess
-
-_HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if _HERE in item.path.parents:
-            item.add_marker(pytest.mark.integration)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,8 @@ from tests.integration.kafka.clients import (
 )
 from tests.integration.kafka.kafka_server import KafkaServerProcess
 
+pytestmark = pytest.mark.integration
+
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from threading import Event, Thread
 
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
@@ -22,6 +23,8 @@ from tests.integration.kafka.clients import SECONDS_MAX, new_topic, read_by_aiok
 from tests.integration.kafka.kafka_server import KafkaServerProcess
 from tests.integration.kafka.topic_files import FILE_OPTIONS, files_of
 from tier2.format.record_file import open_record_file
+
+pytestmark = pytest.mark.integration
 
 OPTIONS = [
     *FILE_OPTIONS,

@@ -35,6 +35,8 @@ from tests.integration.kafka.kafka_server import KafkaServerProcess
 from tests.integration.kafka.topic_files import FILE_OPTIONS, files_of, wait_for_files
 from tier2.format.record_file import damages_of_record_file, open_record_file
 
+pytestmark = pytest.mark.integration
+
 READER = Path(__file__).parents[3] / "examples" / "read_segment_file.py"
 RECORDS = [
     Sent(b"key", b"value", (("name", b"value"), ("name", b"again"), ("none", None))),

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from itertools import chain
 from pathlib import Path
 
+import pytest
 from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, TopicPartition
 
@@ -15,6 +16,8 @@ from tests.integration.kafka.clients import SECONDS_MAX, Sent, new_group, new_to
 from tests.integration.kafka.clients import produce_by_confluent as produce
 from tests.integration.kafka.committing_members import Member
 from tests.integration.kafka.kafka_server import KafkaServerProcess
+
+pytestmark = pytest.mark.integration
 
 
 @asynccontextmanager

@@ -20,6 +20,8 @@ from tests.integration.kafka.clients import (
 from tests.integration.kafka.kafka_server import KafkaServerProcess
 from tests.integration.kafka.lost_answers import AnswerLoser
 
+pytestmark = pytest.mark.integration
+
 COUNT = 1000
 UNDER_WAY = 200
 

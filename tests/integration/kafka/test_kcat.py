@@ -1,11 +1,5 @@
-"""kcat over the librdkafka of Debian, which asks for exact versions: produce and read in each codec, groups, times.
+"""kcat over the librdkafka of Debian, which asks for exact versions: produce and read in each codec, groups, times."""
 
-It comes by `apt install kcat`. Without it the tests are skipped with that sentence, and fail where `CI` is set.
-"""
-
-import os
-import shutil
-import subprocess
 import time
 from pathlib import Path
 
@@ -16,32 +10,16 @@ from segmentstore.codec.kafka_protocol.fetch import FetchResponse
 from segmentstore.codec.record_batch import Compression, parse_header
 from tests.integration.kafka.clients import SECONDS_MAX, new_group, new_topic
 from tests.integration.kafka.kafka_server import KafkaServerProcess
+from tests.integration.kafka.kcat import kcat, require_kcat
 from tests.integration.kafka.topic_files import FILE_OPTIONS, wait_for_files
 from tests.kafka.node import Client, fetch, fetched
 
-_MISSING = shutil.which("kcat") is None
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(autouse=True)
-def installed() -> None:
-    if not _MISSING:
-        return
-    sentence = "kcat is not installed: apt install kcat"
-    if os.environ.get("CI"):
-        pytest.fail(sentence)
-    pytest.skip(sentence)
-
-
-def kcat(server: KafkaServerProcess, *words: str, given: str = "") -> str:
-    done = subprocess.run(
-        ["kcat", "-b", server.bootstrap, *words],
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return done.stdout
+def _installed() -> None:
+    require_kcat()
 
 
 @pytest.mark.parametrize("codec", list(Compression), ids=lambda each: each.name.lower())
@@ -51,9 +29,21 @@ async def test_what_it_compresses_is_stored_compressed_and_read_back(
     topic = new_topic(server.bootstrap)
     lines = "".join(f"line {at} which compresses well\n" for at in range(100))
     name = codec.name.lower()
-    kcat(server, "-P", "-t", topic, "-p", "0", "-z", name, "-X", "linger.ms=200", given=lines)
+    kcat(
+        server.bootstrap,
+        "-P",
+        "-t",
+        topic,
+        "-p",
+        "0",
+        "-z",
+        name,
+        "-X",
+        "linger.ms=200",
+        given=lines,
+    )
 
-    read = kcat(server, "-C", "-t", topic, "-o", "beginning", "-e", "-q")
+    read = kcat(server.bootstrap, "-C", "-t", topic, "-o", "beginning", "-e", "-q")
     assert read == lines
     client = await Client.connect("127.0.0.1", server.port)
     try:
@@ -69,14 +59,28 @@ def test_keys_nulls_headers_groups_and_times(server: KafkaServerProcess) -> None
     topic, group = new_topic(server.bootstrap, 2), new_group()
     for partition in ("0", "1"):
         given = "key:value\n:\n"
-        kcat(server, "-P", "-t", topic, "-p", partition, "-K:", "-Z", "-H", "a=b", given=given)
+        kcat(
+            server.bootstrap,
+            "-P",
+            "-t",
+            topic,
+            "-p",
+            partition,
+            "-K:",
+            "-Z",
+            "-H",
+            "a=b",
+            given=given,
+        )
 
-    found = kcat(server, "-C", "-t", topic, "-p", "1", "-o", "0", "-e", "-q", "-f", "%K|%S|%h\n")
+    found = kcat(
+        server.bootstrap, "-C", "-t", topic, "-p", "1", "-o", "0", "-e", "-q", "-f", "%K|%S|%h\n"
+    )
     assert found == "3|5|a=b\n-1|-1|a=b\n"
     group_read = ["-X", "auto.offset.reset=earliest", "-e", "-q", "-f", "%s\n", "-G", group, topic]
-    assert sorted(kcat(server, *group_read).splitlines()) == ["", "", "value", "value"]
-    assert "offset 0" in kcat(server, "-Q", "-t", f"{topic}:0:1000")
-    assert f'topic "{topic}" with 2 partitions' in kcat(server, "-L")
+    assert sorted(kcat(server.bootstrap, *group_read).splitlines()) == ["", "", "value", "value"]
+    assert "offset 0" in kcat(server.bootstrap, "-Q", "-t", f"{topic}:0:1000")
+    assert f'topic "{topic}" with 2 partitions' in kcat(server.bootstrap, "-L")
 
 
 def test_it_reads_files_from_the_beginning_from_an_offset_and_by_time(tmp_path: Path) -> None:
@@ -90,5 +94,5 @@ def test_it_reads_files_from_the_beginning_from_an_offset_and_by_time(tmp_path: 
         wait_for_files(server, topic, 100)
         words = ["-C", "-t", topic, "-p", "0", "-e", "-q"]
         for place, first in (("beginning", 0), ("40", 40), (f"s@{start + 70_500}", 71)):
-            read = kcat(server, *words, "-o", place)
+            read = kcat(server.bootstrap, *words, "-o", place)
             assert read.split() == [str(at) for at in range(first, 100)]

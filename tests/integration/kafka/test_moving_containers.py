@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import Counter
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -17,6 +18,8 @@ from segmentstore.topics.topic_records import CATALOGUE_TABLE
 from tests.cluster.remote_nodes import RemoteNodes
 from tests.cluster.topic_nodes import TopicNode, topic_nodes
 from tests.integration.kafka.java_tools import JavaTools
+
+pytestmark = pytest.mark.integration
 
 _LOG = logging.getLogger(__name__)
 

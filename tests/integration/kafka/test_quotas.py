@@ -9,6 +9,8 @@ from confluent_kafka import Consumer, Producer, ThrottleEvent, TopicPartition
 from tests.integration.kafka.clients import SECONDS_MAX, new_topic
 from tests.integration.kafka.kafka_server import KafkaServerProcess
 
+pytestmark = pytest.mark.integration
+
 RATES = ("--set=kafka.producer_byte_rate=200000", "--set=kafka.consumer_byte_rate=200000")
 
 

@@ -22,6 +22,8 @@ from tests.integration.kafka.clients import (
 )
 from tests.integration.kafka.kafka_server import KafkaServerProcess
 
+pytestmark = pytest.mark.integration
+
 RECORDS = [
     Sent(b"key", b"value", (("name", b"value"), ("name", b"again"))),
     Sent(None, b"no key"),

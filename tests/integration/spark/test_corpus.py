@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -33,6 +32,7 @@ from segmentstore.codec.record_batch import decode_batches
 from segmentstore.codec.topics_api import topics_pb2 as api
 from segmentstore.topics.api.grpc_server import SERVICE
 from tests.held_ports import bound_sockets, ports_of
+from tests.integration.kafka.kcat import kcat, require_kcat
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -130,7 +130,8 @@ class Store:
         asyncio.run(work())
 
     def produce_by_kcat(self, values: Sequence[bytes]) -> None:
-        self._kcat("-P", "-z", "lz4", given=b"\n".join(values) + b"\n")
+        words = ("-P", "-t", TOPIC, "-p", "0", "-z", "lz4")
+        kcat(self.kafka, *words, given="".join(f"{value.decode()}\n" for value in values))
 
     def produce_by_confluent(self, values: Sequence[bytes]) -> None:
         producer = Producer({"bootstrap.servers": self.kafka, "compression.type": "zstd"})
@@ -182,7 +183,8 @@ class Store:
         return asyncio.run(work())
 
     def read_by_kcat(self, count: int) -> list[bytes]:
-        return self._kcat("-C", "-o", "beginning", "-c", str(count), "-q").splitlines()
+        words = ("-C", "-t", TOPIC, "-p", "0", "-o", "beginning", "-c", str(count), "-q")
+        return kcat(self.kafka, *words).encode().splitlines()
 
     def read_by_confluent(self, count: int) -> list[bytes]:
         consumer = Consumer({"bootstrap.servers": self.kafka, "group.id": "none"})
@@ -206,12 +208,6 @@ class Store:
         with urllib.request.urlopen(request) as answer:
             content: bytes = answer.read()
         return content
-
-    def _kcat(self, *words: str, given: bytes = b"") -> bytes:
-        command = ["kcat", "-b", self.kafka, "-t", TOPIC, "-p", "0", *words]
-        return subprocess.run(
-            command, input=given, capture_output=True, check=True, timeout=SECONDS_MAX
-        ).stdout
 
 
 def pages(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -288,11 +284,7 @@ def run(
 
 
 def test_a_corpus_is_the_same_by_every_way_in_and_out(spark: SparkSession, tmp_path: Path) -> None:
-    if shutil.which("kcat") is None:
-        sentence = "kcat is not installed: apt install kcat"
-        if os.environ.get("CI"):
-            pytest.fail(sentence)
-        pytest.skip(sentence)
+    require_kcat()
     store = Store(tmp_path)
     try:
         run(spark, store, lines_of_the_library(LINES_MAX), lambda _: None)
