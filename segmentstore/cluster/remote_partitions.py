@@ -272,6 +272,9 @@ class RemotePartition:
     def high_watermark(self) -> int:
         return self._high_watermark
 
+    async def confirm_ends(self) -> None:
+        """They are what the leader said when this was opened, for one request, or later."""
+
     async def look(self) -> None:
         """Both ends, as the leader has them now. Raises ConnectionLostError (nothing was sent), and as _error()."""
         first, end = await self._listed(EARLIEST, LATEST)

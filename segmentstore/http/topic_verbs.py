@@ -255,6 +255,7 @@ class TopicVerbs:
         """Its offsets are null, and it is said why, while they cannot be known."""
         try:
             partition = await self._topics.partition(name, index)
+            await partition.confirm_ends()
         except PartitionUnavailableError as error:
             offsets = {"log_start_offset": None, "high_watermark": None, "unavailable": str(error)}
             return {"partition": index, **offsets}
@@ -504,10 +505,10 @@ def _offsets(places: Iterable[int], first: Mapping[int, int]) -> Iterator[tuple[
 
 async def _offset_of(partition: ServedPartition, given: str | None) -> int:
     """Raises Refusal (400). A time behind the last record is the end."""
-    if given is None or given == "earliest":
-        return partition.log_start_offset
-    if given == "latest":
-        return partition.high_watermark
+    if given in (None, "earliest", "latest"):
+        await partition.confirm_ends()
+        return partition.high_watermark if given == "latest" else partition.log_start_offset
+    assert given is not None, "none of the words"
     if given.startswith(_TIME_PREFIX):
         found = await partition.offset_at_time(parse_count(given[len(_TIME_PREFIX) :], "time", 0))
         return partition.high_watermark if found is None else found[0]

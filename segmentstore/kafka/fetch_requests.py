@@ -176,12 +176,14 @@ class Fetching:
                 # Before the look, so that nothing comes between the two unseen.
                 watch.add(look, found)
             look.records = b""
-            if wanted.fetch_offset != found.high_watermark and (is_first or bytes_max > 0):
+            if is_first or bytes_max > 0:
                 records = await found.fetch(
                     wanted.fetch_offset, max(0, min(wanted.partition_max_bytes, bytes_max))
                 )
                 # A batch that is longer than what is left comes with another request.
                 look.records = records if is_first or len(records) <= bytes_max else b""
+            else:
+                await found.confirm_ends()
             look.high_watermark = found.high_watermark
             look.log_start_offset = found.log_start_offset
         except OffsetOutOfRangeError as error:
@@ -222,10 +224,10 @@ class Fetching:
         try:
             async with asyncio.timeout(self._settings.read_seconds):
                 found = await self._topics.own_partition(topic, wanted.partition_index)
-                if wanted.timestamp == LATEST:
-                    offset = found.high_watermark
-                elif wanted.timestamp == EARLIEST:
-                    offset = found.log_start_offset
+                if wanted.timestamp in (LATEST, EARLIEST):
+                    await found.confirm_ends()
+                    is_last = wanted.timestamp == LATEST
+                    offset = found.high_watermark if is_last else found.log_start_offset
                 elif wanted.timestamp >= 0:
                     offset, timestamp = await found.offset_at_time(wanted.timestamp) or _NO_RECORD
                 elif wanted.timestamp == MAX_TIMESTAMP and version >= _VERSION_WITH_MAX_TIMESTAMP:

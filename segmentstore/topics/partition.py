@@ -273,6 +273,13 @@ class Partition:
         """
         return self._log.produce(batch)
 
+    async def confirm_ends(self) -> None:
+        """Returns when `log_start_offset` and `high_watermark`, read before the next await, are the owner's word.
+
+        Raises PartitionUnavailableError, UnknownPartitionError.
+        """
+        await self._log.confirm_end(self._log.require_open())
+
     async def fetch(self, offset: int, max_bytes: int) -> bytes:
         """Whole durable batches, the first of which contains the offset (or is the next one, where compaction has
         removed it); as many as have at most `max_bytes`, but one.
@@ -306,9 +313,12 @@ class Partition:
         Raises PartitionUnavailableError (also if the records of a batch cannot be read), UnknownPartitionError.
         """
         segment = self._log.require_open()
-        return await self._start.read(
+        found = await self._start.read(
             segment, lambda: self._beside_filing(lambda: self._offset_at_time(segment, time_ms))
         )
+        if found is None:
+            await self._log.confirm_end(segment)
+        return found
 
     async def _beside_filing(self, look: Callable[[], Awaitable[_Result]]) -> _Result:
         """What a look at both files and segment finds, if nothing went from the one to the other meanwhile: it may have
@@ -338,6 +348,7 @@ class Partition:
         found = await self._start.read(
             segment, lambda: self._beside_filing(lambda: self._latest(segment))
         )
+        await self._log.confirm_end(segment)
         return None if found is None else (found.offset, found.time_ms)
 
     async def _latest(self, segment: Segment) -> RecordRank | None:

@@ -28,6 +28,10 @@ class ServedPartition(Protocol):
     def high_watermark(self) -> int:
         """The offset behind the last durable record, as it is known here."""
 
+    async def confirm_ends(self) -> None:
+        """Returns when both, read before the next await, are the word of the partition's owner: no other process may
+        have moved them before the request began."""
+
     def produce(self, batch: bytes | bytearray | memoryview) -> "Future[Appended]":
         """Appends one batch, durably; calls take place in their order. `Partition.produce` says what it fails with."""
 

@@ -478,6 +478,8 @@ async def _shown(topics: Topics, description: TopicDescription) -> api.Topic:
     partitions = [
         await topics.partition(description.name, index) for index in range(description.partitions)
     ]
+    for each in partitions:
+        await each.confirm_ends()
     return api.Topic(
         name=description.name,
         topic_id=description.topic_id.bytes,
