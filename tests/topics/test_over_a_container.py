@@ -3,13 +3,17 @@
 from random import Random
 from uuid import UUID
 
+import pytest
+
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.topics.groups.committed_offsets import TopicPartition
+from segmentstore.topics.groups.errors import GroupError
 from segmentstore.topics.groups.groups import Groups, OffsetToCommit
 from segmentstore.topics.groups.settings import GroupSettings
 from segmentstore.topics.producer_ids import ProducerIds
 from tests.containers.node import MemoryTiers, running
+from tests.containers.test_ownership import SwitchedLease
 
 
 async def started_groups(container: StreamSegmentContainer) -> Groups:
@@ -53,6 +57,20 @@ async def test_offsets_survive_the_recovery_of_their_container() -> None:
         assert (await groups.committed("few", [place]))[place].offset == 5
         assert await groups.committed("deleted") == {}
         groups.check()
+
+
+@pytest.mark.parametrize("places", [[TopicPartition("topic", 0)], None])
+async def test_h83_nothing_is_committed_is_not_the_word_of_a_coordinator_whose_lease_is_over(
+    places: list[TopicPartition] | None,
+) -> None:
+    """A consumer would begin at the end of a partition whose offset the next coordinator has."""
+    lease = SwitchedLease()
+    async with running(MemoryTiers(), lease=lease) as container:
+        groups = await started_groups(container)
+        assert await groups.committed("g", places) == {}
+        lease.valid = False
+        with pytest.raises(GroupError):
+            await groups.committed("g", places)
 
 
 async def test_producer_ids_do_not_come_again_after_the_recovery_of_their_container() -> None:

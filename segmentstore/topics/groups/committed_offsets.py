@@ -140,8 +140,6 @@ class CommittedOffsets:
         """
         known = self._names.get(group_id, {})
         wanted = list(known) if places is None else [each for each in places if each in known]
-        if not wanted:
-            return {}
         found: dict[TopicPartition, CommittedOffset] = {}
         async with self._tables.open_table(OFFSETS_TABLE) as table:
             for part in _parts(wanted):
@@ -155,6 +153,9 @@ class CommittedOffsets:
                 if len(part) == ENTRIES_PER_BATCH:
                     # From memory they come without a turn of the loop.
                     await asyncio.sleep(0)
+            # Which places have an offset was judged by what is remembered here; where there is none consumers begin at
+            # an end. Another coordinator may have committed one.
+            await table.confirm()
         return found
 
     async def remove(self, group_id: str, *, permit: Callable[[], None]) -> None:
