@@ -145,7 +145,7 @@ class HotRecords:
                     continue
                 content = await self._content_of(segment, place, header)
                 try:
-                    found = first_not_older(content, time_ms, self._log.log_start_offset)
+                    found = await first_not_older(content, time_ms, self._log.log_start_offset)
                 except BatchError as error:
                     raise _unreadable(header, error) from error
                 if found is not None:
@@ -181,9 +181,7 @@ class HotRecords:
         async with aclosing(walk_batches(segment, start, self._log.durable_length)) as batches:
             async for place, header in batches:
                 if header.max_timestamp >= time_ms:
-                    return _latest_in(
-                        await self._content_of(segment, place, header), header, from_offset
-                    )
+                    return await self._latest_in(segment, place, header, from_offset)
         return None
 
     async def _latest_of_all(self, segment: Segment, from_offset: int) -> RecordRank | None:
@@ -196,11 +194,20 @@ class HotRecords:
             for rank, place, header in ranked:
                 if best is not None and best < rank:
                     return best
-                content = await self._content_of(segment, place, header)
-                best = lower_rank(best, _latest_in(content, header, from_offset))
+                found = await self._latest_in(segment, place, header, from_offset)
+                best = lower_rank(best, found)
                 behind = rank
             if len(ranked) < _RANKED_BATCHES_MAX:
                 return best
+
+    async def _latest_in(
+        self, segment: Segment, place: Place, header: BatchHeader, from_offset: int
+    ) -> RecordRank | None:
+        content = await self._content_of(segment, place, header)
+        try:
+            return await latest_in_batches(content, from_offset)
+        except BatchError as error:
+            raise _unreadable(header, error) from error
 
     async def _ranked_batches(
         self, segment: Segment, from_offset: int, behind: RecordRank | None
@@ -260,13 +267,6 @@ class HotRecords:
 
 def _rank_of(ranked: tuple[RecordRank, Place, BatchHeader]) -> RecordRank:
     return ranked[0]
-
-
-def _latest_in(content: bytes, header: BatchHeader, from_offset: int) -> RecordRank | None:
-    try:
-        return latest_in_batches(content, from_offset)
-    except BatchError as error:
-        raise _unreadable(header, error) from error
 
 
 def _unreadable(header: BatchHeader, error: BatchError) -> PartitionUnavailableError:

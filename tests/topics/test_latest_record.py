@@ -5,6 +5,7 @@ record; times go up and down, and some come several times.
 """
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from random import Random
 
@@ -17,6 +18,7 @@ from segmentstore.codec.record_batch import (
     check_batch,
     encode_batch,
 )
+from segmentstore.codec.record_columns import RecordColumns, columns_of_batches
 from segmentstore.codec.record_fields import Record
 from segmentstore.codec.topic_files import RegisteredFile
 from segmentstore.contracts.identifiers import BufferView
@@ -24,6 +26,7 @@ from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.topics import hot_records
 from segmentstore.topics.errors import PartitionUnavailableError
 from segmentstore.topics.partition import Partition
+from segmentstore.topics.record_files import record_ranks
 from segmentstore.topics.record_files.cold_records import ColdRecords
 from segmentstore.topics.record_files.registered_files import RegisteredFiles
 from tests.http.memory_segments import MemorySegments
@@ -427,3 +430,26 @@ async def test_a_walk_over_many_headers_gives_way_to_others() -> None:
 def test_a_header_has_the_highest_time_where_these_tests_write_it() -> None:
     assert BATCH_HEADER_BYTES > 43
     assert check_batch(promising(batch_of(b"a"), NOW + 9)).max_timestamp == NOW + 9
+
+
+@pytest.mark.parametrize("time_is_asked_for", [True, False])
+async def test_what_is_compressed_is_looked_into_beside_the_loop(
+    time_is_asked_for: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte of a client may hold millions of records."""
+    threads: list[threading.Thread] = []
+
+    def noting(content: bytes, offset: int) -> tuple[RecordColumns, int]:
+        threads.append(threading.current_thread())
+        return columns_of_batches(content, offset)
+
+    monkeypatch.setattr(record_ranks, "columns_of_batches", noting)
+    partition = await Store().opened()
+    await partition.produce(batch_of(b"a", b"b", time=NOW, compression=Compression.ZSTD))
+    found = await (
+        partition.offset_at_time(NOW + 1) if time_is_asked_for else partition.latest_record()
+    )
+    assert found == (1, NOW + 1)
+    assert threads
+    assert threading.main_thread() not in threads
+    await partition.close()

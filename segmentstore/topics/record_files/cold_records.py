@@ -156,7 +156,7 @@ class ColdRecords:
                 if block.highest_ms < time_ms or block.end_offset <= from_offset:
                     continue
                 content = await self._files.batches(key, file, index)
-                found = first_not_older(content, time_ms, from_offset)
+                found = await first_not_older(content, time_ms, from_offset)
                 if found is not None:
                     return found
             return None
@@ -186,7 +186,7 @@ class ColdRecords:
                 if best is not None and best < rank:
                     break
                 content = await self._files.batches(key, file, index)
-                best = lower_rank(best, latest_in_batches(content, from_offset))
+                best = lower_rank(best, await latest_in_batches(content, from_offset))
             return best
 
         best: RecordRank | None = None

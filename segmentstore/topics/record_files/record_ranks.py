@@ -4,11 +4,23 @@ the highest time, and of several with that time the first.
 A rank orders records so that the lowest one is the latest record. What an index says of many records at once, the
 highest time and the first offset, is a rank too: no record of them has a lower one. So what has the lowest rank is read
 first, and a record whose rank is lower than that of everything else is the answer, without a look at the rest.
+
+Batches that are long, or that may be behind decompression, are looked into in a thread: a megabyte may hold millions of
+records.
 """
 
-from typing import NamedTuple, Self
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, Self, TypeVar
 
+from segmentstore.codec.record_batch import Compression, parse_header
 from segmentstore.codec.record_columns import columns_of_batches
+from segmentstore.runtime.cancellation import run_blocking
+
+_Found = TypeVar("_Found")
+
+_INLINE_BYTES_MAX: Final = 64 << 10
+"""Of one batch without a codec that is looked into on the loop: it takes less than a millisecond."""
 
 
 class RecordRank(NamedTuple):
@@ -33,11 +45,33 @@ def lower_rank(one: RecordRank | None, other: RecordRank | None) -> RecordRank |
     return min(one, other)
 
 
-def latest_in_batches(content: bytes, from_offset: int) -> RecordRank | None:
+async def latest_in_batches(content: bytes, from_offset: int) -> RecordRank | None:
     """Of the latest record of whole batches at or behind an offset; None if there is none. Raises BatchError.
 
     Every record is looked at: what a batch's header says of its times is its producer's word.
     """
+    return await _beside_the_loop(content, partial(_latest_in, content, from_offset))
+
+
+async def first_not_older(content: bytes, time_ms: int, from_offset: int) -> tuple[int, int] | None:
+    """Offset and time of the first record of whole batches, at or behind an offset, that is not older than a time.
+
+    None if there is none. Raises BatchError.
+    """
+    return await _beside_the_loop(content, partial(_first_not_older, content, time_ms, from_offset))
+
+
+async def _beside_the_loop(content: bytes, look: Callable[[], _Found]) -> _Found:
+    if (
+        len(content) <= _INLINE_BYTES_MAX
+        and (header := parse_header(content)).compression is Compression.NONE
+        and header.size == len(content)
+    ):
+        return look()
+    return await run_blocking(None, look)
+
+
+def _latest_in(content: bytes, from_offset: int) -> RecordRank | None:
     columns, _ = columns_of_batches(content, from_offset)
     if not len(columns):
         return None
@@ -46,11 +80,7 @@ def latest_in_batches(content: bytes, from_offset: int) -> RecordRank | None:
     return RecordRank.of(highest_ms, columns.offsets[row])
 
 
-def first_not_older(content: bytes, time_ms: int, from_offset: int) -> tuple[int, int] | None:
-    """Offset and time of the first record of whole batches, at or behind an offset, that is not older than a time.
-
-    None if there is none. Raises BatchError.
-    """
+def _first_not_older(content: bytes, time_ms: int, from_offset: int) -> tuple[int, int] | None:
     columns, _ = columns_of_batches(content, from_offset)
     times = columns.timestamps_ms
     row = next((row for row, each in enumerate(times) if each >= time_ms), None)
