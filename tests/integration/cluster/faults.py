@@ -11,8 +11,9 @@ there is one order of all operations that explains every answer (tests/lineariza
 operations were checked, the longest time between two acknowledged appends to one segment, and, where a node was lost,
 when the first and the last of its segments took an append again.
 
-Over all faults of a round Pravega's Java client writes and reads events and transactions (pravega_load.py). Behind each
-fault it has to go on; behind the last one each event was there once, in the order of its key.
+Over all faults of a round Pravega's Java client writes and reads events and transactions (pravega_load.py), and a Kafka
+client records (kafka_load.py). Behind each fault they have to go on; behind the last one each event and each record was
+there once, in its order.
 """
 
 import argparse
@@ -41,6 +42,7 @@ from tests.integration.cluster.cluster_health import LOOK_SECONDS, RECOVER_SECON
 from tests.integration.cluster.cpu_waits import cpu_waits
 from tests.integration.cluster.fault_run import PROMISED_PAUSE_SECONDS, FaultRun, FaultSettings
 from tests.integration.cluster.history import History
+from tests.integration.cluster.kafka_load import KafkaLoad, kafka_load
 from tests.integration.cluster.partition_faults import (
     cut_bookie_from_zookeeper,
     cut_leader_from_zookeeper,
@@ -445,24 +447,27 @@ class _Round:
     failed: int = 0
     longest_pause_seconds: float = 0.0
 
-    async def run(self, faults: Sequence[Fault], *, with_pravega: bool) -> None:
-        if not with_pravega:
-            await self._run(faults, [])
-            return
-        seconds_max = 600.0 + 400.0 * len(faults)
-        async with pravega_loads(
-            self.processes.controllers,
-            scope=f"round-{self.name}",
-            directory=self.processes.path.parent / "pravega",
-            seconds_max=seconds_max,
-        ) as loads:
+    async def run(self, faults: Sequence[Fault], *, with_pravega: bool, with_kafka: bool) -> None:
+        loads: list[PravegaLoad | KafkaLoad] = []
+        async with AsyncExitStack() as stack:
+            if with_pravega:
+                pravega = pravega_loads(
+                    self.processes.controllers,
+                    scope=f"round-{self.name}",
+                    directory=self.processes.path.parent / "pravega",
+                    seconds_max=600.0 + 400.0 * len(faults),
+                )
+                loads += await stack.enter_async_context(pravega)
+            if with_kafka:
+                kafka = kafka_load(self.processes.kafka, topic=f"round-{self.name}")
+                loads.append(await stack.enter_async_context(kafka))
             await self._run(faults, loads)
             for each in loads:
                 await each.finish()
                 self.checked += each.read
                 _say(str(each))
 
-    async def _run(self, faults: Sequence[Fault], loads: Sequence[PravegaLoad]) -> None:
+    async def _run(self, faults: Sequence[Fault], loads: Sequence[PravegaLoad | KafkaLoad]) -> None:
         """Each history is checked while the next fault runs."""
         async with asyncio.TaskGroup() as group:
             checking: asyncio.Task[None] | None = None
@@ -533,6 +538,7 @@ async def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", nargs="*", choices=[each.__name__ for each in FAULTS], default=())
     parser.add_argument("--http-only", action="store_true", help="neither streams nor tables")
     parser.add_argument("--without-pravega", action="store_true", help="without its Java client")
+    parser.add_argument("--without-kafka", action="store_true", help="without a Kafka client")
     parser.add_argument("--keep", type=Path, default=Path("histories"))
     given = parser.parse_args(arguments)
     processes = Processes(given.processes)
@@ -563,7 +569,11 @@ async def main(arguments: Sequence[str]) -> int:
             )
             began = time.monotonic()
             try:
-                await one_round.run(chosen, with_pravega=not given.without_pravega)
+                await one_round.run(
+                    chosen,
+                    with_pravega=not given.without_pravega,
+                    with_kafka=not given.without_kafka and bool(processes.kafka),
+                )
             except _FAILURES as error:
                 one_round.fail("round", error)
             passed_in_a_row = 0 if one_round.failed else passed_in_a_row + 1

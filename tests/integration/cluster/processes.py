@@ -34,6 +34,7 @@ class ProcessRow:
     http: str
     wire: str
     grpc: str
+    kafka: str
     start: str
     port: int
 
@@ -63,6 +64,11 @@ class Processes:
     def controllers(self) -> str:
         """As clients take them."""
         return "tcp://" + ",".join(each.grpc for each in self.rows("controller") if each.grpc)
+
+    @property
+    def kafka(self) -> str:
+        """As Kafka's clients take them."""
+        return ",".join(each.kafka for each in self.rows("node") if each.kafka)
 
     def send(self, name: str, number: int) -> None:
         os.kill(self.row(name).pid, number)

@@ -25,6 +25,7 @@ from tests.cli.command_line import CommandLine, Result
 from tests.integration.cluster import faults
 from tests.integration.cluster.clock_faults import step_clock_of_node
 from tests.integration.cluster.fault_run import FaultSettings
+from tests.integration.cluster.kafka_load import kafka_load
 from tests.integration.cluster.partition_faults import (
     cut_node_from_bookies,
     cut_node_from_zookeeper,
@@ -285,3 +286,21 @@ async def test_events_and_transactions_of_pravegas_client_outlive_a_node_and_the
                 await each.until_it_goes_on()
         for each in loads:
             await each.finish()
+
+
+async def test_records_of_a_kafka_client_outlive_a_node_and_one_that_stands_still(
+    cluster: LocalCluster,
+) -> None:
+    processes = Processes(cluster.processes_path)
+    async with kafka_load(processes.kafka, topic="outlived") as load:
+        for fault in (faults.kill_node, faults.stop_node):
+            report = await faults.report_of(
+                fault,
+                processes,
+                random=Random(3),
+                prefix=f"records/{fault.__name__}",
+                settings=SHORT,
+            )
+            assert not report.violations, report.violations[0]
+            await load.until_it_goes_on()
+        await load.finish()
