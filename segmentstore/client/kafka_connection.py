@@ -7,6 +7,7 @@ Invariants:
   is never sent twice.
 - A caller that leaves takes nothing back: its answer is read when it comes, and dropped. One that leaves ask() ends the
   connection: the server may hold the answer, a fetch's as long as its caller wanted to wait, and all behind it with it.
+  So does a server that says nothing for as long as ask() is told that it may.
 - Requests and bytes that wait for an answer are bounded; one more is refused, and nothing is sent.
 - A request goes in the newest version that both sides speak, so that servers may be replaced one after the other: the
   server is asked for its versions before anything else. What no common version has is refused, and nothing is sent.
@@ -38,7 +39,7 @@ from segmentstore.codec.kafka_protocol.frames import (
     encode_request,
 )
 from segmentstore.codec.kafka_protocol.structure import Structure
-from segmentstore.runtime.cancellation import fail_unless_done, retrieve_exception
+from segmentstore.runtime.cancellation import await_shielded, fail_unless_done, retrieve_exception
 
 _CLIENT_ID: Final = "segmentstore"
 _CORRELATION_IDS: Final = 1 << 31
@@ -46,6 +47,7 @@ _CORRELATION_IDS: Final = 1 << 31
 _REQUESTS_MAX: Final = 1_000
 _BYTES_MAX: Final = 64 << 20
 _CONNECT_SECONDS: Final = 10.0
+_LOOKS_PER_SILENCE: Final = 4
 
 _Response = TypeVar("_Response", bound=Structure)
 _Result = TypeVar("_Result")
@@ -142,16 +144,32 @@ class KafkaConnection(asyncio.Protocol):
         transport.writelines(parts)
         return future
 
-    async def ask(self, request: Structure, kind: type[_Response]) -> _Response:
+    async def ask(
+        self, request: Structure, kind: type[_Response], *, silence_seconds: float | None = None
+    ) -> _Response:
         """The answer to a request, which is to be the only one under way.
 
-        Raises ConnectionLostError (the request was not sent), OutcomeUnknownError.
+        Raises ConnectionLostError (the request was not sent), and OutcomeUnknownError, also when the server has said
+        nothing for `silence_seconds`.
         """
+        answer = self.submit(request, kind, lambda answer: answer, _unknown_outcome)
         try:
-            return await self.submit(request, kind, lambda answer: answer, _unknown_outcome)
+            while silence_seconds is not None and not answer.done():
+                await self._wait_and_look(answer, silence_seconds)
+            return await answer
         except asyncio.CancelledError:
             self.abort()
             raise
+
+    async def _wait_and_look(self, answer: "Future[_Result]", silence_seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + silence_seconds / _LOOKS_PER_SILENCE
+        try:
+            async with asyncio.timeout_at(until):
+                await await_shielded(answer)
+        except TimeoutError:
+            now = loop.time()
+            self.look(now, silence_seconds=silence_seconds, stood_still_seconds=now - until)
 
     async def learn_versions(self) -> None:
         """Before the first request. Raises ConnectionLostError."""
@@ -207,6 +225,7 @@ class KafkaConnection(asyncio.Protocol):
         """
         self._heard_at = min(self._heard_at + stood_still_seconds, now)
         if self._waiting and now - self._heard_at >= silence_seconds:
+            self._why_ended = f"the server says nothing for {silence_seconds:g} s"
             self.abort()
 
     def abort(self) -> None:

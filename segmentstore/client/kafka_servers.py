@@ -10,7 +10,9 @@ Invariants:
   about, and `_PLACES_MAX` times in all; then the last answer is given, or the last error raised.
 - One connection to each server, made when it is needed, and one request after the other over it. How many there are is
   bounded by the servers of the store.
-- A caller that leaves holds up no other: the connection that owes it an answer is given up.
+- A caller that leaves holds up no other: the connection that owes it an answer is given up. So does a server that says
+  nothing for `silence_seconds`, and longer by what the request lets it wait: what was asked has an unknown outcome.
+- What is asked to find a place says nothing of the request that is to go there, which was not sent.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from segmentstore.client.errors import ConnectionLostError
+from segmentstore.client.errors import ConnectionLostError, OutcomeUnknownError
 from segmentstore.client.kafka_connection import KafkaConnection, open_kafka_connection
 from segmentstore.codec.kafka_protocol.cluster import (
     FindCoordinatorRequest,
@@ -42,6 +44,8 @@ ELSEWHERE: Final = (
     ErrorCode.NOT_CONTROLLER,
 )
 """Nothing was done: another server has it, or none now."""
+SILENCE_SECONDS: Final = 40.0
+"""More than the servers are told that they may take for an answer."""
 _PLACES_MAX: Final = 4
 _PAUSE_SECONDS: Final = 0.1
 _PORT_MAX: Final = 65_535
@@ -73,8 +77,11 @@ Place: TypeAlias = PartitionPlace | GroupPlace | CataloguePlace
 class KafkaServers:
     """connect(), then ask() any number, then close()."""
 
-    def __init__(self, addresses: Sequence[Address]) -> None:
+    def __init__(
+        self, addresses: Sequence[Address], *, silence_seconds: float = SILENCE_SECONDS
+    ) -> None:
         """Of some of them: the others are told of by these."""
+        self._silence_seconds = silence_seconds
         self._given = addresses
         self._home = addresses[0]
         self._connections: dict[Address, KafkaConnection] = {}
@@ -113,11 +120,18 @@ class KafkaServers:
         request: Structure,
         kind: type[_Response],
         codes: Callable[[_Response], Iterable[int]],
+        *,
+        wait_seconds: float = 0.0,
     ) -> _Response:
-        """What the one says that has the place. `codes`: those of an answer. Raises as ask()."""
+        """What the one says that has the place. `codes`: those of an answer. Raises as ask().
+
+        `wait_seconds`: how long the request lets the server wait before it answers.
+        """
         for _ in range(_PLACES_MAX - 1):
             try:
-                answer = await self._ask(self._places.get(place, self._home), request, kind)
+                answer = await self._ask(
+                    self._places.get(place, self._home), request, kind, wait_seconds
+                )
             except ConnectionLostError:
                 # It was not sent.
                 pass
@@ -126,24 +140,30 @@ class KafkaServers:
                     return answer
             if not await self._look(place):
                 await asyncio.sleep(_PAUSE_SECONDS)
-        return await self._ask(self._places.get(place, self._home), request, kind)
+        return await self._ask(self._places.get(place, self._home), request, kind, wait_seconds)
 
     async def _look(self, place: Place) -> bool:
         """Whether a server is known that has it. Raises ConnectionLostError if none of the given ones answers."""
         self._places.pop(place, None)
         self._home = await self._any()
-        if isinstance(place, GroupPlace):
-            coordinator = FindCoordinatorRequest(key=place.group_id)
-            found = await self._ask(self._home, coordinator, FindCoordinatorResponse)
-            address = (found.host, found.port) if found.error_code == ErrorCode.NONE else None
-        else:
-            names = (place.topic,) if isinstance(place, PartitionPlace) else ()
-            told = await self._ask(self._home, _metadata_of(names), MetadataResponse)
-            address = _address_in(told, place)
+        try:
+            address = await self._told_of(place)
+        except OutcomeUnknownError:
+            return False
         if address is None:
             return False
         self._places[place] = address
         return True
+
+    async def _told_of(self, place: Place) -> Address | None:
+        """The server that has it, as far as the one knows that is asked."""
+        if isinstance(place, GroupPlace):
+            coordinator = FindCoordinatorRequest(key=place.group_id)
+            found = await self._ask(self._home, coordinator, FindCoordinatorResponse)
+            return (found.host, found.port) if found.error_code == ErrorCode.NONE else None
+        names = (place.topic,) if isinstance(place, PartitionPlace) else ()
+        told = await self._ask(self._home, _metadata_of(names), MetadataResponse)
+        return _address_in(told, place)
 
     async def _any(self) -> Address:
         """The one that was asked last, or else another one that can be connected to."""
@@ -160,10 +180,18 @@ class KafkaServers:
             await self._connection(candidates[-1])
         return candidates[-1]
 
-    async def _ask(self, address: Address, request: Structure, kind: type[_Response]) -> _Response:
+    async def _ask(
+        self,
+        address: Address,
+        request: Structure,
+        kind: type[_Response],
+        wait_seconds: float = 0.0,
+    ) -> _Response:
         async with self._turn(address):
             connection = await self._connection(address)
-            return await connection.ask(request, kind)
+            return await connection.ask(
+                request, kind, silence_seconds=self._silence_seconds + wait_seconds
+            )
 
     def _turn(self, address: Address) -> asyncio.Lock:
         return self._turns.setdefault(address, asyncio.Lock())

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from segmentstore.client.errors import ClientError, OutcomeUnknownError
 from segmentstore.client.kafka_servers import (
     ELSEWHERE,
+    SILENCE_SECONDS,
     CataloguePlace,
     GroupPlace,
     KafkaServers,
@@ -518,6 +519,7 @@ class Topics:
             fetch_request(name, partition, offset=offset, bytes_max=bytes_max, wait_ms=wait_ms),
             FetchResponse,
             lambda answer: (fetched(answer).error_code,),
+            wait_seconds=wait_ms / 1000,
         )
         found = fetched(answer)
         _require(found.error_code, f"topic={name!r} partition={partition} offset={offset}")
@@ -557,13 +559,14 @@ class Topics:
 
 @asynccontextmanager
 async def connected_topics(
-    address: str, *, wall_clock: WallClock | None = None
+    address: str, *, wall_clock: WallClock | None = None, silence_seconds: float = SILENCE_SECONDS
 ) -> AsyncIterator[Topics]:
     """Of the server at HOST:PORT, or of several with commas between, of which one has to be there.
 
-    Raises ConnectionLostError, InvalidRequestError (an address of another form).
+    A server that owes an answer and says nothing for `silence_seconds` is left. Raises ConnectionLostError,
+    InvalidRequestError (an address of another form).
     """
-    servers = KafkaServers(parse_addresses(address))
+    servers = KafkaServers(parse_addresses(address), silence_seconds=silence_seconds)
     try:
         await servers.connect()
         yield Topics(servers, wall_clock=wall_clock or SystemWallClock())

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from segmentstore.client.errors import OutcomeUnknownError
 from segmentstore.client.topics import NewRecord, TopicRequestError, connected_topics
 from segmentstore.codec.kafka_protocol.administration import (
     CreatedTopic,
@@ -62,6 +63,8 @@ class ScriptedStore:
     asked: list[tuple[int, type[Structure]]] = field(default_factory=list)
     fetches: "asyncio.Queue[int]" = field(default_factory=asyncio.Queue)
     """The servers that hold one, each until its connection ends."""
+    unanswered: dict[type[Structure], int] = field(default_factory=dict)
+    """How many more of these requests end their connection instead of being answered."""
 
     @property
     def addresses(self) -> str:
@@ -121,6 +124,9 @@ async def serving(store: ScriptedStore) -> AsyncIterator[ScriptedStore]:
                         store.fetches.put_nowait(number)
                         await reader.read()
                         continue
+                    if store.unanswered.get(type(request), 0):
+                        store.unanswered[type(request)] -= 1
+                        raise ConnectionResetError
                     answer = (
                         SPOKEN_VERSIONS
                         if isinstance(request, ApiVersionsRequest)
@@ -225,6 +231,42 @@ async def test_a_caller_that_leaves_while_it_waits_for_its_turn_ends_no_call_of_
         with pytest.raises(asyncio.CancelledError):
             await leaving
     assert store.requests(ListGroupsRequest) == [1, 2]
+
+
+async def test_a_server_that_says_nothing_is_left_in_time_and_holds_up_no_other_call() -> None:
+    async with (
+        serving(ScriptedStore()) as store,
+        connected_topics(f"127.0.0.1:{store.ports[1]}", silence_seconds=0.1) as topics,
+    ):
+        fetching = asyncio.ensure_future(topics.fetch("logs", 0, offset=0))
+        assert await store.fetches.get() == 1
+        behind = asyncio.ensure_future(topics.groups())
+        async with asyncio.timeout(_SECONDS_MAX):
+            with pytest.raises(OutcomeUnknownError, match="says nothing"):
+                await fetching
+            assert await behind == ["of server 1", "of server 2"]
+
+
+async def test_a_server_may_say_nothing_for_as_long_as_a_fetch_waits() -> None:
+    async with (
+        serving(ScriptedStore()) as store,
+        connected_topics(f"127.0.0.1:{store.ports[1]}", silence_seconds=0.01) as topics,
+    ):
+        loop = asyncio.get_running_loop()
+        begun_at = loop.time()
+        async with asyncio.timeout(_SECONDS_MAX):
+            with pytest.raises(OutcomeUnknownError):
+                await topics.fetch("logs", 0, offset=0, wait_ms=200)
+        assert loop.time() - begun_at >= 0.2
+
+
+async def test_a_request_that_was_refused_is_not_unknown_because_the_leader_was_not_told() -> None:
+    async with (
+        serving(ScriptedStore(leader=2, unanswered={MetadataRequest: 1})) as store,
+        connected_topics(f"127.0.0.1:{store.ports[1]}") as topics,
+    ):
+        assert await topics.produce("logs", 0, [RECORD]) == 2
+    assert store.requests(ProduceRequest) == [1, 1, 2]
 
 
 async def test_groups_are_those_of_all_servers() -> None:
