@@ -12,6 +12,8 @@ Invariants:
   bounded by the servers of the store.
 - A caller that leaves holds up no other: the connection that owes it an answer is given up. So does a server that says
   nothing for `silence_seconds`, and longer by what the request lets it wait: what was asked has an unknown outcome.
+- Behind close() nothing is sent, and no connection is left open: what was under way has an unknown outcome, what waited
+  for its turn or a connection has ClosedError.
 - What is asked to find a place says nothing of the request that is to go there, which was not sent.
 """
 
@@ -20,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from segmentstore.client.errors import ConnectionLostError, OutcomeUnknownError
+from segmentstore.client.errors import ClosedError, ConnectionLostError, OutcomeUnknownError
 from segmentstore.client.kafka_connection import KafkaConnection, open_kafka_connection
 from segmentstore.codec.kafka_protocol.cluster import (
     FindCoordinatorRequest,
@@ -88,19 +90,23 @@ class KafkaServers:
         self._turns: dict[Address, asyncio.Lock] = {}
         """Held by the one that uses the connection to the server."""
         self._places: dict[Place, Address] = {}
+        self._is_closed = False
 
     async def connect(self) -> None:
         """To the first of the given ones that can be. Raises ConnectionLostError if none can."""
         self._home = await self._any()
 
     async def close(self) -> None:
-        """Idempotent."""
+        """End all connections, also if this is cancelled. Idempotent."""
+        self._is_closed = True
         connections, self._connections = list(self._connections.values()), {}
+        for each in connections:
+            each.abort()
         for each in connections:
             await each.close()
 
     async def ask(self, request: Structure, kind: type[_Response]) -> _Response:
-        """What any of them answers. Raises what KafkaConnection.ask() does."""
+        """What any of them answers. Raises what KafkaConnection.ask() does, and ClosedError."""
         return await self._ask(self._home, request, kind)
 
     async def ask_all(self, request: Structure, kind: type[_Response]) -> Sequence[_Response]:
@@ -201,11 +207,19 @@ class KafkaServers:
         known = self._connections.get(address)
         if known is not None and known.is_open:
             return known
+        self._check_open()
         made = await open_kafka_connection(*address)
+        if self._is_closed:
+            await made.close()
+            self._check_open()
         self._connections[address] = made
         if known is not None:
             await known.close()
         return made
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the client of topics is closed")
 
 
 def parse_addresses(text: str) -> Sequence[Address]:

@@ -217,7 +217,8 @@ class GroupInfo:
 
 
 class Topics:
-    """Made by `connected_topics`. Every method raises TopicRequestError, ConnectionLostError, OutcomeUnknownError."""
+    """Made by `connected_topics`. Every method raises TopicRequestError, ConnectionLostError, OutcomeUnknownError, and
+    ClosedError behind the end."""
 
     def __init__(self, servers: KafkaServers, *, wall_clock: WallClock) -> None:
         self._servers = servers

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from segmentstore.client.errors import OutcomeUnknownError
+from segmentstore.client.errors import ClosedError, OutcomeUnknownError
+from segmentstore.client.kafka_servers import KafkaServers
 from segmentstore.client.topics import NewRecord, TopicRequestError, connected_topics
 from segmentstore.codec.kafka_protocol.administration import (
     CreatedTopic,
@@ -267,6 +268,47 @@ async def test_a_request_that_was_refused_is_not_unknown_because_the_leader_was_
     ):
         assert await topics.produce("logs", 0, [RECORD]) == 2
     assert store.requests(ProduceRequest) == [1, 1, 2]
+
+
+async def test_what_is_asked_beside_or_behind_the_end_is_sent_nowhere() -> None:
+    async with serving(ScriptedStore()) as store:
+        async with connected_topics(f"127.0.0.1:{store.ports[1]}") as topics:
+            fetching = asyncio.ensure_future(topics.fetch("logs", 0, offset=0, wait_ms=600_000))
+            assert await store.fetches.get() == 1
+            behind = asyncio.ensure_future(topics.produce("logs", 0, [RECORD]))
+            await asyncio.sleep(0)
+        asked = list(store.asked)
+        async with asyncio.timeout(_SECONDS_MAX):
+            with pytest.raises(OutcomeUnknownError):
+                await fetching
+            with pytest.raises(ClosedError):
+                await behind
+            with pytest.raises(ClosedError):
+                await topics.groups()
+        assert store.asked == asked
+
+
+async def test_a_connection_that_comes_about_behind_the_end_is_ended() -> None:
+    gone = asyncio.Event()
+    came: asyncio.Queue[StreamWriter] = asyncio.Queue()
+
+    async def tell_versions_when_told(reader: StreamReader, writer: StreamWriter) -> None:
+        await reader.readexactly(int.from_bytes(await reader.readexactly(LENGTH_BYTES)))
+        came.put_nowait(writer)
+        await reader.read()
+        gone.set()
+        writer.close()
+
+    async with await asyncio.start_server(tell_versions_when_told, "127.0.0.1", 0) as server:
+        servers = KafkaServers([server.sockets[0].getsockname()[:2]])
+        asked = asyncio.ensure_future(servers.ask(ListGroupsRequest(), ListGroupsResponse))
+        writer = await came.get()
+        await servers.close()
+        writer.writelines(encode_response(1, SPOKEN_VERSIONS, 0))
+        async with asyncio.timeout(_SECONDS_MAX):
+            with pytest.raises(ClosedError):
+                await asked
+            await gone.wait()
 
 
 async def test_groups_are_those_of_all_servers() -> None:
