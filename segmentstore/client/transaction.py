@@ -11,7 +11,8 @@ Invariants of a transaction:
 
 - Nothing that was written is readable before the commit, and after an abort nothing ever is.
 - At the end of `async with` the transaction is committed; if the body raises it is aborted, and the error goes on.
-- While it is open its lease is extended in the background, so it ends by itself only when this process dies.
+- While it is open its lease is extended in the background, so it ends by itself only when this process dies. A
+  controller that does not answer for a while ends nothing: it is asked again until it says what became of the lease.
 - `commit` flushes first: what it commits is everything that was written.
 
 Invariants of stages:
@@ -38,6 +39,7 @@ from segmentstore.client.controller import (
     TransactionState,
 )
 from segmentstore.client.errors import (
+    ClosedError,
     DeadlineExceededError,
     NotFoundError,
     ServiceUnavailableError,
@@ -47,7 +49,7 @@ from segmentstore.client.event_writer import EventWriter
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream_segments import KeySpace, SegmentRange, Successor
 from segmentstore.codec.stream_names import segment_name, transaction_segment
-from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.task_set import TaskSet
 
@@ -216,11 +218,22 @@ class Transaction:
             ) from error
 
     async def _extend_lease(self) -> None:
+        pause = self._lease_seconds / 3
         while True:
-            await asyncio.sleep(self._lease_seconds / 3)
-            await self._controller.extend_lease(
-                self._stream, self._target.transaction_id, self._lease_seconds
-            )
+            await asyncio.sleep(pause)
+            try:
+                await self._controller.extend_lease(
+                    self._stream, self._target.transaction_id, self._lease_seconds
+                )
+            except ClosedError:
+                raise
+            except SegmentStoreError as error:
+                # Whether it is still open only the controller can say, when it is back: it may grant a lease anew.
+                if error.kind is not ErrorKind.UNAVAILABLE:
+                    raise
+                pause = min(self._lease_seconds / 3, self._settings.retry_seconds_max)
+            else:
+                pause = self._lease_seconds / 3
 
     def _lease_failed(self, error: BaseException) -> None:
         if isinstance(error, NotFoundError):

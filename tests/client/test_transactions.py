@@ -1,11 +1,14 @@
 import asyncio
+from dataclasses import replace
+from random import Random
 
 import pytest
 
-from segmentstore.client import Store, Stream, Transaction, TransactionState
+from segmentstore.client import Store, Stream, Transaction, TransactionState, connect
 from segmentstore.client.errors import NotFoundError, TransactionClosedError
 from segmentstore.codec.stream_names import transaction_id_of
 from segmentstore.codec.wire_protocol.appends import AppendBlockEnd
+from tests.client.conftest import SETTINGS
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
 
@@ -70,6 +73,25 @@ async def test_the_lease_is_extended_while_the_body_runs(
     async with stream.transaction(lease_seconds=0.03):
         while controller.pings < 3:
             await asyncio.sleep(0.001)
+
+
+async def test_a_controller_that_was_away_for_a_while_ends_no_transaction(
+    stream: Stream, controller: FakeController, fake_store: FakeStore
+) -> None:
+    """For longer than a request may take: the controller grants a new lease when it is back."""
+    impatient = replace(SETTINGS, request_seconds=0.1)
+    async with connect(controller.address, settings=impatient, random=Random(1)) as store:
+        async with store.stream("s/t").transaction(lease_seconds=0.03) as transaction:
+            controller.unavailable = 1 << 30
+            await asyncio.sleep(0.3)
+            controller.unavailable = 0
+            await transaction.write(b"event")
+            pings = controller.pings
+            async with asyncio.timeout(60):
+                while controller.pings < pings + 3:
+                    await asyncio.sleep(0.001)
+        assert await transaction.state() is TransactionState.COMMITTED
+    assert fake_store.events("s/t/0.#epoch.0") == [b"event"]
 
 
 async def test_a_transaction_that_was_aborted_elsewhere_says_so(stream: Stream) -> None:
