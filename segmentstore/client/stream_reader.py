@@ -19,8 +19,8 @@ Invariants:
 - The end of a segment is given again and again until the segment is stopped: a caller that was cancelled while it dealt
   with the end meets it again.
 - A segment whose reading fails ends the queue: its error is raised by this and every later `next`, and what was read
-  ahead is not given out, in whole or in part, but read again from the position. So does closing: a caller that reads
-  behind the end of an `async with` hears so, and not that the stream has ended.
+  ahead is not given out, in whole or in part, also not the rest of a batch, but read again from the position. So does
+  closing: a caller that reads behind the end of an `async with` hears so, and not that the stream has ended.
 - The events of a segment come in order, each once, whatever breaks: a read is repeated from where the last one ended.
 - Where the head was truncated away, reading goes on at the new head; a segment that is gone altogether has ended.
 """
@@ -367,6 +367,10 @@ class SegmentFetcher:
         while not self._queue.empty():
             self._queue.get_nowait()
         self._queue.put_nowait(end)
+        if end is not None:
+            # The user may take hours for what is left of a batch, and another reader has it by now.
+            self._events.clear()
+            self._has_ended = False
 
 
 def _closed() -> ClientError:

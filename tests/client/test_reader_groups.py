@@ -254,6 +254,24 @@ async def test_a_reader_that_is_said_to_be_gone_leaves_its_segments_at_once(
             await gone.checkpoint()
 
 
+async def test_a_reader_that_has_heard_that_it_is_offline_gives_out_nothing_more(
+    controller: FakeController, group: ReaderGroup, stream: Stream
+) -> None:
+    """Also of what it has read already: another reader gives out the same."""
+    await stream.segment(0).append(b"".join(frame_event(b"%02d" % number) for number in range(40)))
+
+    async def read() -> None:
+        async with store.reader_group("s/g").reader("r") as reader:
+            await anext(reader)
+            await group.reader_offline("r")
+            await until(lambda: all(each.get_name() != "reader r" for each in asyncio.all_tasks()))
+            await anext(reader)
+
+    async with connect(controller.address, settings=FAST) as store:
+        with pytest.raises(ReaderOfflineError):
+            await read()
+
+
 async def test_a_second_reader_of_one_id_takes_the_place_of_the_first(
     group: ReaderGroup, stream: Stream
 ) -> None:
