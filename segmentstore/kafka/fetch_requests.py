@@ -176,13 +176,13 @@ class Fetching:
                 # Before the look, so that nothing comes between the two unseen.
                 watch.add(look, found)
             look.records = b""
-            if is_first or bytes_max > 0:
+            if wanted.fetch_offset != found.high_watermark and (is_first or bytes_max > 0):
                 records = await found.fetch(
                     wanted.fetch_offset, max(0, min(wanted.partition_max_bytes, bytes_max))
                 )
                 # A batch that is longer than what is left comes with another request.
                 look.records = records if is_first or len(records) <= bytes_max else b""
-            else:
+            elif not found.is_sure():
                 await found.confirm_ends()
             look.high_watermark = found.high_watermark
             look.log_start_offset = found.log_start_offset

@@ -273,6 +273,17 @@ class Partition:
         """
         return self._log.produce(batch)
 
+    def is_sure(self) -> bool:
+        """Whether its ends need no confirm_ends(): one look at the clock, where there may be thousands of partitions.
+
+        Raises PartitionUnavailableError, UnknownPartitionError.
+        """
+        segment = self._log.require_open()
+        try:
+            return segment.is_sure()
+        except SegmentStoreError as error:
+            raise self._log.failed(segment, error) from error
+
     async def confirm_ends(self) -> None:
         """Returns when `log_start_offset` and `high_watermark`, read before the next await, are the owner's word.
 
