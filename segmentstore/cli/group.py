@@ -6,6 +6,7 @@ import click
 
 from segmentstore.cli.options import kafka_option, with_topics
 from segmentstore.cli.output import Row, output_option, print_rows
+from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 
 if TYPE_CHECKING:
     # The client is imported when a command runs.
@@ -51,25 +52,36 @@ def info(name: str, kafka: str, output: str) -> None:
 @kafka_option
 @output_option
 def offsets(name: str, kafka: str, output: str) -> None:
-    """Show how far the group is in each partition, and how many records are behind that."""
+    """Show how far the group is in each partition, and how many records are behind that.
+
+    A partition that is not there has no end: the topic was deleted a moment ago, or a recovery brought back
+    offsets that are newer than the list of topics.
+    """
 
     async def work(topics: "Topics") -> list[Row]:
         committed = await topics.group_offsets(name)
-        ends = {
-            (each, found.partition): found.end
-            for each in dict.fromkeys(offset.topic for offset in committed)
-            for found in await topics.offsets(each)
-        }
-        return [
-            {
-                "topic": each.topic,
-                "partition": each.partition,
-                "offset": each.offset,
-                "end_offset": ends[each.topic, each.partition],
-                "lag": max(0, ends[each.topic, each.partition] - each.offset),
-            }
-            for each in committed
-        ]
+        ends: dict[tuple[str, int], int] = {}
+        for topic in dict.fromkeys(offset.topic for offset in committed):
+            try:
+                found = await topics.offsets(topic)
+            except SegmentStoreError as error:
+                if error.kind is not ErrorKind.NOT_FOUND:
+                    raise
+                continue
+            ends |= {(topic, each.partition): each.end for each in found}
+        rows: list[Row] = []
+        for each in committed:
+            end = ends.get((each.topic, each.partition))
+            rows.append(
+                {
+                    "topic": each.topic,
+                    "partition": each.partition,
+                    "offset": each.offset,
+                    "end_offset": end,
+                    "lag": None if end is None else max(0, end - each.offset),
+                }
+            )
+        return rows
 
     print_rows(with_topics(kafka, work), output)
 

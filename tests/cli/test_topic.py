@@ -219,3 +219,18 @@ def test_groups_are_listed_shown_and_deleted(kafka: KafkaCommands) -> None:
 def test_a_server_that_is_not_there_is_told(kafka: KafkaCommands, offline: CommandLine) -> None:
     assert offline("topic", "list", "--kafka", "127.0.0.1:1").exit_code == ExitCode.UNAVAILABLE
     assert offline("topic", "list", "--kafka", "nowhere").exit_code == ExitCode.USAGE
+
+
+def test_an_offset_of_a_partition_that_is_not_there_is_shown_without_an_end(
+    kafka: KafkaCommands,
+) -> None:
+    """Behind a recovery from Tier 2 alone the groups' offsets may be newer than the catalogue of topics."""
+    kafka.works("topic", "create", "logs")
+    kafka.works("topic", "produce", "logs", lines=b"one\ntwo\nthree\n")
+    kafka.thread.commit("readers", "logs", 0, 1)
+    kafka.thread.commit("readers", "logs", 3, 5)
+    shown = kafka.works("group", "offsets", "readers", "-o", "json").rows
+    assert shown == [
+        {"topic": "logs", "partition": 0, "offset": 1, "end_offset": 3, "lag": 2},
+        {"topic": "logs", "partition": 3, "offset": 5, "end_offset": None, "lag": None},
+    ]
