@@ -6,8 +6,13 @@
     3  the same of every manifest that a backup keeps, as far as the newest one does not name the same files
     4  every object that is named like a file: it is registered, or is told as one that nothing refers to
 
-A file that is missing, or damaged, counts only if the newest manifest still registers it: retention and compaction may
-come by. What nothing refers to is no damage: its owner deletes it. Memory: O(files), and one object.
+- The owner may be at work meanwhile. A file that is missing, or damaged, counts only if the newest manifest still
+  registers it, or one that a backup still keeps: retention and compaction may come by, and backups be dropped.
+- Each walk is under one manifest. If something that it names is gone, and the owner has published since, the walk
+  begins again under the newest.
+- What nothing refers to is no damage: its owner deletes it.
+
+Memory: O(files), and one object.
 """
 
 from collections.abc import Callable
@@ -26,12 +31,13 @@ from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.recovery.tier2_access import Tier2
 from segmentstore.topics.record_files.published_files import PublishedFile, files_of_partition
 from segmentstore.topics.topic_records import parse_partition_segment
-from tier2.manifest.snapshots import read_snapshots
+from tier2.manifest.snapshots import Snapshot, read_snapshots
 from tier2.manifest.view import with_view
 from tier2.offline.record_file_proof import damages_of_registered_file
 from tier2.store_reader import ContainerReader, SnapshotReader
 
 _FINDINGS_MAX = 1_000
+_ATTEMPTS_MAX = 4
 
 
 @dataclass(slots=True)
@@ -55,41 +61,87 @@ class RecordFilesReport:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    reader: ContainerReader
     segment_id: SegmentId
     segment_name: str
     published: PublishedFile
-    of: str
-    """Which backup needs it; empty: the newest manifest does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Registry:
+    """What registers files: the newest manifest of a container, or one that a backup keeps."""
+
+    container: ContainerReader
+    snapshot: Snapshot | None = None
+    """None: the newest."""
+
+    @property
+    def of(self) -> str:
+        """Ends a sentence about what is registered here."""
+        return "" if self.snapshot is None else f" backup={self.snapshot.name!r}"
+
+    async def places(self) -> tuple[list[_Place], list[str]]:
+        """Every registered file, and what contradicts itself or does not read; nothing of a backup that was dropped."""
+        places: list[_Place] = []
+        damages: list[str] = []
+        for _ in range(_ATTEMPTS_MAX):
+            newest = self.container.manifest
+            kept = newest if self.snapshot is None else self.snapshot.manifest
+            places, damages = await _places(SnapshotReader(self.container, kept))
+            if not damages:
+                break
+            if self.snapshot is not None:
+                return (places, damages) if await self._is_kept(self.snapshot) else ([], [])
+            if (await self.container.refresh()).manifest.version == newest.version:
+                break
+        return places, damages
+
+    async def still_registers(self, place: _Place) -> bool:
+        """As the newest manifest has it."""
+        if self.snapshot is not None:
+            return await self._is_kept(self.snapshot)
+        await self.container.refresh()
+        key = file_key(place.published.number)
+        value = (await self.container.load_attributes(place.segment_id, [key])).get(key)
+        return value is not None and decode_file(value) == place.published.file
+
+    async def _is_kept(self, snapshot: Snapshot) -> bool:
+        await self.container.refresh()
+        return snapshot in await with_view(self.container, read_snapshots)
 
 
 async def verify_record_files(
     tier2: Tier2, *, deep: bool, progress: Callable[[int, int], object] = lambda _done, _total: None
 ) -> RecordFilesReport:
-    """`progress` is called with bytes that were proved, and how many there are in all. Raises StorageError."""
+    """`progress` is called with bytes that were proved, and how many a listing shows in all. Raises StorageError."""
     report = RecordFilesReport()
     if not tier2.containers:
         return report
     store = tier2.containers[0].components.objects.store
     listed = await _listed(store)
-    places: dict[str, _Place] = {}
-    for reader in tier2.containers:
-        for place in await _places(reader, report):
-            places.setdefault(place.published.key, place)
-    for reader in tier2.containers:
-        for snapshot in await with_view(reader, read_snapshots):
-            kept = SnapshotReader(reader, snapshot.manifest)
-            for place in await _places(kept, report, of=f" backup={snapshot.name!r}"):
-                places.setdefault(place.published.key, place)
-    total = sum(each.published.file.size for each in places.values())
-    for key, place in places.items():
-        report.files += 1
-        report.byte_count += place.published.file.size
-        for sentence in await _damages(store, place, listed.get(key), deep=deep):
-            report.add_damage(f"{sentence} segment={place.segment_name!r}{place.of}")
-        if deep:
-            progress(report.byte_count, total)
-    unregistered = sorted(listed.keys() - places.keys())
+    total = sum(listed.values())
+    registered: set[str] = set()
+    settled: set[str] = set()
+    for registry in await _registries(tier2, report):
+        places, damages = await registry.places()
+        for sentence in damages:
+            report.add_damage(f"{sentence}{registry.of}")
+        for place in places:
+            file, key = place.published.file, place.published.key
+            if key not in registered:
+                registered.add(key)
+                report.files += 1
+                report.byte_count += file.size
+            if key in settled:
+                continue
+            found = await _damages(store, place, listed.get(key), deep=deep)
+            if deep:
+                progress(report.byte_count, max(total, report.byte_count))
+            if found and not await registry.still_registers(place):
+                continue  # a backup may need it
+            settled.add(key)
+            for sentence in found:
+                report.add_damage(f"{sentence} segment={place.segment_name!r}{registry.of}")
+    unregistered = sorted(listed.keys() - registered)
     report.unregistered = unregistered[:_FINDINGS_MAX]
     report.unregistered_count = len(unregistered)
     return report
@@ -105,11 +157,23 @@ async def _listed(store: ObjectStore) -> dict[str, int]:
     return found
 
 
-async def _places(
-    reader: ContainerReader, report: RecordFilesReport, *, of: str = ""
-) -> list[_Place]:
-    """Of one container. A damaged one is told of by others; here its files are not found."""
+async def _registries(tier2: Tier2, report: RecordFilesReport) -> list[_Registry]:
+    """The newest manifests, then those of backups."""
+    kept: list[_Registry] = []
+    for reader in tier2.containers:
+        try:
+            snapshots = await with_view(reader, read_snapshots)
+        except CorruptedDataError as error:
+            report.add_damage(f"backups are not found container={reader.container_id}: {error}")
+            continue
+        kept += [_Registry(reader, snapshot) for snapshot in snapshots]
+    return [*map(_Registry, tier2.containers), *kept]
+
+
+async def _places(reader: ContainerReader) -> tuple[list[_Place], list[str]]:
+    """Of one manifest. A damaged container is told of by others; here its files are not found."""
     places: list[_Place] = []
+    damages: list[str] = []
     try:
         async with aclosing(reader.scan_layouts()) as layouts:
             async for layout in layouts:
@@ -118,22 +182,17 @@ async def _places(
                 if partition is None:
                     continue
                 try:
-                    files, damages = await files_of_partition(reader, record, *partition)
+                    files, found = await files_of_partition(reader, record, *partition)
                 except (CorruptedDataError, ObjectNotFoundError) as error:
-                    files, damages = (
-                        [],
-                        [f"a partition does not read name={record.name!r}: {error}"],
-                    )
-                for sentence in damages:
-                    report.add_damage(f"{sentence}{of}")
-                places += [
-                    _Place(reader, record.segment_id, record.name, each, of) for each in files
-                ]
+                    damages.append(f"a partition does not read name={record.name!r}: {error}")
+                    continue
+                damages += found
+                places += [_Place(record.segment_id, record.name, each) for each in files]
     except (CorruptedDataError, ObjectNotFoundError) as error:
-        report.add_damage(
-            f"files of topics are not all found container={reader.container_id}{of}: {error}"
+        damages.append(
+            f"files of topics are not all found container={reader.container_id}: {error}"
         )
-    return places
+    return places, damages
 
 
 async def _damages(
@@ -141,13 +200,10 @@ async def _damages(
 ) -> list[str]:
     if not deep and listed_size == place.published.file.size:
         return []
-    damages: list[str] = []
-    for _ in range(2):
-        # Twice: a bit may have flipped on the way here.
-        damages = await _looked_at(store, place.published, deep=deep)
-        if not damages:
-            return []
-    return damages if await _is_registered(place) else []
+    # Twice: a bit may have flipped on the way here.
+    return await _looked_at(store, place.published, deep=deep) and await _looked_at(
+        store, place.published, deep=deep
+    )
 
 
 async def _looked_at(store: ObjectStore, published: PublishedFile, *, deep: bool) -> list[str]:
@@ -162,11 +218,3 @@ async def _looked_at(store: ObjectStore, published: PublishedFile, *, deep: bool
         return [f"a registered file is missing key={key}"]
     # The executor of the tools is none: they do one thing at a time.
     return damages_of_registered_file(content, file, key=key)
-
-
-async def _is_registered(place: _Place) -> bool:
-    """As the newest manifest has it."""
-    await place.reader.refresh()
-    key = file_key(place.published.number)
-    value = (await place.reader.load_attributes(place.segment_id, [key])).get(key)
-    return value is not None and decode_file(value) == place.published.file

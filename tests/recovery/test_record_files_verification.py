@@ -5,6 +5,7 @@ Method: a topic of one partition over a container in memory; objects are damaged
 """
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from random import Random
 
@@ -28,6 +29,8 @@ from segmentstore.recovery.tier2_access import Tier2, UnverifiedObjectStore
 from segmentstore.spark.jobs.record_file_scrub import plan_files
 from tests.spark.topics.topic_store import TOPIC, TopicStore, some_records, topic_store
 from tests.topics.batches import unreadable_batch
+from tier2.container_objects import ObjectKind
+from tier2.manifest.garbage import is_named
 from tier2.settings import StorageSettings
 from tier2.store_reader import StoreReader
 
@@ -136,6 +139,76 @@ async def test_a_file_that_is_registered_no_more_is_no_damage(store: TopicStore)
     await store.flush()
     await replace_object(store, await key_of_first(tier2), None)
     assert (await verify_record_files(tier2, deep=False)).damages == []
+
+
+@pytest.mark.parametrize("deep", [False, True])
+async def test_a_file_that_a_backup_needs_still_is_damage_when_it_is_registered_no_more(
+    store: TopicStore, *, deep: bool
+) -> None:
+    """Retention comes by between the look at the manifest and the look at the file; the backup keeps what it names."""
+    await store.service.container.backups.make("monday")
+    tier2 = await opened(store)
+    partition = await store.service.topics.own_partition(TOPIC, 0)
+    await partition.delete_records(60)
+    await store.flush()
+    key = await key_of_first(tier2)
+    await replace_object(store, key, None)
+    report = await verify_record_files(tier2, deep=deep)
+    (damage,) = report.damages
+    assert f"a registered file is missing key={key}" in damage
+    assert "backup='monday'" in damage
+
+
+async def test_a_file_of_a_backup_that_is_dropped_meanwhile_is_no_damage(store: TopicStore) -> None:
+    """Its file is deleted soon after."""
+    await store.service.container.backups.make("monday")
+    partition = await store.service.topics.own_partition(TOPIC, 0)
+    await partition.delete_records(60)
+    await store.flush()
+    tier2 = await opened(store)
+    await store.service.container.backups.drop("monday")
+    await replace_object(store, await key_of_first(tier2), None)
+    assert (await verify_record_files(tier2, deep=False)).damages == []
+
+
+@pytest.mark.parametrize("deep", [False, True])
+async def test_nothing_is_said_of_what_the_owner_has_replaced_meanwhile(
+    store: TopicStore, *, deep: bool
+) -> None:
+    """A verification beside a busy store takes longer than what the manifest named first is kept."""
+    tier2 = await opened(store)
+    partition = await store.service.topics.own_partition(TOPIC, 0)
+    await partition.make_file()
+    await partition.delete_records(40)
+    await store.flush()
+    await delete_what_no_manifest_names(store)
+    report = await verify_record_files(tier2, deep=deep)
+    assert (report.files, report.damages) == (FILES, [])
+
+
+async def test_a_container_whose_ssts_do_not_read_is_named_and_ends_nothing(
+    store: TopicStore,
+) -> None:
+    (reader,) = (await opened(store)).containers
+    for part in [part for sst in reader.manifest.ssts for part in sst]:
+        key = reader.components.names.key(ObjectKind.SST, part.identity)
+        await replace_object(store, key, bytes(part.size))
+    report = await verified(store)
+    assert report.files == 0
+    assert any("files of topics are not all found container=0" in each for each in report.damages)
+
+
+async def delete_what_no_manifest_names(store: TopicStore) -> None:
+    """As the owner does when the grace is over."""
+    (reader,) = (await opened(store)).containers
+    objects, names = store.tiers.object_store, reader.components.names
+    async with aclosing(objects.list(names.prefix)) as listing:
+        keys = [info.key async for info in listing]
+    for key in keys:
+        for kind in ObjectKind:
+            identity = names.identity(kind, key)
+            if identity is not None and not await is_named(reader.view, (kind, identity)):
+                await objects.delete(key)
 
 
 async def key_of_first(tier2: Tier2) -> str:
