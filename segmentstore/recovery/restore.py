@@ -11,6 +11,8 @@
   made of another one.
 - The copy has its logs in its directory, also if its origin is in BookKeeper: below the origin's root they would be
   taken for its own.
+- Logs that are in the directory before the copy are refused: those of the same store would count as belonging to the
+  manifests, and hold what came behind the backup. The store would disable them, and serve nothing.
 - Nothing is written before the backup is known to be there as a whole, unless a person wants it with its damage.
 """
 
@@ -29,6 +31,7 @@ from segmentstore.recovery.tier2_access import container_count_in, find_snapshot
 from segmentstore.recovery.tier2_copy import (
     copy_tier2,
     held_directory,
+    require_no_logs,
     require_no_tier2,
     require_unused,
 )
@@ -111,6 +114,7 @@ async def _copy_backup(
             data, [each.snapshot.manifest for each in pinned], logs=logs
         ).check_target()
         require_no_tier2(data)
+        await require_no_logs(data)
         with bar("comparing with a listing") as update:
             for each in pinned:
                 components = each.reader.components

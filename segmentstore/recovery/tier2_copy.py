@@ -88,6 +88,16 @@ def require_no_tier2(data_directory: Path) -> None:
         raise _tier2_is_there(data_directory)
 
 
+async def require_no_logs(data_directory: Path) -> None:
+    """Raises InvalidRequestError if there are logs already, or the directory says that they are in BookKeeper."""
+    directory = _data_directory(data_directory)
+    if await directory.has_logs() or await directory.log_place() is not None:
+        raise InvalidRequestError(
+            "the data directory has logs already, and a store goes on with what they hold: name another one"
+            f" path={data_directory}"
+        )
+
+
 def _tier2_is_there(data_directory: Path) -> InvalidRequestError:
     return InvalidRequestError(
         "the data directory has a Tier 2 already; name another one, or, if a recovery brought that and was cut off, "

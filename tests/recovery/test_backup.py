@@ -109,6 +109,32 @@ def test_h6_a_running_store_is_pinned_while_it_serves_and_comes_back_as_it_was(
             assert found.segment("read", name).content == content
 
 
+def test_a_directory_that_has_logs_is_refused_before_anything_is_done(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Those of the very store: its Tier 2 is in a bucket, or was moved away to make room for the backup."""
+    data, moved = tmp_path / "data", tmp_path / "moved"
+    cli = CommandLine(capfdbinary)
+    server = ServerProcess(data)
+    with server:
+        online = CommandLine(capfdbinary, server.address)
+        fill(online, tmp_path)
+        assert cli("backup", "pin", "monday", "--server", server.address).exit_code == ExitCode.OK
+        assert online.segment("delete", "b/1").exit_code == ExitCode.OK
+        server.kill()
+        (data / "tier2").rename(moved)
+        there = sorted(each.name for each in data.iterdir())
+        arguments = ("--from", str(moved), "--data", str(data), "--quiet")
+        refused = cli("backup", "restore", "monday", *arguments)
+        assert refused.exit_code == ExitCode.USAGE, refused.errors
+        assert "has logs already" in refused.errors
+        assert sorted(each.name for each in data.iterdir()) == there
+        moved.rename(data / "tier2")
+        server.start()
+        found = users_of(CommandLine(capfdbinary, server.address))
+        assert found == sorted(set(CONTENT) - {"b/1"})
+
+
 def test_a_backup_is_dropped_once_and_a_missing_one_is_said_to_be_missing(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
