@@ -152,6 +152,29 @@ async def test_h78_a_segment_that_may_have_lost_its_tail_ends_and_its_stream_goe
     assert [each.segment_id for each in after] == await cluster.current("a")
 
 
+@pytest.mark.parametrize("is_lost", [tail_lost, nothing_is_lost])
+async def test_h78_a_stream_goes_on_behind_an_active_segment_that_came_back_sealed(
+    is_lost: TailIsLost,
+) -> None:
+    """A scale sealed it, and the record of that did not reach Tier 2: it takes no bytes, and had no successor."""
+    cluster = await a_stream_with_history()
+    for segment_id in await cluster.current("a"):
+        await events(cluster, "a", segment_id, 20)
+    await cluster.memory_segments.seal("s/a/1.#epoch.0")
+    await cluster.memory_segments.create("s/a/4.#epoch.2")
+    report = await recovered(cluster, is_lost)
+    assert "s/a/1.#epoch.0 at 30" in report.ended
+    assert report.failures == []
+    history = await cluster.streams.operations.history("s", "a")
+    for segment_id in await cluster.current("a"):
+        info = await cluster.memory_segments.info(history.segment_name(segment_id))
+        assert not info.sealed, info.name
+    assert len(await cluster.streams.queries.successors("s", "a", 1)) == 1
+    await cluster.memory_segments.delete("s/a/4.#epoch.2")
+    await cluster.check()
+    assert (await recovered(cluster, nothing_is_lost)).ended == []
+
+
 async def test_h78_only_segments_of_containers_without_their_log_end() -> None:
     cluster = await a_stream_with_history()
     for segment_id in await cluster.current("a"):
@@ -219,6 +242,11 @@ async def test_h78_a_byte_stream_stays_in_its_segment_and_is_named() -> None:
     await cluster.append("bytes", 0, 10)
     report = await recovered(cluster)
     assert (report.ended, report.byte_segments) == ([], ["s/bytes/0.#epoch.0 at 10"])
+    assert await cluster.current("bytes") == [0]
+    # As a client of it does, without a word to the controller.
+    await cluster.memory_segments.seal("s/bytes/0.#epoch.0")
+    report = await recovered(cluster)
+    assert (report.ended, report.byte_segments) == ([], [])
     assert await cluster.current("bytes") == [0]
 
 

@@ -12,11 +12,13 @@ got there whose record did not.
 | a segment that no stream lists | reported, nothing is deleted; neither its number nor its epoch is given again |
 | a table of records may have lost its last changes | numbers that it may have given are skipped |
 | an active segment may have lost its tail | it ends at what is there, and a new epoch goes on in another segment |
+| an active segment is sealed: what replaced it is lost | the same |
 
 A segment whose tail is lost must not go on: readers and writers know offsets of bytes that are gone, and others would
-get these. The last row takes streams on which no operation is under way, so it is a pass of its own
-(`end_lost_tails`), behind the controller's start. Two kinds of streams go on in their segments, because their clients
-know nothing but the active one: byte streams (no event was ever counted), which are reported, and internal streams.
+get these. One that is sealed takes no bytes, and writers that find no successors take their stream for sealed. The last
+two rows take streams on which no operation is under way, so they are a pass of their own (`end_lost_tails`), behind the
+controller's start. Two kinds of streams go on in their segments, because their clients know nothing but the active one:
+byte streams (no event was ever counted), which are reported unless they are sealed, and internal streams.
 
 Open transactions end with their leases.
 
@@ -99,7 +101,7 @@ class RepairReport:
     shorter: list[str] = field(default_factory=list)
     """Sealed segments that are shorter than they were, and by how much."""
     ended: list[str] = field(default_factory=list)
-    """Active segments that may have lost their tails, and the length at which they ended."""
+    """Active segments that may have lost their tails, or were sealed, and the length at which they ended."""
     byte_segments: list[str] = field(default_factory=list)
     """Those of byte streams, which go on."""
     failures: list[str] = field(default_factory=list)
@@ -363,7 +365,7 @@ class Repair:
     async def _go_on_behind(
         self, scope: str, stream: str, is_lost: TailIsLost, report: RepairReport
     ) -> None:
-        """Skip epochs that are used up, and end the active segments that may have lost their tails."""
+        """Skip epochs that are used up, and end active segments that may have lost their tails, or are sealed."""
         async with self._operations.exclusive(scope, stream) as history:
             state = (await history.any_state()).record
             if state is None or state.state is not StreamState.ACTIVE:
@@ -379,10 +381,12 @@ class Repair:
             infos = await self._steps.info(names)
             ended: list[StreamSegment] = []
             for segment, name, info in zip(epoch.segments, names, infos, strict=True):
-                if not is_lost(name) or info is None or info.sealed:
+                if info is None or not (info.sealed or is_lost(name)):
                     continue
                 if info.length and not event_count(info):
-                    report.byte_segments.append(f"{name} at {info.length}")
+                    # A client seals a byte stream by its segment, and it stays readable there.
+                    if not info.sealed:
+                        report.byte_segments.append(f"{name} at {info.length}")
                     continue
                 ended.append(segment)
         if not ended:
