@@ -13,7 +13,11 @@ is none", "nothing follows", listings, and what a call found done already. These
 | a transaction that is committing, aborting, or ended | decided once |
 | a transaction begun, a lease renewed | proved for as long as the lease needs it (`Decisions.prove_lease`) |
 
-Invariant: a refusal, or anything else that an old record would make wrong, is told once what it rests on is proved.
+Invariants:
+
+- A refusal, or anything else that an old record would make wrong, is told once what it rests on is proved.
+- Nothing is made of a request that names more things than LIST_ITEMS_MAX and REQUEST_ITEMS_MAX say: what answers it
+  looks at all of them in one stretch of the event loop.
 """
 
 from collections.abc import Awaitable, Callable
@@ -47,6 +51,11 @@ _HARMLESS_IF_STALE: Final[dict[type[Message], Callable[[Any], bool]]] = {
     api.CreateTxnResponse: lambda _: True,
     own_api.BeginStageResponse: lambda _: True,
 }
+
+LIST_ITEMS_MAX: Final = 10_000
+"""Of one list or map of a request: ten times what any stream has of segments. One takes up to 8 us."""
+REQUEST_ITEMS_MAX: Final = 100_000
+"""Of all of them together: the positions of a reader group in many streams, which take 1 us each."""
 
 _SUCCESSFUL_STATUSES: Final = ("SUCCESS", "STARTED")
 _REFUSAL_KINDS: Final = (ErrorKind.NOT_FOUND, ErrorKind.CONFLICT)
@@ -82,6 +91,9 @@ def unary(
             message.ParseFromString(content)
         except DecodeError as error:
             raise InvalidRequestError(f"request does not parse call={name}") from error
+        # An item has a byte at least.
+        if len(content) > LIST_ITEMS_MAX:
+            _require_few_items(name, message)
         with noting_reads() as read:
             try:
                 told = await method(message)
@@ -107,6 +119,26 @@ def is_safe_if_stale(answer: Message, *, wrote: bool) -> bool:
 def is_refusal(error: SegmentStoreError) -> bool:
     """Whether clients give up on it because of what was read. Others ask again, or are judged by the request alone."""
     return error.kind in _REFUSAL_KINDS
+
+
+def _require_few_items(name: str, request: Message) -> None:
+    """Raises InvalidRequestError. O(what the lists and maps may have)."""
+    left = REQUEST_ITEMS_MAX
+    waiting = [request]
+    while waiting:
+        for field, value in waiting.pop().ListFields():
+            if isinstance(value, Message):
+                waiting.append(value)
+            elif not isinstance(value, str | bytes | int | float):
+                count = len(value)
+                left -= count
+                if count > LIST_ITEMS_MAX or left < 0:
+                    raise InvalidRequestError(
+                        f"request names too many things call={name} field={field.name} count={count}"
+                        f" list_items_max={LIST_ITEMS_MAX} request_items_max={REQUEST_ITEMS_MAX}"
+                    )
+                # The keys of a map are no messages.
+                waiting += [each for each in value if isinstance(each, Message)]
 
 
 def _refuses(answer: Message) -> bool:
