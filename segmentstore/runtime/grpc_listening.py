@@ -1,14 +1,25 @@
-"""A gRPC server that listens: how every server of the store uses its port, and what is said when the port is taken.
+"""A gRPC server that listens: how every server of the store uses its port, what is said when the port is taken, and
+how much is said with the status of a call.
 
 Its requests are received when there is room for them (`grpc_request_bytes.py`).
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import grpc
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.runtime.grpc_request_bytes import LOOKAHEAD_BYTES, ReceivedInTurn, RequestBytes
+
+WORDS_CHARACTERS_MAX: Final = 500
+"""Of the sentence with a status. It goes in headers, of which clients take 8 KiB: of more they make RESOURCE_EXHAUSTED,
+whatever the status is, and ask again. A character takes up to 12 bytes there."""
+
+
+def words_of(error: Exception) -> str:
+    """The sentence with the status that an error becomes. What clients sent may stand in it, at any length."""
+    return str(error)[:WORDS_CHARACTERS_MAX]
 
 
 async def listening_server(

@@ -45,7 +45,7 @@ import grpc
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.controller.api.call import Call
 from segmentstore.controller.errors import ControllerRestartedError, RetryLaterError
-from segmentstore.runtime.grpc_listening import listening_server
+from segmentstore.runtime.grpc_listening import listening_server, words_of
 from segmentstore.runtime.grpc_request_bytes import RequestBytes
 
 _LOG = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ def _guarded(call: Call) -> Handler:
         except SegmentStoreError as error:
             if error.kind is ErrorKind.CORRUPT:
                 _LOG.error("call=%s failed: %s", call.name, error)
-            await context.abort(status_code(error), str(error))
+            await context.abort(status_code(error), words_of(error))
         except Exception:  # noqa: BLE001 (the top of a call: the client gets a status, the server goes on)
             _LOG.exception("call=%s failed by a fault of ours", call.name)
             await context.abort(grpc.StatusCode.INTERNAL, "internal error")

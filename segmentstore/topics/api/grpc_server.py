@@ -45,7 +45,7 @@ from segmentstore.codec.topics_api import topics_pb2 as api
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.cancellation import retrieve_exception
 from segmentstore.runtime.clock import WallClock
-from segmentstore.runtime.grpc_listening import listening_server
+from segmentstore.runtime.grpc_listening import listening_server, words_of
 from segmentstore.runtime.grpc_request_bytes import RequestBytes, Room
 from segmentstore.topics.consume import next_offset_of
 from segmentstore.topics.errors import (
@@ -557,22 +557,22 @@ def _streaming(
 async def _abort(context: Context, error: Exception) -> NoReturn:
     match error:
         case _StatusError():
-            await context.abort(error.code, str(error))
+            await context.abort(error.code, words_of(error))
         case BatchError():
             _LOG.error("a stored batch is damaged: %s", error)
-            await context.abort(Status.DATA_LOSS, str(error))
+            await context.abort(Status.DATA_LOSS, words_of(error))
         case PartitionUnavailableError():
             code = Status.UNAVAILABLE if error.stored is False else Status.ABORTED
-            await context.abort(code, str(error))
+            await context.abort(code, words_of(error))
         case TopicsUnavailableError():
-            await context.abort(_STATUS[TopicsUnavailableError], str(error))
+            await context.abort(_STATUS[TopicsUnavailableError], words_of(error))
         case PartlyStoredError():
-            await context.abort(Status.ABORTED, str(error))
+            await context.abort(Status.ABORTED, words_of(error))
         case TopicError():
-            await context.abort(_STATUS[type(error)], str(error))
+            await context.abort(_STATUS[type(error)], words_of(error))
         case SegmentStoreError():
             # Of the store under topics; what was to be stored had its own error.
-            await context.abort(Status.UNAVAILABLE, str(error))
+            await context.abort(Status.UNAVAILABLE, words_of(error))
         case _:
             _LOG.error("a call failed by a fault of ours", exc_info=error)
             await context.abort(Status.INTERNAL, "internal error")

@@ -80,3 +80,13 @@ async def test_a_request_with_as_many_things_as_it_may_name_is_answered(node: No
         api.ScaleResponse,
     )
     assert noted.status == api.ScaleResponse.ScaleStreamStatus.PRECONDITION_FAILED
+
+
+@pytest.mark.parametrize("character", ["x", "ä", "\0"])
+async def test_the_code_of_a_refusal_arrives_however_long_its_words_would_be(
+    node: Node, character: str
+) -> None:
+    tag = character * 20_000
+    with pytest.raises(grpc.aio.AioRpcError, match="a tag has 1 to 256 characters") as raised:
+        await node.call("createStream", stream_config("b", tags=(tag,)), api.CreateStreamStatus)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT

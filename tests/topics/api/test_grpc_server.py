@@ -320,6 +320,7 @@ async def test_a_time_is_found(served: Served) -> None:
             "INVALID_ARGUMENT",
         ),
         ("DescribeTopic", lambda: api.TopicName(name="no"), "NOT_FOUND"),
+        ("DescribeTopic", lambda: api.TopicName(name="ä" * 20_000), "NOT_FOUND"),
         ("DeleteTopic", lambda: api.TopicName(name="no"), "NOT_FOUND"),
         ("Fetch", lambda: api.FetchRequest(topic="t", partition=9), "NOT_FOUND"),
         ("Fetch", lambda: api.FetchRequest(topic="t", offset=5), "OUT_OF_RANGE"),
