@@ -21,6 +21,7 @@ segment's container where that is known.
 | SegmentExistsError | SegmentAlreadyExists | |
 | NotATableError | OperationUnsupported | |
 | TableNotEmptyError, TableKeyNotFoundError, TableVersionError | their own commands | reads again and decides |
+| BadAttributeUpdateError (of a merge: `requests.py`) | SegmentAttributeUpdated, no success | reads again and decides |
 | other kinds INVALID and TOO_LARGE | ErrorMessage, illegal argument | gives up |
 | everything else | ErrorMessage, unspecified | gives up, or tries again |
 """

@@ -39,6 +39,7 @@ from segmentstore.codec.wire_protocol.segments import (
 from segmentstore.codec.wire_protocol.store_calls import STORE_CALL_TYPES
 from segmentstore.codec.wire_protocol.tables import ReadTable, UpdateTableEntries
 from segmentstore.contracts.errors import (
+    BadAttributeUpdateError,
     SegmentNotFoundError,
     SegmentStoreError,
     is_outcome_unknown,
@@ -295,6 +296,8 @@ class ConnectionRequests:
 
     def _refusal(self, command: Command, error: SegmentStoreError) -> Command:
         self._counters.requests_refused += 1
+        if isinstance(command, MergeSegments) and isinstance(error, BadAttributeUpdateError):
+            return reads.SegmentAttributeUpdated(command.request_id, success=False)
         segment = error.name if isinstance(error, SegmentNotFoundError) else _segment_of(command)
         return reply_to_error(
             error,

@@ -9,6 +9,7 @@ from segmentstore.codec.wire_protocol.appends import (
 from segmentstore.codec.wire_protocol.reads import (
     NO_ATTRIBUTE_VALUE,
     GetStreamSegmentInfo,
+    SegmentAttributeUpdated,
 )
 from segmentstore.codec.wire_protocol.refusals import (
     ErrorMessage,
@@ -104,10 +105,15 @@ async def test_a_merge_changes_attributes_of_the_target_in_the_same_step_or_not_
     await node.append(TRANSACTION, b"abc")
     await node.container.seal(TRANSACTION)
     wrong = AttributeChange(MARK, 4, 8, 7)
-    await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, "", (wrong,)), ErrorMessage)
+    refused = await client.ask(
+        MergeSegments(4, SEGMENT, TRANSACTION, "", (wrong,)), SegmentAttributeUpdated
+    )
+    assert refused == SegmentAttributeUpdated(4, success=False)
     assert await node.content(SEGMENT) == b""
     right = AttributeChange(MARK, 4, 8, NO_ATTRIBUTE_VALUE)
-    await client.ask(MergeSegments(4, SEGMENT, TRANSACTION, "", (right,)), SegmentsMerged)
+    command = MergeSegments(5, SEGMENT, TRANSACTION, "", (right,))
+    merged = await client.ask(command, SegmentsMerged)
+    assert await client.ask(command, SegmentsMerged) == merged
     assert await node.content(SEGMENT) == b"abc"
     key = AttributeKey(MARK)
     assert await node.container.attributes(SEGMENT, [key]) == {key: 8}

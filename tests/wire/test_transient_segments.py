@@ -10,8 +10,10 @@ from segmentstore.codec.wire_protocol.appends import (
     CreateTransientSegment,
     DataAppended,
 )
+from segmentstore.codec.wire_protocol.reads import SegmentAttributeUpdated
 from segmentstore.codec.wire_protocol.refusals import SegmentIsSealed
 from segmentstore.codec.wire_protocol.segments import (
+    AttributeChange,
     MergeSegments,
     MergeSegmentsBatch,
     SegmentCreated,
@@ -87,6 +89,17 @@ async def test_one_whose_merge_was_refused_goes_with_the_connection(
     name = await create(client)
     await node.container.seal(SEGMENT)
     await client.ask(MergeSegments(4, SEGMENT, name, ""), SegmentIsSealed)
+    assert name in await names(node)
+    await client.close()
+    await wait_until_names_are(node, SEGMENT)
+
+
+async def test_one_whose_merge_met_another_attribute_goes_with_the_connection(
+    node: Node, client: ProtocolClient
+) -> None:
+    name = await create(client)
+    changes = (AttributeChange(WRITER, 4, 8, 7),)
+    await client.ask(MergeSegments(4, SEGMENT, name, "", changes), SegmentAttributeUpdated)
     assert name in await names(node)
     await client.close()
     await wait_until_names_are(node, SEGMENT)

@@ -190,7 +190,8 @@ class SegmentTruncated(Command):
 
 @dataclass(frozen=True, slots=True)
 class MergeSegments(Command):
-    """Append a source to a target and remove it, atomically. Answer: SegmentsMerged."""
+    """Append a source to a target and remove it, atomically. Answer: SegmentsMerged; SegmentAttributeUpdated without
+    success if an attribute is not as a change wants it."""
 
     type: ClassVar[int] = 58
     request_id: Int64
