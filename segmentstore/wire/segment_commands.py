@@ -93,6 +93,8 @@ ROLLOVER_BYTES: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + (4).to_bytes(8, "bi
 TRANSIENT_MARK: Final = "#transient."
 _LOGGER = logging.getLogger(__name__)
 _SEARCHED_PIECE_BYTES: Final = 64 << 10
+_MERGED_AT_ONCE: Final = 256
+"""Sources of a batch that are asked for together."""
 
 _Kind = TypeVar("_Kind", bound=Command)
 CommandHandler: TypeAlias = Callable[[Command], Awaitable[Command]]
@@ -292,7 +294,7 @@ class SegmentCommands:
         """The target's length behind each source; now, for one that is gone."""
         lengths: list[int] = []
         while len(lengths) < len(sources):
-            rest = sources[len(lengths) :]
+            rest = sources[len(lengths) : len(lengths) + _MERGED_AT_ONCE]
             try:
                 lengths += await self._segments.merge_all(target, rest, seal_sources=seal_sources)
             except SegmentNotFoundError as error:
@@ -302,6 +304,8 @@ class SegmentCommands:
                 before = rest[: rest.index(error.name)]
                 lengths += await self._segments.merge_all(target, before, seal_sources=seal_sources)
                 lengths.append((await self._segments.info(target)).length)
+            # Sources that are gone, or were merged before, are found so without a wait: others have their turn.
+            await asyncio.sleep(0)
         return lengths
 
     async def _delete(self, command: DeleteSegment) -> Command:

@@ -1,11 +1,16 @@
 """One segment becomes part of another: large events, transactions, batches."""
 
+import asyncio
+
+import pytest
+
 from segmentstore.codec.wire_protocol.appends import (
     NO_EVENT_NUMBER,
     ConditionalBlockEnd,
     CreateTransientSegment,
     DataAppended,
 )
+from segmentstore.codec.wire_protocol.command import KeepAlive
 from segmentstore.codec.wire_protocol.reads import (
     NO_ATTRIBUTE_VALUE,
     GetStreamSegmentInfo,
@@ -162,6 +167,24 @@ async def test_a_large_batch_waits_for_the_log_once(node: Node, client: Protocol
     assert node.container.metrics()["frames_total"] - before <= 2
     assert await node.content(SEGMENT) == bytes(range(100))
     assert await client.ask(command, SegmentsBatchMerged) == reply
+
+
+@pytest.mark.parametrize("every_second_is_transient", [False, True])
+async def test_others_are_served_while_a_batch_names_very_many_sources_that_are_gone(
+    node: Node, client: ProtocolClient, *, every_second_is_transient: bool
+) -> None:
+    other = await node.client()
+    names = [f"{SEGMENT}#transaction.{number:032x}" for number in range(2_000)]
+    if every_second_is_transient:
+        names[::2] = [f"{SEGMENT}#transient.{number:032x}.{'0' * 32}" for number in range(1_000)]
+    client.send(MergeSegmentsBatch(4, SEGMENT, tuple(names), ""))
+    answer = asyncio.create_task(client.expect(SegmentsBatchMerged))
+    served = 0
+    while not answer.done():
+        await other.ask(KeepAlive(), KeepAlive)
+        served += 1
+    assert [source.target_length for source in (await answer).sources] == [0] * 2_000
+    assert served > 20
 
 
 async def test_a_batch_stops_at_an_open_transaction_and_goes_on_when_it_is_repeated(
