@@ -17,33 +17,40 @@ Invariants:
 - All state belongs to the loop. Calls are started in one thread, because the first of a kind loads classes; they end on
   the loop as appends do, so no thread waits for a bookie or for ZooKeeper.
 - Java gets the entries of a writer in the order of append().
-- A call whose waiter left goes on to its end in Java, and its result is dropped.
+- A call whose waiter left goes on to its end in Java, and what it gives is given back: the garbage collector frees
+  neither entries nor ledgers that are open.
 - A call ends within `call_seconds_max`: what goes wrong in a thread of Java may be told to nothing that waits for it.
 - After fail() each call and each writer has failed, and none begins.
 """
 
 import asyncio
+import logging
 import os
 import struct
 from asyncio import Future
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from segmentstore.contracts.errors import DurableDataLogError
 from segmentstore.contracts.identifiers import BufferView
-from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done, run_blocking
+from segmentstore.runtime.cancellation import fail_unless_done, run_blocking
 from segmentstore.runtime.guarded_callback import guarded
 from tier1.bookkeeper.ledgers import LedgerUnavailableError
 
+_LOG = logging.getLogger(__name__)
 _HEADER: Final = struct.Struct("<ii")
 ENTRY_HEADER_BYTES: Final = _HEADER.size
 _NUMBERS_EACH: Final = 3
 _Result = TypeVar("_Result")
 
 _LOOK_SECONDS: Final = 1.0
+
+GiveBack = Callable[[int, Any], object]
+"""Told the number and the result of a call that ended well, and whose waiter had left."""
 
 
 class BridgedWriter(Protocol):
@@ -67,6 +74,14 @@ class CallFailedError(Exception):
         self.code = code
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    """A call that Java has not ended. When `ended` is done already, its waiter has left."""
+
+    ended: Future[Any]
+    give_back: GiveBack | None
+
+
 class JavaBridge:
     """Over one LedgerBridge of Java. Made by connect()."""
 
@@ -86,7 +101,7 @@ class JavaBridge:
         self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._last_number = 0
-        self._calls: dict[int, Future[Any]] = {}
+        self._calls: dict[int, _Call] = {}
         self._writers: dict[int, BridgedWriter] = {}
         self._failure: DurableDataLogError | None = None
         self._stage = stage
@@ -178,6 +193,12 @@ class JavaBridge:
         if self._writers.pop(number, None) is not None:
             self._bridge.forgetWriter(number)
 
+    def close_unregistered_writer(self, number: int) -> None:
+        """A ledger that was made and that nothing takes; how its closing ends is told to none."""
+        self._last_number += 1
+        self._bridge.closeWriter(self._last_number, number)
+        self._bridge.forgetWriter(number)
+
     def append(self, writer: int, entry: Sequence[BufferView], length: int) -> None:
         """Copy the entry; Java gets it before the loop's next turn ends. The bridge has not failed."""
         at = self._staged
@@ -207,27 +228,54 @@ class JavaBridge:
     # --- calls ------------------------------------------------------------------------------------
 
     async def call(
-        self, start: Callable[[int], object], *, seconds_max: float | None = None
+        self,
+        start: Callable[[int], object],
+        *,
+        seconds_max: float | None = None,
+        give_back: GiveBack | None = None,
     ) -> tuple[int, Any]:
         """Start a call of Java and wait for its end: its number, its result. `seconds_max`: not those of every call.
 
-        Raises CallFailedError, or the error that fail() was given.
+        `give_back` gets the result, on the loop, if this has raised. Raises CallFailedError, or the error that fail()
+        was given.
         """
         if self._failure is not None:
             raise again(self._failure)
         self._last_number += 1
         number = self._last_number
-        ended: Future[Any] = self._loop.create_future()
-        self._calls[number] = ended
+        call = self._calls[number] = _Call(self._loop.create_future(), give_back)
+        has_begun = False
+
+        def begin() -> None:
+            nonlocal has_begun
+            start(number)
+            has_begun = True
+
         seconds = self._call_seconds_max if seconds_max is None else seconds_max
         try:
             async with asyncio.timeout(seconds):
-                await self.run(partial(start, number))
-                return number, await ended
-        except TimeoutError:
-            raise CallFailedError(0, f"no answer in {seconds:.0f} s") from None
-        finally:
-            del self._calls[number]
+                await self.run(begin)
+                return number, await call.ended
+        except BaseException as error:
+            if not has_begun:
+                self._calls.pop(number, None)
+            self._leave(number, call)
+            if isinstance(error, TimeoutError):
+                raise CallFailedError(0, f"no answer in {seconds:.0f} s") from None
+            raise
+
+    def _leave(self, number: int, call: _Call) -> None:
+        """Nothing takes its result any more; it may have come in this turn of the loop."""
+        ended = call.ended
+        if not ended.cancel() and not ended.cancelled() and ended.exception() is None:
+            self._give_back(number, call, ended.result())
+
+    def _give_back(self, number: int, call: _Call, result: Any) -> None:
+        if call.give_back is not None:
+            try:
+                call.give_back(number, result)
+            except self._java.JException as error:
+                _LOG.warning("the result of a call is not given back: %s", _foreign(error))
 
     async def run(self, step: Callable[[], _Result]) -> _Result:
         """In the thread. Raises CallFailedError for an exception of Java."""
@@ -273,23 +321,27 @@ class JavaBridge:
                 writer.report(acknowledged, code)
 
     def _end_call(self, number: int, code: int) -> None:
-        waiter = self._calls.get(number)
+        call = self._calls.pop(number, None)
         if code:
             message = str(self._bridge.takeMessage(number))
-            if waiter is not None:
-                fail_unless_done(waiter, CallFailedError(code, message))
+            if call is not None:
+                fail_unless_done(call.ended, CallFailedError(code, message))
             return
         result = self._bridge.take(number)
-        if waiter is not None:
-            complete_unless_done(waiter, result)
+        if call is None:
+            return
+        if call.ended.done():
+            self._give_back(number, call, result)
+        else:
+            call.ended.set_result(result)
 
     def fail(self, error: DurableDataLogError) -> None:
         """Nothing is handed over any more; who waits gets the error. Only the first counts."""
         if self._failure is not None:
             return
         self._failure = error
-        for waiter in self._calls.values():
-            fail_unless_done(waiter, again(error))
+        for call in self._calls.values():
+            fail_unless_done(call.ended, again(error))
         for writer in list(self._writers.values()):
             writer.fail(error)
 

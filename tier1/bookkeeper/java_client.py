@@ -27,7 +27,13 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.cancellation import fail_unless_done
-from tier1.bookkeeper.java_bridge import ENTRY_HEADER_BYTES, CallFailedError, JavaBridge, again
+from tier1.bookkeeper.java_bridge import (
+    ENTRY_HEADER_BYTES,
+    CallFailedError,
+    GiveBack,
+    JavaBridge,
+    again,
+)
 from tier1.bookkeeper.jvm import JvmSettings, start_jvm
 from tier1.bookkeeper.ledgers import (
     LabelledLedger,
@@ -149,7 +155,11 @@ class JavaLedgerClient:
             values = _map_of(self._java, labels)
             bridge.java.create(number, quorum.ensemble, quorum.write, quorum.ack, values)
 
-        number, found = await self._call(start, "ledger is not created")
+        number, found = await self._call(
+            start,
+            "ledger is not created",
+            give_back=lambda number, _: bridge.close_unregistered_writer(number),
+        )
         return JavaLedgerWriter(self, bridge, number, LedgerId(int(found)), quorum, self._settings)
 
     async def open_fenced(self, ledger_id: LedgerId) -> LedgerReader:
@@ -162,6 +172,7 @@ class JavaLedgerClient:
         _, handle = await self._call(
             lambda number: self._bridge.java.open(number, ledger_id, fences),
             f"ledger is not opened ledger={ledger_id}",
+            give_back=lambda _, handle: handle.closeAsync(),
         )
         last, length = int(handle.getLastAddConfirmed()), int(handle.getLength())
         return JavaLedgerReader(self, self._bridge, handle, ledger_id, last, length)
@@ -204,10 +215,15 @@ class JavaLedgerClient:
             _LOG.warning("the client of BookKeeper did not close cleanly: %s", error)
 
     async def _call(
-        self, start: Callable[[int], object], what: str, *, seconds_max: float | None = None
+        self,
+        start: Callable[[int], object],
+        what: str,
+        *,
+        seconds_max: float | None = None,
+        give_back: GiveBack | None = None,
     ) -> tuple[int, Any]:
         try:
-            return await self._bridge.call(start, seconds_max=seconds_max)
+            return await self._bridge.call(start, seconds_max=seconds_max, give_back=give_back)
         except CallFailedError as error:
             raise error_of(error.code, f"{what} error={error}") from error
 
@@ -372,7 +388,8 @@ class JavaLedgerReader:
         what = f"entries are not read ledger={self._ledger_id} first={first} last={last}"
         try:
             _, batch = await self._bridge.call(
-                lambda number: self._bridge.java.read(number, self._handle, first, last)
+                lambda number: self._bridge.java.read(number, self._handle, first, last),
+                give_back=lambda _, batch: batch.close(),
             )
             return await self._bridge.take_entries(batch)
         except CallFailedError as error:

@@ -5,6 +5,7 @@ import os
 import struct
 import threading
 from array import array
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,12 @@ import pytest
 
 from segmentstore.contracts.errors import DurableDataLogError
 from tier1.bookkeeper.java_bridge import CallFailedError, JavaBridge
-from tier1.bookkeeper.java_client import JavaClientSettings, JavaLedgerClient, JavaLedgerWriter
+from tier1.bookkeeper.java_client import (
+    JavaClientSettings,
+    JavaLedgerClient,
+    JavaLedgerReader,
+    JavaLedgerWriter,
+)
 from tier1.bookkeeper.ledgers import LedgerId, LedgerUnavailableError, Quorum
 
 
@@ -26,6 +32,9 @@ class JavaSide:
         self.appended: list[tuple[int, bytes]] = []
         self.handed_over = 0
         self.results: dict[int, object] = {}
+        self.begun: list[int] = []
+        self.forgotten: list[int] = []
+        self.closed_writers: list[int] = []
         self._ended = array("q")
 
     def append(self, count: int) -> None:
@@ -52,7 +61,21 @@ class JavaSide:
         return self.results.pop(number)
 
     def forgetWriter(self, number: int) -> None:  # noqa: N802  # of Java
-        pass
+        self.forgotten.append(number)
+
+    def closeWriter(self, number: int, writer: int) -> None:  # noqa: N802  # of Java
+        self.closed_writers.append(writer)
+        self.results[number] = None
+        self.end(-number)
+
+    def create(self, number: int, *_: object) -> None:
+        self.begun.append(number)
+
+    def open(self, number: int, *_: object) -> None:
+        self.begun.append(number)
+
+    def read(self, number: int, *_: object) -> None:
+        self.begun.append(number)
 
     def close(self) -> None:
         os.close(self._pipe)
@@ -77,6 +100,19 @@ class Writer:
 
 class JavaError(Exception):
     """An exception of Java."""
+
+
+class Held:
+    """What Java gives out and wants back: entries that were read, or the handle of a ledger."""
+
+    def __init__(self) -> None:
+        self.closings = 0
+
+    def close(self) -> None:
+        self.closings += 1
+
+    def closeAsync(self) -> None:  # noqa: N802  # of Java
+        self.closings += 1
 
 
 def bridged(
@@ -214,3 +250,98 @@ async def test_a_writer_that_rests_does_not_fail() -> None:
     await bridge.close()
     with pytest.raises(LedgerUnavailableError, match="closed"):
         await entry
+
+
+async def begun_call(side: JavaSide) -> int:
+    """The number of the call that Java was given last, once it has it."""
+    while not side.begun:
+        await asyncio.sleep(0.001)
+    return side.begun.pop()
+
+
+async def seen(condition: Callable[[], object]) -> None:
+    """Returns when it holds."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("leaves", ["before the end", "with the end"])
+async def test_entries_that_came_behind_the_end_of_their_reading_are_given_back(
+    leaves: str,
+) -> None:
+    bridge, side = bridged()
+    client = JavaLedgerClient(bridge, None, JavaClientSettings())
+    reader = JavaLedgerReader(client, bridge, None, LedgerId(7), 9, 100)
+    reading = asyncio.create_task(reader.read(0, 9))
+    number = await begun_call(side)
+    entries = side.results[number] = Held()
+    if leaves == "before the end":
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        side.end(-number)
+    else:
+        side.end(-number)
+        while number in side.results:
+            bridge._look()
+        reading.cancel()
+    await seen(lambda: entries.closings)
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert entries.closings == 1
+    await bridge.close()
+
+
+async def test_entries_that_come_when_their_reading_was_given_up_are_given_back() -> None:
+    bridge, side = bridged(call_seconds_max=0.05)
+    client = JavaLedgerClient(bridge, None, JavaClientSettings())
+    reader = JavaLedgerReader(client, bridge, None, LedgerId(7), 9, 100)
+    with pytest.raises(LedgerUnavailableError, match="no answer"):
+        await reader.read(0, 9)
+    number = await begun_call(side)
+    entries = side.results[number] = Held()
+    side.end(-number)
+    await seen(lambda: entries.closings)
+    await bridge.close()
+
+
+async def test_a_ledger_that_was_opened_when_its_caller_had_left_is_closed() -> None:
+    bridge, side = bridged()
+    client = JavaLedgerClient(bridge, None, JavaClientSettings())
+    opening = asyncio.create_task(client.open_fenced(LedgerId(7)))
+    number = await begun_call(side)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    handle = side.results[number] = Held()
+    side.end(-number)
+    await seen(lambda: handle.closings)
+    await bridge.close()
+
+
+async def test_a_ledger_that_was_made_when_its_caller_had_left_is_closed_and_forgotten() -> None:
+    bridge, side = bridged()
+    java: Any = SimpleNamespace(JClass=lambda _: dict)
+    client = JavaLedgerClient(bridge, java, JavaClientSettings())
+    making = asyncio.create_task(client.create(Quorum(), labels={}))
+    number = await begun_call(side)
+    making.cancel()
+    await asyncio.gather(making, return_exceptions=True)
+    side.results[number] = 7
+    side.end(-number)
+    await seen(lambda: side.forgotten)
+    assert side.closed_writers == side.forgotten == [number]
+    await seen(lambda: not side.results)
+    await bridge.close()
+
+
+async def test_of_calls_that_have_ended_nothing_is_kept() -> None:
+    bridge, side = bridged()
+    waiting = asyncio.create_task(bridge.call(side.read))
+    number = await begun_call(side)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    side.results[number] = "why"
+    side.end(-number, code=-7)
+    await seen(lambda: not side.results)
+    assert not bridge._calls
+    await bridge.close()
