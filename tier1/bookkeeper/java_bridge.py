@@ -255,7 +255,11 @@ class JavaBridge:
         try:
             async with asyncio.timeout(seconds):
                 await self.run(begin)
-                return number, await call.ended
+                result = await call.ended
+            if self._failure is not None:
+                # Between the end of the call and this turn: what it gave, a writer say, would be told of nothing.
+                raise again(self._failure)
+            return number, result
         except BaseException as error:
             if not has_begun:
                 self._calls.pop(number, None)
@@ -271,7 +275,9 @@ class JavaBridge:
             self._give_back(number, call, ended.result())
 
     def _give_back(self, number: int, call: _Call, result: Any) -> None:
-        if call.give_back is not None:
+        if (
+            call.give_back is not None and self._pipe >= 0
+        ):  # a client that is closed has let go of all
             try:
                 call.give_back(number, result)
             except self._java.JException as error:

@@ -345,3 +345,19 @@ async def test_of_calls_that_have_ended_nothing_is_kept() -> None:
     await seen(lambda: not side.results)
     assert not bridge._calls
     await bridge.close()
+
+
+async def test_a_ledger_that_is_made_as_the_client_ends_takes_no_entries() -> None:
+    bridge, side = bridged()
+    java: Any = SimpleNamespace(JClass=lambda _: dict)
+    client = JavaLedgerClient(bridge, java, JavaClientSettings())
+    making = asyncio.create_task(client.create(Quorum(), labels={}))
+    number = await begun_call(side)
+    side.results[number] = 7
+    side.end(-number)
+    while number in side.results:
+        bridge._look()
+    await bridge.close()
+    with pytest.raises(LedgerUnavailableError, match="closed"):
+        async with asyncio.timeout(10):
+            await (await making).append([b"entry"])
