@@ -13,8 +13,8 @@ Invariants of the pool:
 - Every spare is whole, zero-filled or written before, and durable.
 - Only journals of this pool, hence of this epoch and process, are recycled.
 - `full` is true exactly while the last attempt to make a journal found no space and no spare was freed since.
-- A pool that becomes full while its files have no room for the reserve first makes one of what is left free for
-  others, if that is there: internal entries, and those that were accepted already, go into it.
+- A pool that becomes full, or begins full, while its files have no room for the reserve first makes one of what is left
+  free for others, at most of half of it: internal entries, and those that were accepted already, go into it.
 """
 
 import asyncio
@@ -233,7 +233,9 @@ class JournalPool:
         self._written = journal  # closed with the pool, should the opening end here
         self._next_bytes = 2 * max(size_bytes, self._settings.journal_bytes_first)
         self._next_bytes = min(self._next_bytes, self._settings.journal_bytes_max)
-        self._full = not await self._has_room(self._next_bytes)
+        if not await self._has_room(self._next_bytes):
+            await self._keep_reserve()
+            self._full = True
         return journal
 
     async def run(self) -> None:
@@ -271,17 +273,23 @@ class JournalPool:
     async def _keep_reserve(self) -> None:
         # The rest of the files is the reserve, unless the disk filled before there were any, or entries were faster.
         settings = self._settings
-        journals = self._spares if self._written is None else (self._written, *self._spares)
-        if sum(journal.entry_room() for journal in journals) >= settings.reserve_bytes:
+        room = self._written.entry_room() if self._written is not None else 0
+        if room + sum(spare.entry_capacity() for spare in self._spares) >= settings.reserve_bytes:
             return
-        size_bytes = settings.reserve_bytes + settings.journal_bytes_first & -PAGE_BYTES
         free = await run_blocking(self._executor, self._files.free_bytes, self._directory.path)
-        try:
-            if free < size_bytes:
-                raise NoJournalSpaceError
-            self._spares.append(await self._make(size_bytes, free_bytes_min=0))
-        except NoJournalSpaceError:
+        next_bytes = self._next_bytes
+        whole = settings.reserve_bytes + settings.journal_bytes_first & -PAGE_BYTES
+        # Rather a small second file than none: a truncation frees every file but the one that is being written.
+        for size_bytes in (whole, settings.journal_bytes_first):
+            if free - size_bytes < settings.free_bytes_min // 2:
+                continue  # the disk may have many logs, and each wants one
+            with suppress(NoJournalSpaceError):
+                self._spares.append(await self._make(size_bytes, free_bytes_min=0))
+                break
+        else:
             _LOG.warning("no space for the log's reserve either path=%s", self._directory.path)
+        # The log is full until there is room for the file that was due.
+        self._next_bytes = next_bytes
 
     async def _wait_for_space(self) -> None:
         now = asyncio.get_running_loop().time()

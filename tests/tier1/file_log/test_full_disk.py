@@ -228,3 +228,28 @@ def test_h52_a_disk_that_fills_before_a_file_is_ahead_leaves_a_reserve_all_the_s
         await log.close()
 
     run_simulation(1, main)
+
+
+@pytest.mark.parametrize("free_bytes_min", [600 * KIB, 400 * KIB])
+def test_h52_a_log_that_opens_on_a_disk_that_is_nearly_full_has_a_reserve(
+    free_bytes_min: int,
+) -> None:
+    """One file alone is a dead end: no truncation frees the file that is being written."""
+
+    async def main(loop: SimLoop) -> None:
+        settings = replace(FULL, free_bytes_min=free_bytes_min)
+        world = SimulatedLogWorld(settings)
+        log = world.log()
+        await log.initialize()
+        await log.close()
+        world.disk.capacity_bytes = world.disk.used_bytes() + settings.free_bytes_min
+        log = world.log()
+        await log.initialize()
+        await fill(log)
+        assert log.statistics().full
+        for _ in range(2 * settings.journal_bytes_max // (8 * KIB)):
+            await log.truncate(await log.append([bytes(4 * KIB)], internal=True))
+        assert world.disk.free_bytes() >= free_bytes_min // 2
+        await log.close()
+
+    run_simulation(1, main)
