@@ -16,7 +16,7 @@ Invariants:
 
 - All state belongs to the loop. Calls are started in one thread, because the first of a kind loads classes; they end on
   the loop as appends do, so no thread waits for a bookie or for ZooKeeper.
-- Java gets the entries of a writer in the order of append().
+- Java gets the entries of a writer in the order of append(), and behind one that it did not take no other.
 - A call whose waiter left goes on to its end in Java, and what it gives is given back: the garbage collector frees
   neither entries nor ledgers that are open.
 - A call ends within `call_seconds_max`: what goes wrong in a thread of Java may be told to nothing that waits for it.
@@ -109,7 +109,8 @@ class JavaBridge:
         self._staged = 0
         self._hand_over_bytes = hand_over_bytes
         self._is_scheduled = False
-        self._hand_over_later = guarded(self._hand_over, self._stop)
+        # Whatever goes wrong in it: of every ledger an entry may be missing then, and none may get the next.
+        self._hand_over = guarded(self._hand_staged_over, self._stop)
         self._read_buffer = bytearray(len(stage))
         self._shared_read_buffer = java.nio.convertToDirectBuffer(self._read_buffer)
         self._pipe = pipe
@@ -217,9 +218,9 @@ class JavaBridge:
             self._hand_over()
         elif not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._hand_over_later)
+            self._loop.call_soon(self._hand_over)
 
-    def _hand_over(self) -> None:
+    def _hand_staged_over(self) -> None:
         self._is_scheduled = False
         staged, self._staged = self._staged, 0
         if staged and self._failure is None:

@@ -275,8 +275,10 @@ class JavaLedgerWriter:
                 AppendTooLargeError(length=length, length_max=self._settings.entry_bytes_max),
             )
         else:
+            self._outstanding.append(
+                future
+            )  # before: the bridge may fail in it, and all that is here with it
             self._bridge.append(self._number, entry, length)
-            self._outstanding.append(future)
         return future
 
     async def close(self) -> None:

@@ -1,6 +1,7 @@
 """The official client on real bookies keeps what a log builds on."""
 
 import asyncio
+import struct
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 from segmentstore.contracts.errors import LogCorruptedError
 from tests.contracts.ledger_client_suite import LedgerClientSuite
 from tests.integration.bookkeeper.cluster import Cluster
-from tier1.bookkeeper.java_client import JavaLedgerReader
-from tier1.bookkeeper.ledgers import LedgerId, LedgerReader, Quorum
+from tier1.bookkeeper.java_bridge import ENTRY_HEADER_BYTES
+from tier1.bookkeeper.java_client import JavaLedgerReader, JavaLedgerWriter
+from tier1.bookkeeper.ledgers import LedgerId, LedgerReader, LedgerUnavailableError, Quorum
 
 pytestmark = pytest.mark.integration
 
@@ -63,3 +65,23 @@ async def test_an_entry_whose_copies_are_all_damaged_is_told_and_leaves_no_ledge
     await reader.close()
     assert len(opened) == 2, "the ledger is opened once more, to see whether it was deleted"
     assert [each._is_closed for each in opened if isinstance(each, JavaLedgerReader)] == [True] * 2
+
+
+async def test_g2_behind_an_entry_that_java_could_not_take_the_ledger_gets_no_other(
+    cluster: Cluster,
+) -> None:
+    client = await cluster.client()
+    writer = await client.create(Quorum(), labels={})
+    assert isinstance(writer, JavaLedgerWriter)
+    assert await writer.append([b"taken"]) == 0
+    bridge = client._bridge
+    # Longer than the buffer: it fails before BookKeeper has it, as one does for which there is no memory.
+    struct.pack_into("<ii", bridge._stage, 0, writer._number, 2 * len(bridge._stage))
+    bridge.java.append(ENTRY_HEADER_BYTES)
+    behind = writer.append([b"behind it"])
+    bridge._hand_over()
+    with pytest.raises(LedgerUnavailableError):
+        await behind
+    reader = await client.open_fenced(writer.ledger_id)
+    assert reader.last_entry == 0
+    await reader.close()

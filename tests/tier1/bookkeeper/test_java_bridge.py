@@ -31,6 +31,7 @@ class JavaSide:
         self._pipe = pipe
         self.appended: list[tuple[int, bytes]] = []
         self.handed_over = 0
+        self.takes_nothing = False
         self.results: dict[int, object] = {}
         self.begun: list[int] = []
         self.forgotten: list[int] = []
@@ -39,6 +40,8 @@ class JavaSide:
 
     def append(self, count: int) -> None:
         self.handed_over += 1
+        if self.takes_nothing:
+            raise JavaError
         at = 0
         while at < count:
             writer, length = struct.unpack_from("<ii", self._stage, at)
@@ -361,3 +364,24 @@ async def test_a_ledger_that_is_made_as_the_client_ends_takes_no_entries() -> No
     with pytest.raises(LedgerUnavailableError, match="closed"):
         async with asyncio.timeout(10):
             await (await making).append([b"entry"])
+
+
+async def test_behind_entries_that_java_did_not_take_no_ledger_gets_others() -> None:
+    bridge, side = bridged()
+    settings = JavaClientSettings()
+    client = JavaLedgerClient(bridge, None, settings)
+    large, small = (
+        JavaLedgerWriter(client, bridge, number, LedgerId(number), Quorum(), settings)
+        for number in (1, 2)
+    )
+    lost = small.append([b"lost"])
+    side.takes_nothing = True
+    refused = large.append([bytes(90)])
+    side.takes_nothing = False
+    behind = small.append([b"behind it"])
+    for each in (lost, refused, behind):
+        with pytest.raises(LedgerUnavailableError):
+            async with asyncio.timeout(10):
+                await each
+    assert side.appended == []
+    await bridge.close()

@@ -72,7 +72,7 @@ public final class LedgerBridge {
       Writer writer = writers.get(staged.getInt(at));
       int length = staged.getInt(at + 4);
       at += HEADER_BYTES;
-      if (writer != null) {
+      if (writer != null && !writer.hasFailed()) {
         append(writer, at, length);
       }
       at += length;
@@ -85,7 +85,7 @@ public final class LedgerBridge {
       entry.writeBytes(staged.slice(at, length));
       writer.append(entry);
     } catch (RuntimeException | OutOfMemoryError failed) {
-      // The entries behind it belong to other ledgers, or fail because this one did.
+      // The entries behind it belong to other ledgers, or to this one, which takes no more.
       int code = failed instanceof OutOfMemoryError ? NO_MEMORY : BKException.Code.UnexpectedConditionException;
       writer.addComplete(code, writer.ledger, -1, null);
     }

@@ -9,7 +9,8 @@ import org.apache.bookkeeper.client.LedgerHandle;
 /**
  * A ledger that is written. Its entries are acknowledged in order, so one number says which are: those below it.
  *
- * <p>After the first failure the number stays.
+ * <p>After the first failure the number stays, and nothing more is sent: it would get the id of an entry that failed
+ * before BookKeeper had it, and be taken for that one when the end of the ledger is looked for.
  */
 final class Writer implements AddCallback, Completions.Ended {
   final LedgerHandle ledger;
@@ -24,6 +25,11 @@ final class Writer implements AddCallback, Completions.Ended {
     this.number = number;
     this.ledger = ledger;
     this.completions = completions;
+  }
+
+  /** Whether an entry was not taken, or not acknowledged. */
+  boolean hasFailed() {
+    return failure != 0;
   }
 
   /** Takes over the buffer. */
