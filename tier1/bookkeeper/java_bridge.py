@@ -276,9 +276,8 @@ class JavaBridge:
             self._give_back(number, call, ended.result())
 
     def _give_back(self, number: int, call: _Call, result: Any) -> None:
-        if (
-            call.give_back is not None and self._pipe >= 0
-        ):  # a client that is closed has let go of all
+        # A client that is closed has let go of everything.
+        if call.give_back is not None and self._pipe >= 0:
             try:
                 call.give_back(number, result)
             except self._java.JException as error:

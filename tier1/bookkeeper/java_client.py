@@ -275,9 +275,8 @@ class JavaLedgerWriter:
                 AppendTooLargeError(length=length, length_max=self._settings.entry_bytes_max),
             )
         else:
-            self._outstanding.append(
-                future
-            )  # before: the bridge may fail in it, and all that is here with it
+            # Before it is handed over: the bridge may fail in that, and all that is outstanding with it.
+            self._outstanding.append(future)
             self._bridge.append(self._number, entry, length)
         return future
 
