@@ -10,6 +10,8 @@ A body may come in chunks of its own (`aws-chunked`), each with a signature if t
     name ":" value CR LF                                             trailing headers
     ["x-amz-trailer-signature:" 64 hex CR LF] CR LF                  and theirs
 
+MinIO's clients end each trailing header with LF, as it is signed, and all of them together with CR LF.
+
 Invariants:
 
 - A body that is too large is refused from its declared length, before it is sent if the client asks first
@@ -537,10 +539,16 @@ class ChunkedBody:
         trailers: dict[str, str] = {}
         signed = b""
         signature = ""
+        is_ended = True
         for _ in range(_TRAILERS_MAX):
-            line = await self._line()
-            if not line:
-                break
+            line = await self._line(b"\n")
+            if line == b"\r":
+                if is_ended:
+                    break
+                # Of the lines before it, which LF alone had ended.
+                is_ended = True
+                continue
+            is_ended = line.endswith(b"\r")
             name, _, value = line.decode("utf-8", "replace").partition(":")
             name, value = name.strip().lower(), value.strip()
             if name == _TRAILER_SIGNATURE_NAME:
@@ -569,14 +577,15 @@ class ChunkedBody:
         if not same_signature(expected, given):
             raise S3Error("SignatureDoesNotMatch", "The signature of a chunk does not match.")
 
-    async def _line(self) -> bytes:
+    async def _line(self, end: bytes = b"\r\n") -> bytes:
+        """What stands before its end."""
         try:
             line = await self._content.readline()
         except ValueError as error:
             raise _incomplete_body("a chunk's header is too long") from error
-        if not line.endswith(b"\r\n") or len(line) > _CHUNK_LINE_BYTES_MAX:
+        if not line.endswith(end) or len(line) > _CHUNK_LINE_BYTES_MAX:
             raise _incomplete_body("a chunk's header is cut off")
-        return line[:-2]
+        return line.removesuffix(end)
 
     async def _exactly(self, count: int) -> bytes:
         try:

@@ -30,6 +30,7 @@ def put_in_chunks(
     algorithm: str = "crc32c",
     spoil_chunk: int | None = None,
     spoil_trailer: bool = False,
+    trailer_end: str = "\r\n",
     cut: int = 0,
 ) -> Answer:
     length = sum(len(chunk) for chunk in chunks) if declared is None else declared
@@ -52,7 +53,7 @@ def put_in_chunks(
         body += f"{len(chunk):x}{extension}\r\n".encode() + chunk
         body += b"\r\n" if chunk else b""
     if trailer:
-        body += f"x-amz-checksum-{algorithm}:{trailer}\r\n".encode()
+        body += f"x-amz-checksum-{algorithm}:{trailer}{trailer_end}".encode()
     if payload == SIGNED_TRAILER:
         signature = trailer_signature(
             by.signing_key,
@@ -83,6 +84,19 @@ def test_a_body_in_chunks_is_stored_as_their_bytes(
     head = client.head_object(Bucket=bucket, Key="k", ChecksumMode="ENABLED")
     assert head.get("ChecksumCRC32C", "") == trailer
     assert "ContentEncoding" not in head
+
+
+@pytest.mark.parametrize("payload", [SIGNED_TRAILER, UNSIGNED_TRAILER])
+def test_a_trailing_header_may_end_as_it_is_signed_with_its_block_closed_behind_it(
+    client: Any, url: str, bucket: str, payload: str
+) -> None:
+    """As MinIO's clients send it."""
+    answer = put_in_chunks(f"{url}/{bucket}/k", payload, trailer=CHECKSUM, trailer_end="\n\r\n")
+    assert answer.status == 200, answer.body
+    assert answer.headers.get("Connection", "") != "close", "all of the body was read"
+    assert body_of(client, Bucket=bucket, Key="k") == WHOLE
+    head = client.head_object(Bucket=bucket, Key="k", ChecksumMode="ENABLED")
+    assert head["ChecksumCRC32C"] == CHECKSUM
 
 
 def test_an_empty_body_in_chunks_is_an_empty_object(client: Any, url: str, bucket: str) -> None:
