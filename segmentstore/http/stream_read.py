@@ -15,8 +15,9 @@ Server-sent events (GET with live=sse):
 
 - Text and JSON go as they are, everything else in base64 (said once in a header). A payload's lines are split at CRLF,
   CR and LF, each with its own `data:`, so no content can forge an event.
-- Text is cut between characters: bytes of a character that is not complete yet are held back, and the control event's
-  offset lies before them. Only at the end of a closed stream are they sent (as U+FFFD).
+- Text is cut between characters, and not behind a CR, whose LF may follow: two events would make two line ends of one.
+  Bytes of a character that is not complete yet, or that CR, are held back, and the control event's offset lies before
+  them. Only at the end of a closed stream are they sent (the bytes of half a character as U+FFFD).
 - The connection ends: at the end of a closed stream, when the stream cannot be read any further (deleted, its container
   stopped), after `sse_seconds`, when the client takes nothing for `write_seconds_max`, and when the server stops. One
   window of bytes is held at most.
@@ -327,7 +328,7 @@ class _EventConnection:
         self._offset = offset
         """Everything before it was sent."""
         self._held = b""
-        """Bytes from `offset` on that are not a whole character yet."""
+        """Bytes from `offset` on that are not a whole character, or a whole line end, yet."""
 
     async def run(self) -> None:
         """Until the stream, the connection's time or the server ends. Raises TimeoutError for a stuck client."""
@@ -384,7 +385,7 @@ class _EventConnection:
             return json_messages.array_of_lines(content).decode(), len(content)
         if not configuration.is_text:
             return base64.b64encode(content).decode(), len(content)
-        length = len(content) if closed else whole_characters_length(content)
+        length = len(content) if closed else whole_text_length(content)
         return content[:length].decode(errors="replace"), length
 
 
@@ -410,6 +411,11 @@ def control_event(*, next_offset: str, cursor: str | None, up_to_date: bool, clo
     if closed:
         control["streamClosed"] = True
     return f"event: control\ndata:{json.dumps(control, separators=(',', ':'))}\n\n"
+
+
+def whole_text_length(content: bytes) -> int:
+    """How many bytes of the content are sent whatever follows: no part of a character, and no CR, at its end."""
+    return len(content) - 1 if content.endswith(b"\r") else whole_characters_length(content)
 
 
 def whole_characters_length(content: bytes) -> int:

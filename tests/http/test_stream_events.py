@@ -127,6 +127,41 @@ async def test_a_character_split_between_appends_arrives_whole(
         assert json.loads(events[1].data)["streamNextOffset"] == start[:-1] + "5"
 
 
+async def test_a_line_end_split_between_appends_is_one_line_end(
+    node: Node, client: ClientSession
+) -> None:
+    url = node.stream("s")
+    async with client.put(url, headers=TEXT):
+        pass
+    async with client.get(url, params={"offset": "-1", "live": "sse"}) as answer:
+        start = json.loads((await next_events(answer, 1))[0].data)["streamNextOffset"]
+        await post(client, url, b"a\r")
+        events = await next_events(answer, 2)
+        assert events[0] == Event("data", "a")
+        assert json.loads(events[1].data)["streamNextOffset"] == start[:-1] + "1"
+        await post(client, url, b"\nb")
+        events = await next_events(answer, 2)
+        assert events[0] == Event("data", "\nb")
+        assert json.loads(events[1].data)["streamNextOffset"] == start[:-1] + "4"
+
+
+@pytest.mark.parametrize(
+    "content", [b"a\r\n\r\nb\r\n", b"\r\r\r\nb\r\r", b"\xe2\x82\xac\r\n\xe2\x82\xac"]
+)
+async def test_a_text_has_the_same_lines_however_many_events_it_takes(content: bytes) -> None:
+    lines = content.decode().replace("\r\n", "\n").replace("\r", "\n")
+    for window_bytes in (1, 2, 3, 5, len(content)):
+        settings = HttpSettings(port=0, window_bytes=window_bytes)
+        async with running_node(MemorySegments(), settings) as node, ClientSession() as client:
+            closed = {**TEXT, "Stream-Closed": "true"}
+            async with client.put(node.stream("s"), data=content, headers=closed):
+                pass
+            query = {"offset": "-1", "live": "sse"}
+            async with client.get(node.stream("s"), params=query) as answer:
+                events = parse_events((await answer.read()).decode())
+        assert "".join(event.data for event in events if event.kind == "data") == lines
+
+
 async def test_half_a_character_at_a_closed_end_is_not_held_for_ever(
     node: Node, client: ClientSession
 ) -> None:
