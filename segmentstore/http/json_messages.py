@@ -9,17 +9,38 @@ A segment of media type `application/json` holds one message per line (NDJSON):
 - A posted array is taken apart one level: each element is a message. Anything else is one message.
 - Every offset that is handed to a client lies behind an LF (or at the start): reads are cut there.
 - A reader gets `[message,message]`, which is the lines with every LF but the last turned into a comma.
+
+While C code looks at a value no other thread runs, the loop's neither. So it is given a stretch of the body at a time;
+a value that does not end in one is taken apart, and what is in it is looked at in the same way.
 """
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from json.scanner import make_scanner
-from typing import NoReturn, cast
+from typing import NoReturn, TypeVar, cast
 
 from segmentstore.contracts.errors import InvalidRequestError
 
+Value = TypeVar("Value")
+
+_AT_ONCE = 64 << 10
+"""Characters of a body that C code is given."""
+_CUT_EXPONENT_CHARACTERS_MAX = 3
+"""A number ends before what is no digit: `1` of `1e-`, which may go on with digits behind the stretch."""
+_DEPTH_MAX = 1_000
+"""Of a long message; about that of Python's own parser, for others."""
 _SPACE = re.compile("[ \t\r\n]*")
+_SPACES = "[ \t\r\n]*+"
+_SCALAR = r"(?:-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+|true|false|null)"
+_SHORT_STRING = r'"[^"\\\x00-\x1f]{0,256}+"'
+_SMALL_VALUE = rf"(?:{_SCALAR}|{_SHORT_STRING}|\[{_SPACES}\]|\{{{_SPACES}\}})"
+_SCALARS = re.compile(_SCALAR)
+_SMALL_ELEMENTS = re.compile(f"(?:{_SPACES}{_SMALL_VALUE}{_SPACES},){{0,256}}+")
+_SMALL_MEMBERS = re.compile(
+    f"(?:{_SPACES}{_SHORT_STRING}{_SPACES}:{_SPACES}{_SMALL_VALUE}{_SPACES},){{0,256}}+"
+)
+_OF_A_STRING = re.compile(r'(?:[^"\\\x00-\x1f]{1,4096}+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})){0,256}+')
 
 
 def _refuse_constant(text: str) -> NoReturn:
@@ -46,8 +67,6 @@ def lines_of_body(body: bytes, *, empty_array_allowed: bool) -> bytes:
         raise InvalidRequestError("body is not UTF-8") from error
     try:
         messages = _split(text)
-    except StopIteration as error:
-        raise InvalidRequestError(f"body is not JSON: no value at={error.value}") from error
     except ValueError as error:
         raise InvalidRequestError(f"body is not JSON: {error}") from error
     except RecursionError as error:
@@ -59,25 +78,133 @@ def lines_of_body(body: bytes, *, empty_array_allowed: bool) -> bytes:
 
 def _split(text: str) -> list[str]:
     start = _skip_space(text, 0)
+    ends = _ValueEnds(text)
     if not text.startswith("[", start):
-        _, end = _scan_value(text, start)
+        _, end = ends.behind(start)
         _expect_end(text, end)
         return [_line(text[start:end])]
+    return [_line(text[first:end]) for _, first, end in array_elements(text, start, ends.behind)]
+
+
+def array_elements(
+    text: str, start: int, scan: Callable[[int], tuple[Value, int]]
+) -> Iterator[tuple[Value, int, int]]:
+    """Of the array that begins there and is the rest of the text: what `scan` makes of each, and where that stands.
+
+    `scan` is given where a value begins, and says where it ends as well. Raises ValueError, and what `scan` raises.
+    """
     position = _skip_space(text, start + 1)
-    lines: list[str] = []
     if text.startswith("]", position):
         _expect_end(text, position + 1)
-        return lines
+        return
     while True:
-        _, end = _scan_value(text, position)
-        lines.append(_line(text[position:end]))
+        value, end = scan(position)
+        yield value, position, end
         position = _skip_space(text, end)
         if text.startswith("]", position):
             _expect_end(text, position + 1)
-            return lines
+            return
         if not text.startswith(",", position):
             raise ValueError(f"expected ',' or ']' at={position}")
         position = _skip_space(text, position + 1)
+
+
+class _ValueEnds:
+    """Where the values of a text end: asked in their order, by where they begin."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._stretch = text[:_AT_ONCE]
+        self._first = 0
+
+    def behind(self, position: int) -> tuple[None, int]:
+        """Raises ValueError, RecursionError."""
+        text = self._text
+        closings: list[str] = []
+        """Of the long arrays and objects that the value is in."""
+        while True:
+            end = self._end_if_near(position)
+            if end is None and text[position : position + 1] in {"[", "{"}:
+                closings.append("]" if text[position] == "[" else "}")
+                if len(closings) > _DEPTH_MAX:
+                    raise RecursionError
+                position = _skip_space(text, position + 1)
+                if not text.startswith(closings[-1], position):
+                    position = _next_value(text, position, closings[-1])
+                    continue
+                closings.pop()
+                end = position + 1
+            position = _end_of_scalar(text, position) if end is None else end
+            while closings:
+                position = _skip_space(text, position)
+                if text.startswith(",", position):
+                    position = _next_value(text, position + 1, closings[-1])
+                    break
+                if not text.startswith(closings[-1], position):
+                    raise ValueError(f"expected ',' or '{closings[-1]}' at={position}")
+                closings.pop()
+                position += 1
+            else:
+                return None, position
+
+    def _end_if_near(self, position: int) -> int | None:
+        """None if the value does not end in a stretch, as far as one sees."""
+        end: int | None = None
+        if position < self._first + len(self._stretch):
+            end = self._end_in_stretch(position)
+        if end is None and position > self._first:
+            self._stretch, self._first = self._text[position : position + _AT_ONCE], position
+            end = self._end_in_stretch(position)
+        return end
+
+    def _end_in_stretch(self, position: int) -> int | None:
+        try:
+            _, end = _scan_value(self._stretch, position - self._first)
+        except (StopIteration, ValueError) as error:
+            if len(self._stretch) < len(self._text):
+                return None
+            if isinstance(error, StopIteration):
+                raise ValueError(f"no value at={position}") from error
+            raise
+        is_at_end = self._first + len(self._stretch) == len(self._text)
+        is_certain = is_at_end or end <= len(self._stretch) - _CUT_EXPONENT_CHARACTERS_MAX
+        return self._first + end if is_certain else None
+
+
+def _next_value(text: str, position: int, closing: str) -> int:
+    """Where the first value begins that is not small, or the last one, of an array or object that goes on there."""
+    small = (_SMALL_ELEMENTS if closing == "]" else _SMALL_MEMBERS).match(text, position)
+    assert small is not None, f"a pattern that may be empty did not match position={position}"
+    position = _skip_space(text, small.end())
+    if closing == "]":
+        return position
+    if not text.startswith('"', position):
+        raise ValueError(f"expected a name at={position}")
+    position = _skip_space(text, _end_of_string(text, position))
+    if not text.startswith(":", position):
+        raise ValueError(f"expected ':' at={position}")
+    return _skip_space(text, position + 1)
+
+
+def _end_of_scalar(text: str, position: int) -> int:
+    """Raises ValueError."""
+    if text.startswith('"', position):
+        return _end_of_string(text, position)
+    scalar = _SCALARS.match(text, position)
+    if scalar is None:
+        raise ValueError(f"no value at={position}")
+    return scalar.end()
+
+
+def _end_of_string(text: str, position: int) -> int:
+    """`position`: of the quote that it begins with."""
+    position += 1
+    while not text.startswith('"', position):
+        some = _OF_A_STRING.match(text, position)
+        if some is None or some.end() == position:
+            raise ValueError(f"a string cannot go on so at={position}")
+        position = some.end()
+    return position + 1
 
 
 def _skip_space(text: str, position: int) -> int:

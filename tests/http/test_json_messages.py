@@ -1,11 +1,15 @@
 import json
+from functools import partial
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.http import json_messages
 from segmentstore.http.json_messages import array_of_lines, lines_of_body, whole_lines_length
+from tests.http.pauses import longest_pause
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -73,3 +77,74 @@ def test_what_is_not_json_is_refused(body: bytes) -> None:
 def test_an_empty_array_makes_an_empty_stream_where_that_is_allowed() -> None:
     assert lines_of_body(b" [ ] ", empty_array_allowed=True) == b""
     assert array_of_lines(b"") == b"[]"
+
+
+def outcome(body: bytes) -> bytes | None:
+    try:
+        return lines_of_body(body, empty_array_allowed=True)
+    except InvalidRequestError:
+        return None
+
+
+def cut_or_spoilt(text: str, at: int, put_in: str, left_out: int) -> bytes:
+    at %= len(text) + 1
+    return (text[:at] + put_in + text[at + left_out :]).encode()
+
+
+@pytest.mark.slow
+@given(
+    st.builds(
+        cut_or_spoilt,
+        st.builds(json.dumps, VALUES, indent=st.sampled_from([None, 1]), ensure_ascii=st.booleans()),
+        st.integers(0, 200),
+        st.sampled_from(["", *'[]{},:"\\0-1.eu \n\0']),
+        st.integers(0, 2),
+    )
+)  # fmt: skip
+def test_a_long_value_is_taken_as_a_short_one_is(body: bytes) -> None:
+    expected = outcome(body)
+    for characters in (1, 2, 3, 5, 8, 17):
+        with mock.patch.object(json_messages, "_AT_ONCE", characters):
+            assert outcome(body) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['"\\ud800"', '"\\ud8"', '"\\x"', '"a\tb"', '"\x7f"', "-", "-01", "1.", "1.e5", ".5", "1e", "+1", "1_0",
+     "\u0661", "nul", "nulll", "NaN", "-Infinity", "[1,]", "[,1]", "[1,,2]", "[[],]", '{"a"}', '{"a":}', '{"a":1,}',
+     "{1:2}", '{,}', "[1}", '{"a":1]', "[\u00a0]", "[[1,2,3],[4,5,\"6\",{}],{\"a\":[],\"b\":{\"c\":null}}]"],
+)  # fmt: skip
+def test_what_stands_in_a_long_value_is_judged_as_in_a_short_one(body: str) -> None:
+    short = f"[{body}]".encode()
+    long = f"[[{body},{'0,' * 40_000}0]]".encode()
+    assert (outcome(long) is None) == (outcome(short) is None)
+
+
+@pytest.mark.parametrize(
+    "value", ["-12.5e-30", "1E+9", "0.25", "1e5", '"\\ud83d\\n"', "true", "[1.5]", '{"a":-0.5e-1}']
+)
+def test_it_does_not_matter_where_a_stretch_ends(value: str) -> None:
+    body = f"[{value}, {value},[{value},{value}] ,{value}]".encode()
+    for characters in range(1, len(body) + 2):
+        with mock.patch.object(json_messages, "_AT_ONCE", characters):
+            assert (
+                outcome(body)
+                == "".join(
+                    f"{each}\n" for each in (value, value, f"[{value},{value}]", value)
+                ).encode()
+            )
+
+
+def test_a_long_message_may_be_as_deep_as_a_short_one_and_no_deeper() -> None:
+    for depth, is_taken in ((500, True), (100_000, False)):
+        body = b"[" + b"[" * depth + b"0," * 40_000 + b"0" + b"]" * depth + b"]"
+        assert (outcome(body) is not None) is is_taken
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("element", ["[]", '{"a":[1,{"b":[]}]}', '"\\n"', '["a\\tb",1.5,{}]'])
+def test_others_run_while_one_long_message_is_looked_at(element: str) -> None:
+    message = ",".join([element] * (4_000_000 // len(element)))
+    body = f"[[{message}]]".encode()
+    pause, whole = longest_pause(partial(lines_of_body, body, empty_array_allowed=False))
+    assert pause < max(whole / 2, 0.05)

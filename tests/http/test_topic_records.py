@@ -1,6 +1,7 @@
 """Goal: records as JSON lose nothing on the way in and out; what is no record is refused with place and reason."""
 
 import json
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from segmentstore.codec.record_batch import Record
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.http.topic_records import parse_records, record_as_json
+from tests.http.pauses import longest_pause
 
 NOW_MS = 1_700_000_000_000
 CONTENT = st.one_of(st.none(), st.binary(max_size=40), st.text(max_size=20).map(str.encode))
@@ -77,3 +79,28 @@ def test_what_is_no_record_is_refused_with_its_place(record: object, why: str) -
 def test_a_body_without_records_is_refused(body: str) -> None:
     with pytest.raises(InvalidRequestError):
         parse_records(body.encode(), lines=False, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("form", ["[%s]", ' {"records" : [ %s ] } ', '{"rec\\u006frds":[%s]}'])
+def test_the_records_of_a_body_are_the_same_in_every_form(form: str, encoding: str) -> None:
+    body = (form % '{"key":"ü"},{"value_json":[1,{}]}').encode(encoding)
+    first, second = parse_records(body, lines=False, now_ms=NOW_MS)
+    assert (first.key, second.value) == ("ü".encode(), b"[1,{}]")
+
+
+@pytest.mark.parametrize(
+    "body", ["[{}", "[{},]", "[{} {}]", "[{}] x", '{"records":[{}]', '{"records":[{}]}}', '{"records":[{}],}']
+)  # fmt: skip
+def test_a_body_that_is_no_json_is_refused(body: str) -> None:
+    with pytest.raises(InvalidRequestError, match="not JSON"):
+        parse_records(body.encode(), lines=False, now_ms=NOW_MS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["[%s]", '{"records":[%s]}'])
+def test_others_run_while_many_records_are_looked_at(form: str) -> None:
+    record = '{"key":"k1","value_json":{"a":1,"b":[1,2,3],"c":{"d":"e"}}}'
+    body = (form % ",".join([record] * 60_000)).encode()
+    pause, whole = longest_pause(partial(parse_records, body, lines=False, now_ms=NOW_MS))
+    assert pause < max(whole / 8, 0.05)
