@@ -742,7 +742,9 @@ class MultipartUploads:
             write_record(volume, header, front, slices())
             volume.sync()
         except BaseException:
-            self._volumes.release(volume)
+            # Nothing names it. It may be what fills the disk, and compaction looks behind changes alone.
+            with contextlib.suppress(OSError):
+                self._volumes.discard(volume)
             raise
         blob_offset = offset + header.blob_offset
         return volume, BlobRow(volume.number, offset, blob_offset, found.size, 0)

@@ -318,6 +318,15 @@ class VolumeFiles:
             self.remove(volume.number)
         self.written_now.discard(volume.number)
 
+    def discard(self, volume: OpenVolume) -> None:
+        """It is written no more, and no index was told of its records: it leaves no file behind."""
+        volume.close()
+        try:
+            self.remove(volume.number)
+        finally:
+            # Compaction removes one that is left.
+            self.written_now.discard(volume.number)
+
     def header(self, number: int) -> VolumeHeader | None:
         """None for a file that ends with its header or before it: a creation that was cut off, without any record.
 

@@ -21,6 +21,7 @@ from segmentstore.contracts.errors import (
     InvalidRequestError,
     ObjectExistsError,
     StorageError,
+    StorageFullError,
     StorageUnavailableError,
 )
 from segmentstore.runtime.files import SystemFileSystem
@@ -162,6 +163,36 @@ async def test_bytes_that_come_piece_by_piece_and_are_killed_on_their_way_leave_
     await again.engine.compact()
     await again.engine.check()
     await again.close()
+
+
+async def test_a_large_completion_for_which_there_is_no_room_gives_back_what_it_took(
+    opened: OpenEngine,
+    uploads: MultipartUploads,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing else may come that would have compaction look for it."""
+
+    def write_half(
+        target: OpenVolume, header: RecordHeader, front: bytes, blob: Iterator[bytes]
+    ) -> None:
+        write_record(target, header, front, [b"".join(blob)[:5000]])
+        raise OSError(errno.ENOSPC, "as the test says")
+
+    content = Random(1).randbytes(9000)
+    await opened.engine.put(b"before", [b"x"])
+    upload = await uploads.begin(b"key", Description())
+    part = await uploads.put_part(upload, 1, [content])
+    before = sorted((tmp_path / "volumes").iterdir()), set(opened.engine._volumes.written_now)
+    with monkeypatch.context() as patches:
+        patches.setattr(multipart, "write_record", write_half)
+        with pytest.raises(StorageFullError, match="as the test says"):
+            await uploads.complete(upload, [part], Description(etag="e"))
+    after = sorted((tmp_path / "volumes").iterdir()), set(opened.engine._volumes.written_now)
+    assert after == before
+    await uploads.complete(upload, [part], Description(etag="e"))
+    assert (await opened.engine.get(b"key")).content == content
+    await opened.engine.check()
 
 
 @pytest.mark.parametrize("times", [1, 3])
