@@ -28,6 +28,8 @@ _AT_ONCE = 64 << 10
 """Characters of a body that C code is given."""
 _CUT_EXPONENT_CHARACTERS_MAX = 3
 """A number ends before what is no digit: `1` of `1e-`, which may go on with digits behind the stretch."""
+_LONG_DEPTH_MAX = 8
+"""So many long arrays and objects one in another are tried as a whole, each by a stretch of its own."""
 _DEPTH_MAX = 1_000
 """Of a long message; about that of Python's own parser, for others."""
 _SPACE = re.compile("[ \t\r\n]*")
@@ -123,7 +125,7 @@ class _ValueEnds:
         closings: list[str] = []
         """Of the long arrays and objects that the value is in."""
         while True:
-            end = self._end_if_near(position)
+            end = self._end_if_near(position) if len(closings) < _LONG_DEPTH_MAX else None
             if end is None and text[position : position + 1] in {"[", "{"}:
                 closings.append("]" if text[position] == "[" else "}")
                 if len(closings) > _DEPTH_MAX:

@@ -1,5 +1,6 @@
 import json
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest import mock
 
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.http import json_messages
 from segmentstore.http.json_messages import array_of_lines, lines_of_body, whole_lines_length
-from tests.http.pauses import longest_pause
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -141,10 +141,32 @@ def test_a_long_message_may_be_as_deep_as_a_short_one_and_no_deeper() -> None:
         assert (outcome(body) is not None) is is_taken
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("element", ["[]", '{"a":[1,{"b":[]}]}', '"\\n"', '["a\\tb",1.5,{}]'])
-def test_others_run_while_one_long_message_is_looked_at(element: str) -> None:
-    message = ",".join([element] * (4_000_000 // len(element)))
-    body = f"[[{message}]]".encode()
-    pause, whole = longest_pause(partial(lines_of_body, body, empty_array_allowed=False))
-    assert pause < max(whole / 2, 0.05)
+def test_no_long_message_is_looked_at_at_once(element: str) -> None:
+    """While the scanner looks at a value no other thread runs."""
+    message = ",".join([element] * (1_000_000 // len(element)))
+    with scanned() as lengths:
+        lines_of_body(f"[[{message}]]".encode(), empty_array_allowed=False)
+    assert lengths
+    assert max(lengths) <= json_messages._AT_ONCE
+
+
+def test_a_long_message_in_many_others_is_not_looked_at_once_for_each() -> None:
+    body = b"[" * 500 + b'["a",{}],' * 50_000 + b"0" + b"]" * 500
+    with scanned() as lengths:
+        lines_of_body(body, empty_array_allowed=False)
+    assert sum(lengths) < 3 * len(body)
+
+
+@contextmanager
+def scanned() -> Iterator[list[int]]:
+    """How many characters the scanner had before it, each time."""
+    lengths: list[int] = []
+    scan = json_messages._scan_value
+
+    def noting(text: str, position: int) -> tuple[object, int]:
+        lengths.append(len(text) - position)
+        return scan(text, position)
+
+    with mock.patch.object(json_messages, "_scan_value", noting):
+        yield lengths
