@@ -17,7 +17,8 @@ Invariants:
 - A server's address is remembered until a caller finds it wrong (`forget`). A segment's transactions and transient
   segments are in the container of their segment, so they share its address.
 - A token is asked for when a segment of its stream is first looked for, and again after the segment was forgotten,
-  which is what every caller does whose request was refused for a token that is too old.
+  which is what every caller does whose request was refused for a token that is too old. Until the next one is there the
+  old one signs: others may be at work with it, or about to be, and a server says of it what it is.
 - Memory is bounded by `_REMEMBERED_MAX` addresses, and as many tokens.
 """
 
@@ -292,23 +293,30 @@ class DelegationTokens:
         self._source = source
         self._locator = locator
         self._tokens: dict[tuple[str, str], str] = {}
+        self._to_renew: set[tuple[str, str]] = set()
+        """Of these: the streams whose segments were forgotten since."""
 
     async def endpoint(self, segment: str) -> ServerAddress:
         """As SegmentLocator says."""
         stream = _stream_of(segment)
-        if stream is not None and stream not in self._tokens:
+        if stream is not None and (stream not in self._tokens or stream in self._to_renew):
             token = await self._source.delegation_token(*stream)
+            self._drop(stream)
             while len(self._tokens) >= _REMEMBERED_MAX:
-                self._tokens.pop(next(iter(self._tokens)))
+                self._drop(next(iter(self._tokens)))
             self._tokens[stream] = token
         return await self._locator.endpoint(segment)
 
     def forget(self, segment: str) -> None:
         """As SegmentLocator says."""
         stream = _stream_of(segment)
-        if stream is not None:
-            self._tokens.pop(stream, None)
+        if stream in self._tokens:
+            self._to_renew.add(stream)
         self._locator.forget(segment)
+
+    def _drop(self, stream: tuple[str, str]) -> None:
+        self._tokens.pop(stream, None)
+        self._to_renew.discard(stream)
 
     def sign(self, command: Command) -> Command:
         """The same with its stream's token, if it is of a kind that carries one."""

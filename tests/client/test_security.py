@@ -226,6 +226,23 @@ async def test_a_token_that_became_too_old_is_replaced_and_the_request_repeated(
     assert guard.seen == ["s/t 1", "s/t 1", "s/t 3"]
 
 
+async def test_a_token_that_another_one_forgets_signs_until_the_next_one_is_there() -> None:
+    guard = Guard()
+    async with guarded(guard) as calls:
+        await create(calls)
+        others = calls.with_own_connections()
+        try:
+            sealing = asyncio.create_task(seal(others))
+            # The token is there, the connection is not.
+            await asyncio.sleep(0)
+            calls.locator.forget(SEGMENT)
+            await sealing
+            await seal(calls)
+        finally:
+            await others.close()
+    assert guard.seen == ["s/t 1", "s/t 1", "s/t 2"]
+
+
 async def test_a_token_that_is_not_accepted_fails_the_request() -> None:
     guard = Guard()
     guard.good = False
