@@ -11,7 +11,8 @@ Invariants:
   another reader.
 - A reader counts as running while its process runs the loop: a task of its own moves its beat. Others watch the beat
   by their own clocks, so no two machines need to agree on the time (`silent_readers.py`).
-- A reader that was taken for dead finds out with its next change of the state, and raises ReaderOfflineError.
+- A reader that was taken for dead finds out with its next change of the state, and raises ReaderOfflineError: at the
+  latest at its end, if that has something to store that its user was not told is lost.
 - What the state gives to a reader is read there: a call that is cancelled or fails between stopping a segment and
   giving it away leaves it to the next change, which begins it again behind what is acknowledged here.
 - A reader that does not come to its `async with`, and one that leaves it, ends its tasks, connections and membership,
@@ -84,6 +85,10 @@ class GroupReader:
         """Acknowledged, of the segments that are read here."""
         self._handed_out: tuple[SegmentKey, int] | None = None
         """The event that the user works on, and the offset behind it."""
+        self._acknowledged = 0
+        """How many events were, and of these up to which one their positions are stored, or their user was told that
+        they will not be."""
+        self._settled = 0
         self._silent = SilentReaders(
             period_seconds=calls.settings.commit_seconds,
             timeout_seconds=calls.settings.reader_timeout_seconds,
@@ -127,23 +132,33 @@ class GroupReader:
     async def __anext__(self) -> Event:
         self._fetcher.check_open()
         self._acknowledge()
-        while (found := await self._fetcher.next()) is not None:
-            key = (found.stream, found.segment_id)
-            if isinstance(found, Event):
-                self._handed_out = (key, found.next_offset)
-                return found
-            await self._finish(key)
+        try:
+            while (found := await self._fetcher.next()) is not None:
+                key = (found.stream, found.segment_id)
+                if isinstance(found, Event):
+                    self._handed_out = (key, found.next_offset)
+                    return found
+                await self._finish(key)
+        except ReaderOfflineError:
+            self._settled = self._acknowledged
+            raise
         raise StopAsyncIteration
 
     async def checkpoint(self) -> None:
         """Acknowledge every event handed out so far and store it: none of them is ever read again by the group."""
         self._acknowledge()
-        await self._synchronise()
+        try:
+            await self._synchronise()
+        except ReaderOfflineError:
+            self._settled = self._acknowledged
+            raise
 
     def _acknowledge(self) -> None:
         handed_out, self._handed_out = self._handed_out, None
-        if handed_out is not None and handed_out[0] in self._positions:
-            self._positions[handed_out[0]] = handed_out[1]
+        if handed_out is not None:
+            self._acknowledged += 1
+            if handed_out[0] in self._positions:
+                self._positions[handed_out[0]] = handed_out[1]
 
     async def _keep_in_step(self) -> None:
         while True:
@@ -168,7 +183,6 @@ class GroupReader:
                 await self._fetcher.stop(surplus)
 
             def change(state: GroupState) -> None:
-                state.advance(self.reader_id, self._positions)
                 for each in dead:
                     if each.is_still_so(state.readers):
                         state.leave(each.reader_id)
@@ -185,20 +199,21 @@ class GroupReader:
         async with self._state_lock:
 
             def change(state: GroupState) -> None:
-                state.advance(self.reader_id, self._positions)
                 state.finish(self.reader_id, key, successors)
                 state.acquire(self.reader_id)
 
             await self._change(change)
 
     async def _leave(self) -> None:
-        def change(state: GroupState) -> None:
+        def leave(state: GroupState) -> None:
             if self._is_member(state):
-                state.advance(self.reader_id, self._positions)
                 state.leave(self.reader_id)
 
         async with self._state_lock:
-            await self._table.change(change)
+            if self._settled < self._acknowledged:
+                # Apart: behind a lost answer, to have left already and to be put offline look the same.
+                await self._store(lambda _: None)
+            await self._table.change(leave)
 
     async def _leave_quietly(self) -> None:
         """The error that ends the reader matters more; the others take its segments in the same time anyway."""
@@ -207,11 +222,22 @@ class GroupReader:
                 await self._leave()
 
     async def _change(self, change: Callable[[GroupState], None]) -> None:
+        await self._follow(await self._store(change))
+
+    async def _store(self, change: Callable[[GroupState], None]) -> GroupState:
+        """Store positions together with a change of a state that this reader is in. Raises ReaderOfflineError."""
+        stored = 0
+
         def checked(state: GroupState) -> None:
+            nonlocal stored
             self._check_member(state)
+            stored = self._acknowledged
+            state.advance(self.reader_id, self._positions)
             change(state)
 
-        await self._follow(await self._table.change(checked))
+        state = await self._table.change(checked)
+        self._settled = max(self._settled, stored)
+        return state
 
     async def _follow(self, state: GroupState) -> None:
         """Read what the state says is ours, and nothing else."""

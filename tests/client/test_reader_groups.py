@@ -272,6 +272,56 @@ async def test_a_reader_that_has_heard_that_it_is_offline_gives_out_nothing_more
             await read()
 
 
+async def test_a_reader_that_leaves_without_an_error_has_stored_what_it_acknowledged(
+    controller: FakeController, group: ReaderGroup, stream: Stream
+) -> None:
+    """Or it says that it could not: one whose tasks found out, and whose user asked for no event since."""
+    await stream.segment(0).append(frame_event(b"0") + frame_event(b"1"))
+
+    async def read(reader: GroupReader) -> None:
+        async with reader:
+            await anext(reader)
+            await group.reader_offline("r")
+            await until(lambda: all(each.get_name() != "reader r" for each in asyncio.all_tasks()))
+
+    async with connect(controller.address, settings=FAST) as store:
+        with pytest.raises(ReaderOfflineError):
+            await read(store.reader_group("s/g").reader("r"))
+    assert (await group.stream_cut()).offsets[0] == 0
+
+
+async def test_a_reader_that_was_put_offline_with_nothing_to_store_leaves_without_an_error(
+    group: ReaderGroup, stream: Stream
+) -> None:
+    await stream.segment(0).append(frame_event(b"0") + frame_event(b"1"))
+    async with group.reader("r") as reader:
+        await anext(reader)
+        await reader.checkpoint()
+        await group.reader_offline("r")
+
+
+async def test_a_reader_leaves_without_an_error_though_the_answers_are_lost(
+    group: ReaderGroup, stream: Stream, fake_store: FakeStore
+) -> None:
+    """What is sent again meets a state that it is in no more."""
+    await stream.segment(0).append(frame_event(b"0") + frame_event(b"1"))
+    lost: list[Command] = []
+
+    def losing(command: Command) -> str | None:
+        if isinstance(command, UpdateTableEntries) and len(lost) < 4:
+            lost.append(command)
+            return "drop after" if len(lost) % 2 else None
+        return None
+
+    async with group.reader("r") as reader:
+        await anext(reader)
+        await reader._tasks.close()
+        fake_store.on_request = losing
+    assert lost
+    assert not (await group.info()).readers
+    assert (await group.stream_cut()).offsets[0] == len(frame_event(b"0"))
+
+
 async def test_a_second_reader_of_one_id_takes_the_place_of_the_first(
     group: ReaderGroup, stream: Stream
 ) -> None:
