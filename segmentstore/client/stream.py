@@ -22,7 +22,11 @@ from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream_config import StreamConfig
 from segmentstore.client.stream_reader import StreamReader
 from segmentstore.client.stream_segments import SegmentRange, StreamCut, Successor
-from segmentstore.client.transaction import StagedTransactions, Transaction
+from segmentstore.client.transaction import (
+    StagedTransactions,
+    Transaction,
+    transaction_number,
+)
 from segmentstore.codec.stream_names import segment_name, transaction_epoch_of
 from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
 
@@ -165,7 +169,7 @@ class Stream:
         self, transaction_id: str, *, lease_seconds: float | None = None
     ) -> Transaction:
         """An open transaction that was begun elsewhere. Raises TransactionClosedError, NotFoundError."""
-        number = _transaction_number(transaction_id)
+        number = transaction_number(transaction_id)
         state = await self._controller.transaction_state(self.name, number)
         if state is TransactionState.UNKNOWN:
             raise NotFoundError("transaction", transaction_id)
@@ -178,7 +182,7 @@ class Stream:
     async def transaction_state(self, transaction_id: str) -> TransactionState:
         """Whether a transaction is open, or how far its commit or abort is."""
         return await self._controller.transaction_state(
-            self.name, _transaction_number(transaction_id)
+            self.name, transaction_number(transaction_id)
         )
 
     async def begin_transaction(self, *, lease_seconds: float) -> str:
@@ -188,11 +192,11 @@ class Stream:
 
     async def commit_transaction(self, transaction_id: str) -> None:
         """Commit without having written anything here. Raises NotFoundError."""
-        await self._controller.commit_transaction(self.name, _transaction_number(transaction_id))
+        await self._controller.commit_transaction(self.name, transaction_number(transaction_id))
 
     async def abort_transaction(self, transaction_id: str) -> None:
         """Abort a transaction that was begun elsewhere. Raises NotFoundError."""
-        await self._controller.abort_transaction(self.name, _transaction_number(transaction_id))
+        await self._controller.abort_transaction(self.name, transaction_number(transaction_id))
 
     async def completed_transactions(self) -> Mapping[str, TransactionState]:
         """Transactions that ended, as far as the controller remembers them."""
@@ -240,12 +244,3 @@ class _StreamTarget:
         error: SegmentStoreError,  # noqa: ARG002  # the signature of WriteTarget.successors
     ) -> Sequence[Successor]:
         return await self._controller.successors(self._stream, segment_id)
-
-
-def _transaction_number(transaction_id: str) -> int:
-    try:
-        return int(transaction_id, 16)
-    except ValueError as error:
-        raise InvalidRequestError(
-            f"a transaction id has 32 hex digits given={transaction_id!r}"
-        ) from error

@@ -89,7 +89,7 @@ from segmentstore.codec.record_batch import (
     encode_batch,
 )
 from segmentstore.codec.record_columns import RecordColumns, columns_of_batches
-from segmentstore.contracts.errors import CorruptedDataError, ErrorKind
+from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, InvalidRequestError
 from segmentstore.runtime.clock import SystemWallClock, WallClock
 
 _Response = TypeVar("_Response", bound=Structure)
@@ -362,21 +362,29 @@ class Topics:
         *,
         compression: Compression = Compression.NONE,
     ) -> int:
-        """Write the records as one batch; the offset of the first, when all are durable."""
+        """Write the records as one batch; the offset of the first, when all are durable.
+
+        Also raises InvalidRequestError: no records, or what no batch can hold.
+        """
         now = self._wall_clock.now_ms()
-        batch = encode_batch(
-            [
-                Record(
-                    offset=0,
-                    timestamp_ms=now if each.timestamp_ms is None else each.timestamp_ms,
-                    key=each.key,
-                    value=each.value,
-                    headers=each.headers,
-                )
-                for each in records
-            ],
-            compression=compression,
-        )
+        try:
+            batch = encode_batch(
+                [
+                    Record(
+                        offset=0,
+                        timestamp_ms=now if each.timestamp_ms is None else each.timestamp_ms,
+                        key=each.key,
+                        value=each.value,
+                        headers=each.headers,
+                    )
+                    for each in records
+                ],
+                compression=compression,
+            )
+        except ValueError as error:
+            raise InvalidRequestError(
+                f"no batch holds these records topic={name!r}: {error}"
+            ) from error
         return await self.produce_batch(name, partition, batch)
 
     async def produce_batch(self, name: str, partition: int, batch: bytes) -> int:

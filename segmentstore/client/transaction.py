@@ -49,11 +49,12 @@ from segmentstore.client.event_writer import EventWriter
 from segmentstore.client.segment_calls import SegmentCalls
 from segmentstore.client.stream_segments import KeySpace, SegmentRange, Successor
 from segmentstore.codec.stream_names import segment_name, transaction_segment
-from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.task_set import TaskSet
 
 _COMMIT_POLL_SECONDS_FIRST = 0.004
+_ID_BITS = 128
 
 
 class _TransactionTarget:
@@ -256,7 +257,10 @@ class StagedCommit:
 
 
 class StagedTransactions:
-    """Those of one stream; made by `stream.staged()`. Every method raises what the controller's channel raises."""
+    """Those of one stream; made by `stream.staged()`.
+
+    Every method raises what the controller's channel raises, and InvalidRequestError for an id that is none.
+    """
 
     def __init__(
         self, stream: StreamName, *, controller: ControllerClient, calls: SegmentCalls
@@ -293,7 +297,7 @@ class StagedTransactions:
         commit = partial(
             self._controller.commit_stages,
             self._stream,
-            [int(each, 16) for each in stage_ids],
+            [transaction_number(each) for each in stage_ids],
             application_id=application_id,
             version=version,
             forgettable=forgettable,
@@ -323,7 +327,7 @@ class StagedTransactions:
     async def abort(self, stage_id: str) -> None:
         """Throw a stage away. Of a stage that was committed, or that ended before, nothing changes."""
         try:
-            await self._controller.abort_transaction(self._stream, int(stage_id, 16))
+            await self._controller.abort_transaction(self._stream, transaction_number(stage_id))
         except (NotFoundError, ServiceUnavailableError):
             # FAILURE is what the controller says of a stage that was committed.
             return
@@ -382,3 +386,14 @@ class Stage:
     def check(self) -> None:
         """O(unacknowledged)."""
         self._writer.check()
+
+
+def transaction_number(transaction_id: str) -> int:
+    """The number that an id stands for. Raises InvalidRequestError."""
+    try:
+        number = int(transaction_id, 16)
+    except ValueError:
+        number = -1
+    if number < 0 or number.bit_length() > _ID_BITS:
+        raise InvalidRequestError(f"a transaction id has 32 hex digits given={transaction_id!r}")
+    return number

@@ -5,18 +5,20 @@ from random import Random
 
 import pytest
 
-from segmentstore.client.connection import ConnectionPool
+from segmentstore.client.connection import ConnectionPool, ServerAddress
 from segmentstore.client.controller import BegunTransaction, ControllerClient, StreamName
 from segmentstore.client.controller_channel import ControllerChannel
 from segmentstore.client.errors import ClientError, TransactionClosedError
 from segmentstore.client.segment_calls import FixedLocator, SegmentCalls
 from segmentstore.client.settings import ClientSettings
+from segmentstore.client.stream import Stream
 from segmentstore.client.stream_config import StreamConfig
 from segmentstore.client.stream_segments import SegmentRange
 from segmentstore.client.transaction import Stage
 from segmentstore.codec.event_frame import frame_event
 from segmentstore.codec.stream_names import segment_name, transaction_segment
 from segmentstore.codec.wire_protocol.appends import AppendBlockEnd
+from segmentstore.contracts.errors import InvalidRequestError
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
 
@@ -135,6 +137,25 @@ async def test_a_closed_stage_takes_nothing(fake: FakeStore) -> None:
         await stage.write(0, block_of(1, 1), events=1)
     with pytest.raises(ClientError, match="closed"):
         await stage.flush()
+
+
+@pytest.mark.parametrize("stage_id", ["", "stage", "-1", f"{1 << 128:x}"])
+async def test_what_is_no_id_of_a_stage_is_refused(stage_id: str) -> None:
+    """Before a controller is asked."""
+    settings = ClientSettings()
+    calls = SegmentCalls(
+        locator=FixedLocator(ServerAddress("127.0.0.1", 1)),
+        pool=ConnectionPool(settings),
+        settings=settings,
+        random=Random(1),
+    )
+    stream = Stream(StreamName("s", "a"), controller=controller_at(NOT_LISTENING), calls=calls)
+    with pytest.raises(InvalidRequestError, match="32 hex digits"):
+        await stream.staged().commit("application", 1, [stage_id])
+    with pytest.raises(InvalidRequestError, match="32 hex digits"):
+        await stream.staged().abort(stage_id)
+    with pytest.raises(InvalidRequestError, match="32 hex digits"):
+        await stream.abort_transaction(stage_id)
 
 
 async def test_ranges_that_leave_a_gap_are_refused(fake: FakeStore) -> None:

@@ -96,6 +96,25 @@ async def test_records_come_back_as_they_were_written(compression: Compression) 
         assert refused.value.kind is ErrorKind.NOT_FOUND
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        [NewRecord(value=b"x", timestamp_ms=1 << 63)],
+        [NewRecord(value=b"x", headers=(("\ud800", None),))],
+    ],
+)
+async def test_records_that_no_batch_can_hold_are_refused(records: list[NewRecord]) -> None:
+    async with (
+        kafka_service(MemoryTiers()) as service,
+        connected_topics(service.address) as topics,
+    ):
+        await topics.create("logs", partitions=1)
+        with pytest.raises(InvalidRequestError):
+            await topics.produce("logs", 0, records)
+        assert await topics.produce("logs", 0, [NewRecord(value=b"x")]) == 0
+
+
 async def test_a_fetch_waits_for_the_next_record() -> None:
     async with (
         kafka_service(MemoryTiers()) as service,
