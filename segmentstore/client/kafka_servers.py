@@ -15,6 +15,7 @@ Invariants:
 - Behind close() nothing is sent, and no connection is left open: what was under way has an unknown outcome, what waited
   for its turn or a connection has ClosedError.
 - What is asked to find a place says nothing of the request that is to go there, which was not sent.
+- Memory is bounded by `_REMEMBERED_MAX` places; one that is forgotten is found again as at first.
 """
 
 import asyncio
@@ -49,6 +50,7 @@ ELSEWHERE: Final = (
 SILENCE_SECONDS: Final = 40.0
 """More than the servers are told that they may take for an answer."""
 _PLACES_MAX: Final = 4
+_REMEMBERED_MAX: Final = 10_000
 _PAUSE_SECONDS: Final = 0.1
 _PORT_MAX: Final = 65_535
 
@@ -158,6 +160,8 @@ class KafkaServers:
             return False
         if address is None:
             return False
+        while len(self._places) >= _REMEMBERED_MAX:
+            self._places.pop(next(iter(self._places)))
         self._places[place] = address
         return True
 

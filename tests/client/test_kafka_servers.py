@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from segmentstore.client import kafka_servers
 from segmentstore.client.errors import ClosedError, OutcomeUnknownError
 from segmentstore.client.kafka_servers import KafkaServers
-from segmentstore.client.topics import NewRecord, TopicRequestError, connected_topics
+from segmentstore.client.topics import NewRecord, TopicRequestError, Topics, connected_topics
 from segmentstore.codec.kafka_protocol.administration import (
     CreatedTopic,
     CreateTopicsRequest,
@@ -50,6 +51,7 @@ from segmentstore.codec.kafka_protocol.produce import (
 from segmentstore.codec.kafka_protocol.structure import Structure
 from segmentstore.contracts.errors import ErrorKind
 from segmentstore.kafka.cluster_requests import SPOKEN_VERSIONS
+from segmentstore.runtime.clock import SystemWallClock
 
 
 @dataclass
@@ -76,12 +78,15 @@ class ScriptedStore:
         match request:
             case MetadataRequest():
                 leader = self.leader if self.told_leader is None else self.told_leader
-                partition = MetadataPartition(
-                    error_code=0,
-                    partition_index=0,
-                    leader_id=leader or -1,
-                    replica_nodes=(),
-                    isr_nodes=(),
+                partitions = tuple(
+                    MetadataPartition(
+                        error_code=0,
+                        partition_index=index,
+                        leader_id=leader or -1,
+                        replica_nodes=(),
+                        isr_nodes=(),
+                    )
+                    for index in range(5)
                 )
                 return MetadataResponse(
                     brokers=tuple(
@@ -89,7 +94,7 @@ class ScriptedStore:
                         for each, port in self.ports.items()
                     ),
                     controller_id=self.controller,
-                    topics=(MetadataTopic(error_code=0, name="logs", partitions=(partition,)),),
+                    topics=(MetadataTopic(error_code=0, name="logs", partitions=partitions),),
                 )
             case ProduceRequest():
                 code = ErrorCode.NONE if number == self.leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -179,6 +184,22 @@ async def test_a_leader_that_moves_is_found_again() -> None:
         await topics.produce("logs", 0, [RECORD])
         store.leader = 1
         assert await topics.produce("logs", 0, [RECORD]) == 1
+
+
+async def test_the_places_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was forgotten is found again."""
+    monkeypatch.setattr(kafka_servers, "_REMEMBERED_MAX", 3)
+    async with serving(ScriptedStore(leader=2)) as store:
+        servers = KafkaServers([("127.0.0.1", store.ports[1])])
+        topics = Topics(servers, wall_clock=SystemWallClock())
+        try:
+            await servers.connect()
+            for partition in (*range(5), 0):
+                assert await topics.produce("logs", partition, [RECORD]) == 2
+                assert len(servers._places) <= 3
+        finally:
+            await servers.close()
+    assert store.requests(ProduceRequest) == [1, 2] * 6
 
 
 @pytest.mark.parametrize("told_leader", [None, 2])
