@@ -23,7 +23,7 @@ Invariants:
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import lru_cache
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -356,9 +356,11 @@ class AppendWindow:
         self._waiters.append(waiter)
         try:
             await waiter
-        finally:
-            if not waiter.done():
+        except asyncio.CancelledError:
+            # It may be woken already, in the same turn of the loop.
+            with suppress(ValueError):
                 self._waiters.remove(waiter)
+            raise
 
     def _wake(self) -> None:
         # All of them: each looks again at what it waits for, in the order in which they came.

@@ -14,7 +14,7 @@ from segmentstore.client.errors import (
     StreamSealedError,
     WriterFullError,
 )
-from segmentstore.client.event_writer import EventWriter
+from segmentstore.client.event_writer import AppendWindow, EventWriter
 from segmentstore.client.segment_calls import FixedLocator, SegmentCalls
 from segmentstore.client.settings import ClientSettings
 from segmentstore.client.stream_segments import SegmentRange, Successor
@@ -518,6 +518,28 @@ async def test_flush_and_large_events_wait_for_nobody_who_writes_on_and_on(
         busy.cancel()
         await asyncio.gather(busy, return_exceptions=True)
     assert b"large" * 2_000_000 in stream.events()
+
+
+async def test_a_wait_for_room_that_is_given_up_leaves_nothing_behind() -> None:
+    """Also where nothing is acknowledged meanwhile, which would clear it away."""
+    window = AppendWindow(ClientSettings(unacknowledged_events_max=1))
+    window.admit(1)
+    stays = asyncio.create_task(window.room(1))
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(window.room(1), 0.001)
+    assert len(window._waiters) == 1
+    before, behind = (asyncio.create_task(window.room(1)) for _ in range(2))
+    await asyncio.sleep(0)
+    # In the turn of the loop in which there is room.
+    before.cancel()
+    window.release(1, 1)
+    behind.cancel()
+    await stays
+    for each in (before, behind):
+        with pytest.raises(asyncio.CancelledError):
+            await each
+    assert not window._waiters
 
 
 async def test_a_block_that_cannot_be_sent_fails_the_writer_instead_of_waiting_for_ever(
