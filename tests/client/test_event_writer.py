@@ -453,6 +453,8 @@ async def test_the_failure_of_one_segment_says_nothing_certain_of_what_others_ma
     lost.begin()
     stored = writer.write_nowait(b"stored", key="abcd")  # to segment 0
     await until(lambda: len(store.events(stream.name(0))) == 2)
+    # Until it has heard that the connection ended, it sends the next one as well.
+    await until(lambda: writer._appenders[0]._session is None)
     store.seal(stream.name(1))
     unsent = writer.write_nowait(b"unsent", key="abcd")
     refused = writer.write_nowait(b"refused", key="hello")  # to segment 1
