@@ -3,8 +3,8 @@
 Invariants:
 
 - An append is stored exactly once or fails with OutcomeUnknownError or DeadlineExceededError: the segment remembers the
-  number of this object's last append, and a repeated attempt asks for it first. Any other error means that it is not
-  stored.
+  number of this object's last append, and a repeated attempt asks for it first, and again when it is refused: the one
+  before it may have been stored in between. Any other error means that it is not stored.
 - The length that an append returns is the end of its own bytes. Behind a lost answer it is known if the append was
   conditional, or if the segment has grown by these bytes alone since this object's last append; else PlaceUnknownError.
 - Appends of one object are stored in the order in which they were called; each waits for the one before it.
@@ -14,7 +14,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
+from segmentstore.client.connection import WireConnection
 from segmentstore.client.errors import (
     ClosedError,
     ConnectionLostError,
@@ -40,6 +42,7 @@ from segmentstore.codec.wire_protocol.reads import (
     SegmentRead,
     StreamSegmentInfo,
 )
+from segmentstore.codec.wire_protocol.refusals import NoSuchSegment, SegmentIsSealed
 from segmentstore.codec.wire_protocol.segments import (
     SealSegment,
     SegmentSealed,
@@ -53,6 +56,9 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
     SegmentStoreError,
 )
+
+_FINAL_REFUSALS: Final = (ConditionalCheckFailed, SegmentIsSealed, NoSuchSegment)
+"""Behind one of these an earlier attempt is stored already, or meets the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,19 +202,8 @@ class ByteSegment:
 
     async def _attempt(self, content: bytes, number: int, offset: int | None) -> int | None:
         was_sent = self._sent_number >= number
-        try:
-            connection = await self._calls.connection(self.name)
-            last_number = await set_up_append(
-                connection, self.name, self._writer_id, sent_number=self._sent_number
-            )
-        except (ConnectionLostError, ServiceUnavailableError):
-            raise
-        except SegmentStoreError as error:
-            if was_sent:
-                # No server can tell any more what became of the attempt before.
-                raise outcome_unknown(error) from error
-            raise
-        if last_number >= number:
+        connection, is_stored = await self._set_up(number, was_sent=was_sent)
+        if is_stored:
             return await self._end_of_stored(content, offset)
         command: Callable[[int], Command]
         if offset is None:
@@ -222,6 +217,10 @@ class ByteSegment:
             )
         self._sent_number = number
         reply = await connection.request(command)
+        if was_sent and isinstance(reply, _FINAL_REFUSALS):
+            _, is_stored = await self._set_up(number, was_sent=True)
+            if is_stored:
+                return await self._end_of_stored(content, offset)
         if isinstance(reply, ConditionalCheckFailed):
             return None
         if isinstance(reply, InvalidEventNumber):
@@ -230,6 +229,22 @@ class ByteSegment:
         if not isinstance(reply, DataAppended):
             raise error_from_reply(reply)
         return reply.segment_length
+
+    async def _set_up(self, number: int, *, was_sent: bool) -> tuple[WireConnection, bool]:
+        """A connection that takes appends, and whether the one of the number is stored."""
+        try:
+            connection = await self._calls.connection(self.name)
+            last_number = await set_up_append(
+                connection, self.name, self._writer_id, sent_number=self._sent_number
+            )
+        except (ConnectionLostError, ServiceUnavailableError):
+            raise
+        except SegmentStoreError as error:
+            if was_sent:
+                # No server can tell any more what became of the attempt before.
+                raise outcome_unknown(error) from error
+            raise
+        return connection, last_number >= number
 
     async def _end_of_stored(self, content: bytes, offset: int | None) -> int:
         """Where bytes end whose acknowledgement was lost."""

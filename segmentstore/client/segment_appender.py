@@ -12,6 +12,8 @@ Invariants of `SegmentAppender`:
 - What was sent and not acknowledged (`_in_flight`) may be stored. Only the server can say that it is not: by the number
   that a set-up tells, or by refusing an append, because acknowledgements come before a refusal. Until then it is sent
   again to this segment alone, never to another, and callers that wait hear OutcomeUnknownError.
+- A refusal says nothing of what was sent over an earlier connection as well (up to `_sent_before`): that one may have
+  been stored from between the set-up and the seal. The number is asked for once more, which a sealed segment keeps.
 - A sealed segment keeps what it acknowledged; once it is certain that it has none of the rest, the owner takes that, in
   order, to the successors.
 
@@ -123,6 +125,10 @@ class SegmentAppender:
         """Numbers of the last events of the blocks in flight."""
         self._last_number = 0
         self._sent_number = 0
+        self._sent_before = 0
+        """Of the last event that was sent when the present session was set up."""
+        self._refusal: SegmentStoreError | None = None
+        """Of the segment that ended, while the number of the last event in it is asked for."""
         self._acknowledged_number = 0
         self._has_work = asyncio.Event()
         self._session: _AppendSession | None = None
@@ -205,6 +211,8 @@ class SegmentAppender:
             while self.unacknowledged:
                 error = await self._append_until_lost(pauses)
                 if isinstance(error, SegmentSealedError | SegmentNotFoundError):
+                    if self._in_flight and error is self._refusal:
+                        continue
                     if self._in_flight:
                         # It ended before a set-up could tell what it has.
                         self._owner.failed(outcome_unknown(error))
@@ -272,9 +280,11 @@ class SegmentAppender:
                     )
 
     def _resume(self, session: "_AppendSession", last_number: int) -> None:
-        """Go on behind what is stored. Raises ClientError if that is more than was ever sent."""
+        """Go on behind what is stored. Raises ClientError if that is more than was ever sent, and the refusal of a
+        segment that had ended before the session."""
         _check_stored(self.segment, stored=last_number, sent=self._sent_number)
-        self._take_back()
+        self._take_back(0)
+        self._sent_before = self._sent_number
         self._session = session
         stored: list[PendingEvent] = []
         while self._waiting and self._waiting[0].number <= last_number:
@@ -282,6 +292,8 @@ class SegmentAppender:
             self._waiting_bytes -= len(event.content)
             stored.append(event)
         self._acknowledge(stored)
+        if self._refusal is not None:
+            raise self._refusal
         self._send()
 
     def appended(self, session: "_AppendSession", number: int) -> None:
@@ -296,16 +308,20 @@ class SegmentAppender:
         self._acknowledge(stored)
         self._send()
 
-    def refused(self, session: "_AppendSession") -> None:
-        """The segment took none of what is not acknowledged: what it took is acknowledged before a refusal."""
+    def refused(self, session: "_AppendSession", error: SegmentStoreError) -> None:
+        """The segment took nothing in this session that is not acknowledged: what it took is acknowledged before a
+        refusal."""
         if session is self._session:
-            self._take_back()
+            self._take_back(self._sent_before)
+            if self._in_flight:
+                self._refusal = error
 
-    def _take_back(self) -> None:
-        """What is in flight is known to be not stored, or is told from what is by its numbers."""
-        self._waiting.extendleft(reversed(self._in_flight))
-        self._waiting_bytes += sum(len(event.content) for event in self._in_flight)
-        self._in_flight.clear()
+    def _take_back(self, above: int) -> None:
+        """What is in flight with higher numbers is known to be not stored, or is told from what is by its numbers."""
+        while self._in_flight and self._in_flight[-1].number > above:
+            event = self._in_flight.pop()
+            self._waiting.appendleft(event)
+            self._waiting_bytes += len(event.content)
         self._block_ends.clear()
 
     def session_ended(self, session: "_AppendSession") -> None:
@@ -422,8 +438,9 @@ class _AppendSession:
                 self.connection.abort()
                 self._end(ConnectionLostError("writer's events are stored over another connection"))
             case SegmentIsSealed() | NoSuchSegment():
-                self._appender.refused(self)
-                self._end(error_from_reply(reply))
+                error = error_from_reply(reply)
+                self._appender.refused(self, error)
+                self._end(error)
             case _:
                 self._end(error_from_reply(reply))
 

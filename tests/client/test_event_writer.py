@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from segmentstore.client import segment_appender
-from segmentstore.client.connection import ConnectionPool
+from segmentstore.client.connection import ConnectionPool, ServerAddress
 from segmentstore.client.errors import (
     ClientError,
     OutcomeUnknownError,
@@ -18,17 +18,20 @@ from segmentstore.client.event_writer import AppendWindow, EventWriter
 from segmentstore.client.segment_calls import FixedLocator, SegmentCalls
 from segmentstore.client.settings import ClientSettings
 from segmentstore.client.stream_segments import SegmentRange, Successor
+from segmentstore.codec.event_frame import frame_event
 from segmentstore.codec.stream_names import segment_name
 from segmentstore.codec.wire_protocol.appends import (
     AppendBlockEnd,
     CreateTransientSegment,
+    DataAppended,
     SetupAppend,
 )
 from segmentstore.codec.wire_protocol.command import Command
-from segmentstore.codec.wire_protocol.refusals import WrongHost
+from segmentstore.codec.wire_protocol.refusals import SegmentIsSealed, WrongHost
 from segmentstore.codec.wire_protocol.segments import MergeSegments
 from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
 from tests.client.fake_store import FakeStore
+from tests.wire.node import running_node
 
 
 class Stream:
@@ -467,6 +470,92 @@ async def test_the_failure_of_one_segment_says_nothing_certain_of_what_others_ma
     with pytest.raises(OutcomeUnknownError):
         await writer.flush()
     await writer.close()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_what_an_older_connection_stored_in_front_of_a_seal_goes_to_no_successor(
+    store: FakeStore, is_told: bool
+) -> None:
+    """It was on its way while the new connection was set up: the refusal of a sealed segment says nothing of it."""
+    stream = Stream(store, 1)
+    sent: list[AppendBlockEnd] = []
+
+    def breaking(block: AppendBlockEnd) -> str:
+        sent.append(block)
+        if len(sent) == 1:
+            return "drop before"
+        if len(sent) == 2:
+            segment = store.segments[stream.name(0)]
+            segment.content += sent[0].data
+            segment.last_numbers[sent[0].writer_id] = sent[0].last_event_number
+            stream.replace([0], [0.0, 1.0])
+            if not is_told:
+                store.on_request = refusing
+        return "store and answer"
+
+    def refusing(command: Command) -> Command | None:
+        if isinstance(command, SetupAppend) and command.segment == stream.name(0):
+            return SegmentIsSealed(command.request_id, command.segment)
+        return None
+
+    store.on_append = breaking
+    writer = stream.writer()
+    await writer.open()
+    await writer.write(b"one")
+    await until(lambda: len(sent) == 1)
+    await writer.write(b"two")
+    if is_told:
+        await writer.flush()
+        assert stream.events() == [b"one", b"two"]
+    else:
+        with pytest.raises(OutcomeUnknownError):
+            await writer.flush()
+        assert stream.events() == [b"one"]
+    await writer.close()
+
+
+async def test_what_an_older_connection_stores_in_front_of_a_seal_is_found_in_a_real_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    send = segment_appender._AppendSession.send
+    sent: list[int] = []
+
+    def sending(
+        session: segment_appender._AppendSession,
+        writer_id: bytes,
+        data: bytes,
+        *,
+        events: int,
+        last_number: int,
+    ) -> None:
+        async def behind_the_older_one() -> None:
+            older.append(writer_id, data, last_number)
+            await older.expect(DataAppended)
+            await node.container.seal(stream.name(0))
+            send(session, writer_id, data, events=events, last_number=last_number)
+
+        sent.append(last_number)
+        if len(sent) == 2:
+            session.connection.abort()
+        elif len(sent) == 3:
+            tasks.create_task(behind_the_older_one())
+        else:
+            send(session, writer_id, data, events=events, last_number=last_number)
+
+    monkeypatch.setattr(segment_appender._AppendSession, "send", sending)
+    async with running_node() as node, asyncio.TaskGroup() as tasks:
+        fake = FakeStore()
+        fake.endpoint = ServerAddress(*node.server.address)
+        stream = Stream(fake, 1)
+        await node.container.create(stream.name(0))
+        writer = stream.writer()
+        await writer.open()
+        await writer.write_and_wait(b"first")
+        older = await node.client()
+        await older.set_up(writer._appenders[0]._writer_id, stream.name(0))
+        await writer.write_and_wait(b"second")
+        assert await node.content(stream.name(0)) == frame_event(b"first") + frame_event(b"second")
+        await writer.close()
 
 
 async def test_what_is_on_its_way_when_the_writer_closes_has_an_unknown_outcome(

@@ -27,7 +27,11 @@ from segmentstore.client.errors import (
     StateConflictError,
 )
 from segmentstore.codec.event_frame import frame_event
-from segmentstore.codec.wire_protocol.appends import AppendBlockEnd, SetupAppend
+from segmentstore.codec.wire_protocol.appends import (
+    AppendBlockEnd,
+    ConditionalBlockEnd,
+    SetupAppend,
+)
 from segmentstore.codec.wire_protocol.command import Command
 from segmentstore.codec.wire_protocol.reads import ReadSegment
 from segmentstore.codec.wire_protocol.refusals import NoSuchSegment, SegmentIsSealed
@@ -435,3 +439,31 @@ async def test_what_ends_a_segment_says_nothing_of_bytes_that_may_be_in_it(
     with pytest.raises(OutcomeUnknownError):
         await segment.append(b"stored")
     assert fake_store.segments[segment.name].content == b"stored"
+
+
+@pytest.mark.parametrize(("offset", "is_sealed"), [(None, True), (5, True), (5, False)])
+async def test_what_an_older_connection_stored_in_front_of_a_refusal_is_found(
+    stream: Stream, fake_store: FakeStore, offset: int | None, is_sealed: bool
+) -> None:
+    """It was on its way while the new connection was set up."""
+    segment = stream.segment(0)
+    assert await segment.append(b"start") == 5
+    stored = fake_store.segments[segment.name]
+    sent: list[Command] = []
+
+    def breaking(command: Command) -> str | None:
+        if not isinstance(command, AppendBlockEnd | ConditionalBlockEnd):
+            return None
+        sent.append(command)
+        if len(sent) == 1:
+            return "drop before"
+        if len(sent) == 2:
+            stored.content += command.data
+            stored.last_numbers[command.writer_id] = 2
+            stored.is_sealed = is_sealed
+        return None
+
+    fake_store.on_request = breaking
+    fake_store.on_append = lambda block: breaking(block) or "store and answer"
+    assert await segment.append(b"MINE", offset=offset) == 9
+    assert stored.content == b"startMINE"
