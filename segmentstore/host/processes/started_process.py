@@ -2,6 +2,7 @@
 
 Invariants:
 
+- The launcher loads its modules from where the parent has loaded its own.
 - What it is given besides its end of the channel is given by its orders: sockets to listen on, and the lock.
 - It has a session of its own: what a terminal signals comes to the parent, which ends the others in their order.
 - It has ended, for the kernel too, when wait() returns, whatever became of the launcher: its locks are free, apart from
@@ -16,6 +17,7 @@ import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from segmentstore.host.processes.channel import Channel
 from segmentstore.host.processes.orders import (
@@ -59,10 +61,13 @@ class Launcher:
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._process = await asyncio.create_subprocess_exec(
+                # -P: without it, files in the directory of the start would be taken for modules of ours.
                 sys.executable,
+                "-P",
                 "-m",
                 _MODULE,
                 str(other.fileno()),
+                env={**os.environ, "PYTHONPATH": _module_path()},
                 pass_fds=(other.fileno(),),
                 stdin=DEVNULL,
                 stdout=DEVNULL,
@@ -202,3 +207,8 @@ async def _readable(descriptor: int | socket.socket) -> None:
         await event.wait()
     finally:
         loop.remove_reader(descriptor)
+
+
+def _module_path() -> str:
+    """What PYTHONPATH has to be for a process that finds modules where this one does."""
+    return os.pathsep.join(str(Path(each).absolute()) for each in sys.path)

@@ -7,7 +7,9 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from segmentstore.host.processes.started_process import Launcher, StartedProcess
@@ -55,6 +57,15 @@ async def test_a_process_that_outlives_its_launcher_has_ended_only_when_the_kern
     assert await waiting == 255, "there is no launcher that could say how"
     assert not start_time(before.pid)
     await behind.kill()
+
+
+async def test_processes_have_the_modules_of_the_parent_and_none_of_the_directory_it_was_started_in(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lmdb.py").write_text("raise SystemExit('a file of the user, which is called so')")
+    monkeypatch.chdir(tmp_path)
+    process = await launcher.fork()
+    await process.kill()
 
 
 async def _fork_again(launcher: Launcher) -> StartedProcess:
