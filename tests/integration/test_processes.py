@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -252,6 +253,16 @@ async def test_no_store_starts_beside_a_process_that_outlives_its_parent(
         async with client_of(running) as client:
             assert (await client.read("a", 0, 100)).content == b"acknowledged"
         assert running.terminate() == 0
+
+
+def test_a_start_that_can_never_work_ends_with_the_sentence_of_the_process_that_says_so(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        refused = ServerProcess(tmp_path / "data", ["--processes", "2", "--controller", address])
+        with pytest.raises(ServerProcessError, match=r"exit_code=2.*the controller cannot listen"):
+            refused.start()
 
 
 def test_pravegas_java_client_finds_the_process_of_each_segment(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
+from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.data_directory import DirectoryIdentity
 from segmentstore.host.processes.channel import Channel
@@ -90,12 +91,16 @@ class NodeProcess:
         self._ends: Counter[ContainerId] = Counter()
 
     async def serve(self, stopping: asyncio.Event) -> None:
-        """Start, say so, work, and stop in order."""
+        """Start, say so, work, and stop in order; or say why it cannot be started."""
         async with asyncio.TaskGroup() as outer:
             following = outer.create_task(self._link.run(), name="parent")
-            async with open_share(self._resolved, self._share()) as service:
-                service.registry.watch(self._container_changed)
-                await self._serve(service, stopping)
+            try:
+                async with open_share(self._resolved, self._share()) as service:
+                    service.registry.watch(self._container_changed)
+                    await self._serve(service, stopping)
+            except InvalidRequestError as error:
+                # An address that is taken, a package that is not there: the parent says what follows from it.
+                self._link.send({"refused": str(error)})
             following.cancel()
 
     def close(self) -> None:

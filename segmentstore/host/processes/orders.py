@@ -5,6 +5,7 @@
                         looked       behind the states of that moment: the answer to "look"
     process -> parent   up           it listens (and where the controller and topics over gRPC do)
                         settled      its first containers run, or have said why they cannot
+                        refused      it cannot serve, and why; it ends by itself
                         ended        a container has ended for the so-many-th time
                         look         asks for the states
 

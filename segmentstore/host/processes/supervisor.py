@@ -5,7 +5,7 @@
     node 0 .. N  containers, by number modulo N; all servers (`node_process.py`); node 0 has the controller too
 
     stdout   one line: `ready http://HOST:PORT wire=... controller=... containers=4/4 ... processes=2 status=http://...`
-    exit     as `serving.py`; 4 if another process has the data directory
+    exit     as `serving.py`; 2 for what cannot work, 4 if another process has the data directory
 
 Invariants:
 
@@ -14,6 +14,8 @@ Invariants:
   the store, by a descriptor that it inherits, so a new parent waits until the last one has ended, or gives up. A third
   one is the lock on the directory of each log.
 - The processes end when the parent does, however it does: each has one end of a channel that the kernel closes then.
+- What can never work ends the start, as in a store of one process: a place that has never served, and whose process
+  says why it cannot, is not tried again. One that has served is: what is in its way may go.
 - Sockets are bound once, by the parent: what connects to a process that is away waits for the next one.
 - Told to end, it ends the nodes first, which flush nothing but may, and then the volumes.
 - One more process than there are places has loaded the program and waits for orders, so that a place is filled within
@@ -104,6 +106,10 @@ class _Place:
     start: int = 0
     """Number of the start of the process that serves; 0 while none does."""
     starts: int = 0
+    has_served: bool = False
+    """Some process of it."""
+    refusal: str = ""
+    """Why the process cannot serve, as it says."""
     is_ready: bool = False
     summary: Mapping[str, int] = field(default_factory=dict)
     complaints: Sequence[str] = ()
@@ -140,6 +146,9 @@ class Supervisor:
         self._nodes = [_Place(f"node {index}", index) for index in range(len(orders.nodes))]
         self._volumes = None if volumes_listening is None else _Place("volumes", -1)
         self._changed = asyncio.Event()
+        self._ending = asyncio.Event()
+        self._refusal = ""
+        """Of the place that cannot serve at all; then the start has failed."""
         self._is_stopping = False
         self._launcher = Launcher()
         self._status = StatusServer(
@@ -147,12 +156,13 @@ class Supervisor:
         )
 
     async def serve(self, stopping: asyncio.Event, announce: Callable[[str], None]) -> None:
-        """Until the event is set; every process has ended then."""
+        """Until the event is set; every process has ended then. Raises ServingRefusedError: the start has failed."""
         began = asyncio.get_running_loop().time()
         await listen(self._status.start())
         try:
             async with asyncio.TaskGroup() as nodes, asyncio.TaskGroup() as others:
                 announcing = others.create_task(self._announce(announce, began))
+                watching = others.create_task(self._end_behind(stopping))
                 below = [] if self._volumes is None else [self._volumes]
                 kept_below = [
                     others.create_task(self._keep(place), name=place.name) for place in below
@@ -160,16 +170,23 @@ class Supervisor:
                 kept = [
                     nodes.create_task(self._keep(place), name=place.name) for place in self._nodes
                 ]
-                await stopping.wait()
+                await self._ending.wait()
                 logger.info("stopping")
                 self._is_stopping = True
                 announcing.cancel()
+                watching.cancel()
                 await _end(self._nodes, kept)
                 await _end(below, kept_below)
         finally:
             await self._kill_all()
             await self._launcher.close()
             await self._status.close()
+        if self._refusal:
+            raise ServingRefusedError(self._refusal)
+
+    async def _end_behind(self, stopping: asyncio.Event) -> None:
+        await stopping.wait()
+        self._ending.set()
 
     def health(self) -> ProcessHealth:
         """What runs of it."""
@@ -223,7 +240,7 @@ class Supervisor:
         while not self._is_stopping:
             began = loop.time()
             try:
-                how = f"has ended exit_code={await self._run_one(place)}"
+                how = await self._run_one(place)
             except OSError as error:
                 # Memory or processes that run out now may be there in a moment; the others go on.
                 how = f"cannot be started: {error}"
@@ -238,8 +255,11 @@ class Supervisor:
     def _ends_now(self) -> bool:
         return self._is_stopping
 
-    async def _run_one(self, place: _Place) -> int:
-        """One process from its start to its end, which the kernel has reported when this returns."""
+    async def _run_one(self, place: _Place) -> str:
+        """One process from its start to its end, which the kernel has reported when this returns; how it ended.
+
+        Raises OSError if there was none.
+        """
         process = await self._launcher.fork()
         self._starts += 1
         start = self._starts
@@ -248,13 +268,16 @@ class Supervisor:
             await process.order(self._orders_of(place, start), self._descriptors_of(place))
             while (message := await process.receive()) is not None:
                 self._take(place, start, message)
-            return await process.end_soon(seconds_max=_LAST_WORDS_SECONDS)
+            exit_code = await process.end_soon(seconds_max=_LAST_WORDS_SECONDS)
+            if place.refusal:
+                return f"cannot serve: {place.refusal}"
+            return f"has ended exit_code={exit_code}"
         except BaseException:
             await process.kill()
             raise
         finally:
             place.process, place.start, place.is_ready = None, 0, False
-            place.complaints = ()
+            place.complaints, place.refusal = (), ""
             self._tell_states()
 
     def _orders_of(self, place: _Place, start: int) -> Orders:
@@ -287,7 +310,7 @@ class Supervisor:
                     self._controller_address = address
                 if topics_address:
                     self._topics_grpc_address = topics_address
-                place.start = start
+                place.start, place.has_served = start, True
                 self._tell_states()
             case {"up": _}:
                 place.start, place.is_ready = start, True
@@ -303,6 +326,11 @@ class Supervisor:
             case {"look": _}:
                 if place.process is not None:
                     place.process.send({"looked": True})
+            case {"refused": str(why)}:
+                place.refusal = why
+                if not place.has_served:
+                    self._refusal = self._refusal or why
+                    self._ending.set()
             case {"complaints": list(complaints)}:
                 place.complaints = complaints
             case _:
