@@ -24,8 +24,9 @@ Invariants:
 - What may be repeated (reads, listings, deletions, puts of immutable objects) is sent a second time, over a new
   connection, if the first one breaks. A conditional put is never repeated (B4).
 - A listing comes by the page: neither end holds all of it, and both let their loop go on behind each page.
-- At most `connections_max` connections for each store that asks; more calls wait. A listing has one of its own, and as
-  many are under way at most: what is asked between two of its objects needs no place that listings have.
+- Of what reads, of what changes and of listings at most `connections_max` each are under way for a store that asks,
+  each with a connection to itself; more wait. A reader never waits for uploads, and what is asked between two objects
+  of a listing needs no place that listings have.
 - Both ends are the same program: there is no version.
 """
 
@@ -68,6 +69,7 @@ _BODY_BYTES_MAX: Final = 1 << 30
 _STREAM_BYTES: Final = 1 << 20
 _ANSWER_SECONDS_MAX: Final = 60.0
 _LISTING_PAGE_OBJECTS: Final = 1_000
+_READING_VERBS: Final = frozenset(("get", "get_range", "size"))
 _ERRORS: Final = {
     kind.__name__: kind
     for kind in (
@@ -202,7 +204,8 @@ class SharedObjectStore:
         """`path`: of the socket."""
         self._path = path
         self._free: list[tuple[StreamReader, StreamWriter]] = []
-        self._places = asyncio.Semaphore(connections_max)
+        self._reads = asyncio.Semaphore(connections_max)
+        self._changes = asyncio.Semaphore(connections_max)
         self._listings = asyncio.Semaphore(connections_max)
         self._closed = False
 
@@ -299,7 +302,7 @@ class SharedObjectStore:
         """The answer, if it is no refusal. Raises StorageError."""
         if self._closed:
             raise _closed()
-        async with self._places:
+        async with self._reads if header["verb"] in _READING_VERBS else self._changes:
             for left in reversed(range(attempts)):
                 try:
                     async with asyncio.timeout(_ANSWER_SECONDS_MAX):

@@ -129,6 +129,25 @@ async def test_a_call_that_was_left_does_not_give_its_answer_to_the_next_one(pat
     await server.close()
 
 
+async def test_what_is_read_does_not_wait_for_what_is_written(path: Path) -> None:
+    behind = StandingStore()
+    await behind.put("a", [b"123"])
+    server = ObjectStoreServer(behind)
+    await server.start(listening(path))
+    store = SharedObjectStore(str(path), connections_max=2)
+    writing = [asyncio.ensure_future(store.put_if_absent(f"b/{n}", b"")) for n in range(3)]
+    await behind.reached.wait()
+    async with asyncio.timeout(30.0):
+        assert (await store.get("a")).content == b"123"
+        assert await store.get_range("a", 1, 1) == b"2"
+        assert await store.size("a") == 3
+    for each in writing:
+        each.cancel()
+    await asyncio.gather(*writing, return_exceptions=True)
+    await store.close()
+    await server.close()
+
+
 class StoreOfMany(MemoryObjectStore):
     """Shows very many objects, and counts how many it has shown."""
 
