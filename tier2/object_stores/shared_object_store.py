@@ -20,7 +20,8 @@ array of [key, size].
 Invariants:
 
 - A connection carries one request at a time; one whose exchange was not finished is never used again.
-- A request is done whole or not at all: its body is here before the store is asked.
+- A request is done whole or not at all: its body is here before the store is asked. It is held only while its client
+  waits: one that gives up comes again with the next body, and the disk may stand still meanwhile.
 - What may be repeated (reads, listings, deletions, puts of immutable objects) is sent a second time, over a new
   connection, if the first one breaks. A conditional put is never repeated (B4).
 - A listing comes by the page: neither end holds all of it, and both let their loop go on behind each page.
@@ -138,6 +139,8 @@ class ObjectStoreServer:
                     request = await _receive(reader)
                     if request.header["verb"] == "list":
                         await self._answer_listing(request, writer)
+                    elif request.body:
+                        await _send(writer, await self._answer_while_there(request, reader))
                     else:
                         await _send(writer, await self._answer(request))
         finally:
@@ -148,6 +151,16 @@ class ObjectStoreServer:
             return await self._do(request)
         except SegmentStoreError as error:
             return _refusal_of(error)
+
+    async def _answer_while_there(self, request: Message, reader: StreamReader) -> Message:
+        """Ends with the connection, and lets go of the body; what the store has begun it may do all the same (B4)."""
+        task = asyncio.current_task()
+        assert task is not None, "runs outside a task"
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(_cancel_at_end(reader, task))
+            answer = await self._answer(request)
+            watching.cancel()
+        return answer
 
     async def _answer_listing(self, request: Message, writer: StreamWriter) -> None:
         page: list[tuple[str, int]] = []
@@ -342,6 +355,13 @@ class SharedObjectStore:
         else:
             self._free.append((reader, writer))
         return answer
+
+
+async def _cancel_at_end(reader: StreamReader, task: "asyncio.Task[None]") -> None:
+    """Of the connection: a client sends nothing before it is answered."""
+    with suppress(OSError):
+        await reader.read(1)
+    task.cancel()
 
 
 def _page(objects: Sequence[tuple[str, int]], *, more: bool) -> Message:

@@ -4,8 +4,9 @@ Volumes are as in a store of one process, on the same disk in the same form, beh
 
 Invariants:
 
-- The volumes are opened by the first request, and closed when the process is told to end; the lock in their directory
-  keeps every other process away meanwhile.
+- The volumes are opened at once, and closed when the process is told to end; the lock in their directory keeps every
+  other process away meanwhile. The task that opens them is the process's own: an index may take longer to be made anew
+  than a client waits, and an opening that ended with a request would begin again with the next one.
 - Told to end it ends last, when those that flush into it have.
 """
 
@@ -15,18 +16,22 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
+from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.host.object_stores import Tier2Stores
 from segmentstore.host.processes.channel import Channel
 from segmentstore.host.processes.orders import Orders
 from segmentstore.host.processes.parent_link import ParentLink
 from segmentstore.host.service_builder import open_volumes
 from segmentstore.host.serving import begin_serving
 from segmentstore.host.setting_sources import ResolvedSettings
+from segmentstore.runtime.backoff import Backoff
 from tier2.object_stores.shared_object_store import ObjectStoreServer
 
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 5.0
+_OPENING_PAUSE_SECONDS_MAX = 60.0
 
 
 async def serve_volumes(
@@ -45,13 +50,27 @@ async def serve_volumes(
         stack.push_async_callback(server.close)
         async with asyncio.TaskGroup() as group:
             following = group.create_task(link.run(), name="parent")
+            opening = group.create_task(_open(volumes), name="opening")
             await server.start(listening[0])
             link.send({"up": {}})
             telling = group.create_task(_tell_complaints(link, volumes.complaints), name="volumes")
             await stopping.wait()
+            opening.cancel()
             telling.cancel()
             following.cancel()
     logger.info("volumes closed")
+
+
+async def _open(volumes: Tier2Stores) -> None:
+    pauses = Backoff(seconds_first=_LOOK_SECONDS, seconds_max=_OPENING_PAUSE_SECONDS_MAX)
+    while True:
+        try:
+            await volumes.ask()
+        except SegmentStoreError:
+            # Each request tries as well, and is told why.
+            await asyncio.sleep(pauses.next_seconds())
+        else:
+            return
 
 
 async def _tell_complaints(link: ParentLink, complaints: Callable[[], Sequence[str]]) -> None:

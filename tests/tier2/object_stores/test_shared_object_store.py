@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -144,6 +144,47 @@ async def test_what_is_read_does_not_wait_for_what_is_written(path: Path) -> Non
     for each in writing:
         each.cancel()
     await asyncio.gather(*writing, return_exceptions=True)
+    await store.close()
+    await server.close()
+
+
+class StandingStoreOfBodies(MemoryObjectStore):
+    """Its puts stand; it knows how many do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = self.standing = 0
+
+    @override
+    async def put(self, key: str, content: Sequence[BufferView]) -> None:
+        self.begun += 1
+        self.standing += 1
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.standing -= 1
+
+
+async def test_a_put_whose_caller_has_gone_is_not_held_until_the_store_answers(path: Path) -> None:
+    behind = StandingStoreOfBodies()
+    server = ObjectStoreServer(behind)
+    await server.start(listening(path))
+    store = SharedObjectStore(str(path))
+    async with asyncio.timeout(30.0):
+        for number in range(5):
+            left = asyncio.ensure_future(store.put("a", [bytes(1 << 20)]))
+            while behind.begun == number:
+                await asyncio.sleep(0.001)
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+            while behind.standing:
+                await asyncio.sleep(0.001)
+        stays = asyncio.ensure_future(store.put("b", [b"1"]))
+        while not behind.standing:
+            await asyncio.sleep(0.001)
+        assert not stays.done()
+    stays.cancel()
+    await asyncio.gather(stays, return_exceptions=True)
     await store.close()
     await server.close()
 
