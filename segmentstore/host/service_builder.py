@@ -508,7 +508,10 @@ async def _open_parts(
     read_threads = FairThreadPool(thread_count=_READ_THREADS, name="reads")
     stack.callback(read_threads.close)
     object_stores = Tier2Stores(
-        place=tier2_place(resolved, place.directory, outside.files),
+        # Behind a socket the parent has looked: the directory may be half made by the process that has the volumes.
+        place="volumes"
+        if volumes_socket
+        else tier2_place(resolved, place.directory, outside.files),
         settings=settings,
         directory=place.directory,
         files=outside.files,
