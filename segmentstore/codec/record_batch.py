@@ -40,7 +40,8 @@ Invariants:
 - The checksum covers every record, and every field of the header but the base offset, the length, the leader epoch and
   the magic; `check_batch` proves the length and the magic by themselves. So every flipped bit of a batch is found, but
   in the two fields that the server writes.
-- Bytes that are no batch raise BatchError, never another error. What is decompressed is bounded.
+- Bytes that are no batch raise BatchError, never another error. What is decompressed is bounded, and the time for it
+  grows with the bytes of the batch and of its records, into however many parts a codec has cut them.
 """
 
 import struct
@@ -101,6 +102,13 @@ _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _LZ4_STEP_BYTES_MIN: Final = 64 * 1024
+_GIVEN_BYTES_MIN: Final = 4096
+"""What a member or a frame is given first, and then four times as much each time: the library copies what is behind its
+end, which is then no more than a few times what it took itself."""
+_SHORT_PART_BYTES: Final = 1000
+_SHORT_PARTS_MAX: Final = 1000
+"""Members, frames and blocks that give fewer bytes, of one batch: each takes some microseconds, and a megabyte holds
+200,000. Producers send one stream; blocks of xerial have 1 KiB and more, but for the last."""
 _CODEC_ERRORS: Final = (
     zlib.error,
     RuntimeError,  # lz4
@@ -608,36 +616,63 @@ def _decompress_by(compression: Compression, body: memoryview, bytes_max: int) -
 def _decompress_gzip(body: memoryview, bytes_max: int) -> bytes:
     pieces: list[bytes] = []
     room = bytes_max + 1
-    rest = bytes(body)
-    while rest and room > 0:
+    at = short_parts = 0
+    while at < len(body) and room > 0:
         member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        pieces.append(member.decompress(rest, room))
-        room -= len(pieces[-1])
-        if not member.eof and room > 0:
-            raise EOFError("the end is missing")
-        rest = member.unused_data
+        room_before, given_bytes = room, _GIVEN_BYTES_MIN
+        while not member.eof and room > 0:
+            if at == len(body):
+                raise EOFError("the end is missing")
+            given = body[at : at + given_bytes]
+            pieces.append(member.decompress(given, room))
+            room -= len(pieces[-1])
+            at += len(given) - len(member.unused_data)
+            given_bytes *= 4
+        short_parts = _count_short_parts(short_parts, room_before - room)
     return b"".join(pieces)
 
 
 def _decompress_lz4(body: memoryview, bytes_max: int) -> bytes:
     pieces: list[bytes] = []
     room = bytes_max + 1
-    rest = bytes(body)
-    while rest and room > 0:
+    at = short_parts = 0
+    while at < len(body) and room > 0:
         frame = lz4.frame.LZ4FrameDecompressor()
+        room_before, given_bytes = room, _GIVEN_BYTES_MIN
         # The library allocates as much as it is allowed to give.
-        step = max(_LZ4_STEP_BYTES_MIN, 4 * len(rest))
+        step = _LZ4_STEP_BYTES_MIN
+        given = body[:0]
+        has_more = False
         while not frame.eof and room > 0:
-            step = min(step, room)
-            piece = frame.decompress(rest, max_length=step)
+            if not has_more:
+                if at == len(body):
+                    raise EOFError("the end is missing")
+                given = body[at : at + given_bytes]
+                at += len(given)
+                given_bytes *= 4
+            step = min(max(step, 4 * len(given)), room)
+            piece = frame.decompress(given, max_length=step)
             pieces.append(piece)
             room -= len(piece)
-            rest = b""
-            if len(piece) < step and not frame.eof:
-                raise EOFError("the end is missing")
-            step *= 2
-        rest = frame.unused_data or b""
+            has_more = len(piece) == step
+            given = body[:0]
+            if has_more:
+                step *= 2
+        at -= len(frame.unused_data or b"")
+        short_parts = _count_short_parts(short_parts, room_before - room)
     return b"".join(pieces)
+
+
+def _count_short_parts(count: int, byte_count: int) -> int:
+    """With one more part, which gave so many bytes. Raises BatchError for more short ones than a batch may have."""
+    if byte_count >= _SHORT_PART_BYTES:
+        return count
+    if count == _SHORT_PARTS_MAX:
+        raise BatchError(
+            BatchProblem.INVALID,
+            f"the records of a batch are compressed in too many short parts count_max={_SHORT_PARTS_MAX}",
+        )
+    return count + 1
 
 
 def _decompress_zstd(body: memoryview, bytes_max: int) -> bytes:
@@ -652,7 +687,7 @@ def _decompress_snappy(body: memoryview, bytes_max: int) -> bytes:
         return _decompress_block(body, bytes_max)
     pieces: list[bytes] = []
     room = bytes_max
-    at = _XERIAL_HEADER_BYTES
+    at, short_parts = _XERIAL_HEADER_BYTES, 0
     while at < len(body):
         if len(body) - at < _LENGTH.size:
             raise EOFError("the length of a block is cut")
@@ -663,6 +698,7 @@ def _decompress_snappy(body: memoryview, bytes_max: int) -> bytes:
         pieces.append(_decompress_block(body[at : at + length], room))
         room -= len(pieces[-1])
         at += length
+        short_parts = _count_short_parts(short_parts, len(pieces[-1]))
     return b"".join(pieces)
 
 

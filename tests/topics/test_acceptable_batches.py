@@ -1,7 +1,13 @@
 """Goal: what a topic that is compacted by key takes is judged on the event loop, within bounds of time and memory."""
 
+import gzip
+import struct
+import time
 import tracemalloc
+from collections.abc import Callable
 
+import cramjam
+import lz4.frame
 import pytest
 from crc32c import crc32c
 
@@ -47,6 +53,34 @@ def test_keys_are_looked_for_without_a_column_of_anything(
     finally:
         tracemalloc.stop()
     assert peak < 50 * records, "a row of columns has 64 bytes"
+
+
+def block_of_xerial(content: bytes) -> bytes:
+    block = bytes(cramjam.snappy.compress_raw(content))
+    return struct.pack(">i", len(block)) + block
+
+
+@pytest.mark.parametrize("content", [b"", b"k"], ids=["no byte each", "one byte each"])
+@pytest.mark.parametrize(
+    ("compression", "begin", "part_of"),
+    [
+        (Compression.GZIP, b"", gzip.compress),
+        (Compression.SNAPPY, bytes.fromhex("82534e4150505900 00000001 00000001"), block_of_xerial),
+        (Compression.LZ4, b"", lz4.frame.compress),
+    ],
+    ids=["gzip", "snappy", "lz4"],
+)
+def test_records_in_tens_of_thousands_of_parts_do_not_hold_up_the_loop(
+    compression: Compression, begin: bytes, part_of: Callable[[bytes], bytes], content: bytes
+) -> None:
+    part = part_of(content)
+    body = begin + part * ((MIB - 1000) // len(part))
+    one = batch_of(b"k", compression=compression)
+    batch = rejoined(one, one[:BATCH_HEADER_BYTES] + body)
+    began = time.thread_time()
+    with pytest.raises(InvalidRecordError, match="parts"):
+        acceptable_header(batch, compacted(), now_ms=NOW)
+    assert time.thread_time() - began < 0.1
 
 
 @pytest.mark.parametrize("compression", Compression)
