@@ -4,7 +4,7 @@ All numbers are big-endian:
 
     u8   version of the format = 1
     i32  key length, 1 to KEY_BYTES_MAX
-    i32  value length, or -1 for a removal
+    i32  value length, with the key's ENTRY_BYTES_MAX at most; or -1 for a removal
     i64  entry version: -1 for "where this record stands", else where the entry was first written (a copy made
          by compaction keeps it)
     key, value
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from segmentstore.contracts.errors import CorruptedDataError
-from segmentstore.contracts.tables import KEY_BYTES_MAX, TableEntry
+from segmentstore.contracts.tables import ENTRY_BYTES_MAX, KEY_BYTES_MAX, TableEntry
 
 _HEADER = struct.Struct(">Biiq")
 _FORMAT = 1
@@ -79,10 +79,14 @@ def encode_copy(key: bytes, value: bytes, version: int) -> bytes:
 def decode_header(content: bytes, position: int, offset: int) -> RecordHeader:
     """The header at `position` of `content`, which has it whole; `offset` is where it stands in the segment.
 
-    Raises CorruptedDataError.
+    Raises CorruptedDataError, also for a record longer than any that is written: its reader would read so much.
     """
     found, key_length, value_length, version = _HEADER.unpack_from(content, position)
-    if found != _FORMAT or not 0 < key_length <= KEY_BYTES_MAX or value_length < _REMOVED:
+    if (
+        found != _FORMAT
+        or not 0 < key_length <= KEY_BYTES_MAX
+        or not _REMOVED <= value_length <= ENTRY_BYTES_MAX - key_length
+    ):
         raise CorruptedDataError(
             f"table record is damaged offset={offset} format={found} key_length={key_length}"
             f" value_length={value_length}"
