@@ -227,8 +227,9 @@ async def read_delta(
     met further on, so each distinct live key behind the position comes exactly once, whatever compaction moves
     meanwhile. A page is never empty while live entries remain behind the position.
     """
-    should_clear = position < segment.start_offset
-    start = max(position, segment.start_offset)
+    # Behind the end there was a longer table of that name: what its client knows of it is void as well.
+    should_clear = not segment.start_offset <= position <= segment.length
+    start = segment.start_offset if should_clear else position
     entries: dict[bytes, TableEntry] = {}
     total = 0
     at = start

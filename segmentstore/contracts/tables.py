@@ -87,7 +87,8 @@ class TableDelta:
     entries: Sequence[TableEntry]
     """Never empty while live entries remain behind the position."""
     should_clear: bool
-    """The position lies below the start offset: what was known before is void."""
+    """The position lies below the start offset, or behind the end, as that of a former table of the name may: what was
+    known before is void, and the entries are those from the start offset on."""
     reached_end: bool
     last_position: int
     """Where the next call goes on."""

@@ -430,6 +430,23 @@ class TableSuite:
             delta = await table.read_delta(position=delta.last_position, count=10)
             assert (list(delta.entries), delta.reached_end) == ([], True)
 
+    async def test_changes_from_behind_the_end_are_those_of_a_table_that_begins_anew(
+        self, tables: TableApi
+    ) -> None:
+        """A client may know a former table of the name, that was longer."""
+        await tables.create_table("t")
+        async with tables.open_table("t") as table:
+            await table.update([entry(b"a", b"1"), entry(b"b", b"1")])
+            position = (await table.read_delta(position=0, count=10)).last_position
+        await tables.delete_table("t", must_be_empty=False)
+        await tables.create_table("t")
+        async with tables.open_table("t") as table:
+            await table.update([entry(b"c", b"2")])
+            delta = await table.read_delta(position=position, count=10)
+            assert [(each.key, each.value) for each in delta.entries] == [(b"c", b"2")]
+            assert (delta.reached_end, delta.should_clear) == (True, True)
+            assert delta.last_position == table.info().length
+
     async def test_the_fixed_layout_has_no_changes(self, tables: TableApi) -> None:
         await tables.create_table("t", key_length=2)
         async with tables.open_table("t") as table:

@@ -291,7 +291,8 @@ class MemoryTable:
         if state.key_length:
             raise InvalidRequestError(f"the fixed layout has no deltas name={state.name!r}")
         changed: dict[bytes, TableEntry] = {}
-        last = max(position, state.start_offset)
+        should_clear = not state.start_offset <= position <= state.length
+        last = position = state.start_offset if should_clear else position
         reached_end = True
         for record in state.log:
             if record.offset < position:
@@ -303,7 +304,7 @@ class MemoryTable:
             if record.value is not None:
                 changed[record.key] = TableEntry(record.key, record.value, record.offset)
             last = record.offset + record.length
-        return TableDelta(list(changed.values()), position < state.start_offset, reached_end, last)
+        return TableDelta(list(changed.values()), should_clear, reached_end, last)
 
     def _submit(
         self, changes: Sequence[tuple[bytes, bytes | None, int]], offset: int | None
