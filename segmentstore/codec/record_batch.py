@@ -116,6 +116,9 @@ _CODEC_ERRORS: Final = (
     cramjam.DecompressionError,
     zstandard.ZstdError,
 )
+_RECORD_OBJECT_BYTES: Final = 256
+"""Of memory, about, that a record takes as an object beside its own bytes."""
+_ROOM_FOR_ALL: Final = 1 << 63
 _ZSTD_WINDOW_BYTES_MAX: Final = 128 * 1024 * 1024
 """What zstd's own command takes without being asked to."""
 
@@ -415,43 +418,83 @@ def decode_batch(data: BatchBytes, *, bytes_max: int = DECODED_BYTES_MAX) -> lis
     Records between may have been removed: offsets grow, up to the last one that the header names. `bytes_max` bounds
     what the records take behind decompression. Raises BatchError.
     """
+    return _decoded(data, bytes_max=bytes_max)[0]
+
+
+class _Told(NamedTuple):
+    """Of one batch."""
+
+    records: list[Record]
+    next_offset: int
+    """Behind the last one that is told; behind the batch, if all are."""
+    room: int
+    """What is left of the bytes that may be told."""
+
+
+def _decoded(
+    data: BatchBytes,
+    *,
+    bytes_max: int = DECODED_BYTES_MAX,
+    from_offset: int | None = None,
+    room: int = _ROOM_FOR_ALL,
+) -> _Told:
+    """The records from an offset on, as long as there is room. All are looked at, those that are not told as well."""
     header = proved_header(data)
     append_time = header.append_time
     cursor = FieldCursor(decompressed_records(data, header, bytes_max=bytes_max), _damaged)
+    first_delta = 0 if from_offset is None else from_offset - header.base_offset
+    next_offset = header.next_offset
     records: list[Record] = []
     last_delta = -1
     for _ in range(header.record_count):
+        start = cursor.position
         end = record_end(cursor)
         timestamp = wrapped(header.base_timestamp + cursor.zigzag())
         delta = cursor.zigzag()
         if not last_delta < delta <= header.last_offset_delta:
             raise cursor.damaged(f"offsets do not grow delta={delta} last_delta={last_delta}")
-        key, value, headers = cursor.tail()
+        tail = cursor.tail() if room > 0 and delta >= first_delta else None
+        if tail is None:
+            cursor.skip_tail()
         if cursor.position != end:
             raise cursor.damaged(f"a record's length does not match its fields end={end}")
-        if append_time is not None:
-            timestamp = append_time
-        records.append(Record(header.base_offset + delta, timestamp, key, value, headers))
+        if tail is not None:
+            if append_time is not None:
+                timestamp = append_time
+            records.append(Record(header.base_offset + delta, timestamp, *tail))
+            room -= end - start + _RECORD_OBJECT_BYTES
+        elif room <= 0 and next_offset == header.next_offset:
+            next_offset = records[-1].offset + 1
         last_delta = delta
     if not cursor.at_end():
         raise cursor.damaged("bytes follow the last record")
-    return records
+    return _Told(records, next_offset, room)
 
 
-def decode_batches(content: BatchBytes, offset: int = 0) -> tuple[list[Record], int]:
+def decode_batches(
+    content: BatchBytes, offset: int = 0, *, told_bytes_max: int | None = None
+) -> tuple[list[Record], int]:
     """The records of whole batches from `offset` on, and the offset behind the last batch, or `offset` without one.
 
-    A batch begins below `offset` if that lies inside of it. The markers of control batches are no records. Raises
-    BatchError for damage.
+    A batch begins below `offset` if that lies inside of it. The markers of control batches are no records. With
+    `told_bytes_max` no further record is told behind so many bytes of them in memory, and the offset is the one behind
+    the last that is: from there the next call goes on. Raises BatchError for damage.
     """
     records: list[Record] = []
     at, next_offset = 0, offset
+    room = _ROOM_FOR_ALL if told_bytes_max is None else told_bytes_max
     with memoryview(content) as view:
         while at < len(view):
             header = parse_header(view, at)
             if not header.is_control:
+                if room <= 0:
+                    break
                 with view[at : at + header.size] as batch:
-                    records += [each for each in decode_batch(batch) if each.offset >= offset]
+                    told = _decoded(batch, from_offset=offset, room=room)
+                records += told.records
+                if told.next_offset != header.next_offset:
+                    return records, told.next_offset
+                room = told.room
             next_offset = max(next_offset, header.next_offset)
             at += header.size
     return records, next_offset

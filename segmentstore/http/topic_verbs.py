@@ -52,7 +52,6 @@ from aiohttp import web
 from segmentstore.codec.record_batch import (
     BatchError,
     Compression,
-    decode_batches,
     parse_header,
 )
 from segmentstore.contracts.errors import SegmentStoreError
@@ -72,6 +71,7 @@ from segmentstore.http.responses import (
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_read import Waiters
 from segmentstore.http.topic_records import parse_records, record_as_json
+from segmentstore.topics.consume import is_short, told_records
 from segmentstore.topics.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -104,11 +104,8 @@ LINES_TYPE: Final = "application/x-ndjson"
 EVENTS_TYPE: Final = "text/event-stream"
 _TIME_PREFIX: Final = "time:"
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-_INLINE_BYTES_MAX: Final = 16 << 10
-_INLINE_RECORDS_MAX: Final = 256
-"""What is decoded on the loop."""
-_INLINE_CODECS: Final = frozenset({Compression.NONE, Compression.SNAPPY, Compression.LZ4})
-"""Of these a byte comes to 255 at most; of others to tens of thousands."""
+_INLINE_PLACES_MAX: Final = 256
+"""Of a producer's records that are shown on the loop."""
 _STATUS: Final[Mapping[type[TopicError], tuple[int, str]]] = {
     TopicNotFoundError: (404, "not_found"),
     UnknownPartitionError: (404, "not_found"),
@@ -358,7 +355,7 @@ class TopicVerbs:
         """Where `count` records went: the partition of each, and the offset of the first one in each partition."""
         ask = partial(_places_as_json, places, first)
         return json_bytes_response(
-            200, await self._in_executor(ask, is_short=count <= _INLINE_RECORDS_MAX)
+            200, await self._in_executor(ask, is_short=count <= _INLINE_PLACES_MAX)
         )
 
     # --- records out -----------------------------------------------------------------------------
@@ -396,10 +393,10 @@ class TopicVerbs:
         headers = {**SECURITY_HEADERS, "Cache-Control": "no-store"}
         if BATCH_TYPE in accept:
             return web.Response(headers={**headers, "Content-Type": BATCH_TYPE}, body=content)
-        is_short = _is_short(content)
+        short = is_short(content)
         if LINES_TYPE in accept:
             lines, next_offset = await self._in_executor(
-                partial(_as_lines, content, offset), is_short=is_short
+                partial(_as_lines, content, offset), is_short=short
             )
             return web.Response(
                 headers={**headers, "Content-Type": LINES_TYPE, "Next-Offset": str(next_offset)},
@@ -409,7 +406,7 @@ class TopicVerbs:
             "high_watermark": partition.high_watermark,
             "log_start_offset": partition.log_start_offset,
         }
-        body = await self._in_executor(partial(_as_json, content, offset, ends), is_short=is_short)
+        body = await self._in_executor(partial(_as_json, content, offset, ends), is_short=short)
         return json_bytes_response(200, body)
 
     async def _send_events(
@@ -455,7 +452,7 @@ class TopicVerbs:
                 # Deleted, cut, moved: the reader asks again, from behind its last event, and learns why.
                 return
             events, offset = await self._in_executor(
-                partial(_as_events, content, offset), is_short=_is_short(content)
+                partial(_as_events, content, offset), is_short=is_short(content)
             )
             yield events
 
@@ -515,20 +512,6 @@ async def _offset_of(partition: ServedPartition, given: str | None) -> int:
     return parse_count(given, "offset", 0)
 
 
-def _is_short(content: bytes) -> bool:
-    """Whether all of its batches are decoded and shown within a turn of the loop: by what they say of themselves."""
-    if len(content) > _INLINE_BYTES_MAX:
-        return False
-    at = count = 0
-    while at < len(content):
-        header = parse_header(content, at)
-        if header.compression not in _INLINE_CODECS:
-            return False
-        count += header.record_count
-        at += header.size
-    return count <= _INLINE_RECORDS_MAX
-
-
 def _as_lines(content: bytes, offset: int) -> tuple[bytes, int]:
     shown, next_offset = _shown_from(content, offset)
     return "".join(f"{_compact(each)}\n" for each in shown).encode(), next_offset
@@ -549,5 +532,5 @@ def _as_events(content: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def _shown_from(content: bytes, offset: int) -> tuple[Sequence[Mapping[str, object]], int]:
-    records, next_offset = decode_batches(content, offset)
+    records, next_offset = told_records(content, offset)
     return [record_as_json(record) for record in records], next_offset

@@ -1,9 +1,23 @@
-"""How far what a partition gives reaches.
+"""What a partition gives, for the servers that speak of records: how far it reaches, and its records, beside the loop.
 
-Its records are read by decode_batches() of segmentstore/codec/record_batch.py.
+Invariants:
+
+- On the loop only what is short by its headers is decoded: a batch of some bytes may come to millions of records.
+- One answer tells of records that take about TOLD_BYTES_MAX in memory, one record more at most, and says where the next
+  one goes on. (One batch is decompressed as a whole, DECODED_BYTES_MAX at most.)
 """
 
-from segmentstore.codec.record_batch import parse_header
+from typing import Final
+
+from segmentstore.codec.record_batch import Compression, Record, decode_batches, parse_header
+
+TOLD_BYTES_MAX: Final = 32 << 20
+"""What may be fetched at once comes to less, if it is not compressed and its records have 100 bytes."""
+_INLINE_BYTES_MAX: Final = 16 << 10
+_INLINE_RECORDS_MAX: Final = 256
+"""What is decoded on the loop."""
+_INLINE_CODECS: Final = frozenset({Compression.NONE, Compression.SNAPPY, Compression.LZ4})
+"""Of these a byte comes to 255 at most; of others to tens of thousands."""
 
 
 def next_offset_of(content: bytes, offset: int) -> int:
@@ -15,3 +29,22 @@ def next_offset_of(content: bytes, offset: int) -> int:
             offset = header.next_offset
             at += header.size
     return offset
+
+
+def is_short(content: bytes) -> bool:
+    """Whether all of its batches are decoded and shown within a turn of the loop: by what they say of themselves."""
+    if len(content) > _INLINE_BYTES_MAX:
+        return False
+    at = count = 0
+    while at < len(content):
+        header = parse_header(content, at)
+        if header.compression not in _INLINE_CODECS:
+            return False
+        count += header.record_count
+        at += header.size
+    return count <= _INLINE_RECORDS_MAX
+
+
+def told_records(content: bytes, offset: int) -> tuple[list[Record], int]:
+    """The records from an offset on that one answer tells, and where the next one goes on. Raises BatchError."""
+    return decode_batches(content, offset, told_bytes_max=TOLD_BYTES_MAX)

@@ -24,6 +24,7 @@ from segmentstore.codec.record_batch import (
     add_to_sequence,
     check_batch,
     decode_batch,
+    decode_batches,
     decompress,
     encode_batch,
     parse_header,
@@ -263,6 +264,55 @@ def test_many_members_and_frames_are_read_in_time_that_grows_with_their_bytes(
     content = decompress(memoryview(compress(piece) * count), codec)
     assert time.thread_time() - began < 3
     assert content == piece * count
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_what_is_told_of_batches_at_once_is_bounded_and_the_next_call_goes_on(
+    compression: Compression,
+) -> None:
+    every = [Record(3 * n, TIME, b"%d" % n, b"v" * 500) for n in range(100)]
+    every.append(Record(300, TIME, None, bytes(100_000)))
+    content = b"".join(
+        encode_batch(every[start : start + 40], compression=compression, keeps_offsets=True)
+        for start in range(0, len(every), 40)
+    )
+    assert decode_batches(content) == (every, 301)
+    told: list[Record] = []
+    offset, calls = 0, 0
+    while offset < 301:
+        some, offset = decode_batches(content, offset, told_bytes_max=20_000)
+        assert some, "a call tells one record at least"
+        assert sum(len(each.value or b"") for each in some[:-1]) < 20_000
+        told += some
+        calls += 1
+    assert told == every
+    assert calls >= 3
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_of_a_batch_that_is_damaged_behind_what_would_be_told_nothing_is(
+    compression: Compression,
+) -> None:
+    whole = encode_batch(THREE, compression=Compression.NONE)[BATCH_HEADER_BYTES:]
+    body = compressed_by(whole[:-1] + b"\x02", compression)
+    with pytest.raises(BatchError):
+        decode_batches(batch_by_hand(body, attributes=compression), told_bytes_max=1)
+
+
+def compressed_by(records_bytes: bytes, compression: Compression) -> bytes:
+    """Some bytes as the records of a batch have them behind its header."""
+    match compression:
+        case Compression.NONE:
+            return records_bytes
+        case Compression.GZIP:
+            return gzip.compress(records_bytes)
+        case Compression.SNAPPY:
+            return bytes(cramjam.snappy.compress_raw(records_bytes))
+        case Compression.LZ4:
+            compressed: bytes = lz4.frame.compress(records_bytes)
+            return compressed
+        case Compression.ZSTD:
+            return zstandard.compress(records_bytes)
 
 
 def test_a_snappy_block_that_promises_much_gets_no_memory() -> None:

@@ -5,6 +5,7 @@ Over segments and tables in memory, and real sockets.
 
 import asyncio
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from segmentstore.codec.container_hash import container_of
 from segmentstore.codec.murmur2 import partition_of
 from segmentstore.codec.record_batch import Compression, Record, decode_batch, encode_batch
 from segmentstore.http.topic_verbs import BATCH_TYPE, EVENTS_TYPE, LINES_TYPE
+from segmentstore.topics import consume
 from segmentstore.topics.errors import PartitionUnavailableError
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.partition_log import Appended
@@ -282,6 +284,40 @@ async def test_a_reader_of_many_records_holds_up_no_other_request(
         while ends < len(many):
             ends += (await response.content.readany()).count(b"}")
     assert max(turns) < encoding_seconds(len(many))
+
+
+@pytest.mark.parametrize("accept", ["application/json", LINES_TYPE, EVENTS_TYPE])
+async def test_what_is_shown_at_once_is_bounded_however_few_bytes_it_was_compressed_to(
+    served: Served, accept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left comes with the next answer, or event, from where the one before says that it ended."""
+    monkeypatch.setattr(consume, "TOLD_BYTES_MAX", 1 << 18)
+    await served.call("PUT", "/t")
+    path = "/t/partitions/0/records"
+    batch = encode_batch([Record(0, 7, None, b"x" * (1 << 17))] * 3, compression=Compression.ZSTD)
+    for _ in range(2):
+        await served.call("POST", path, data=batch, headers={"Content-Type": BATCH_TYPE})
+    url = f"{served.node.url}/v1/topics{path}"
+    found, offset = [], 0
+    while offset < 6:
+        query = {"offset": str(offset)}
+        async with served.http.get(url, params=query, headers={"Accept": accept}) as response:
+            if accept == EVENTS_TYPE:
+                content = b""
+                while content.count(b"\n\n") < 6:
+                    content += await response.content.readany()
+                found = [int(each) for each in re.findall(rb"^id:(\d+)$", content, re.MULTILINE)]
+                break
+            shown = await response.text()
+        rows = (
+            [json.loads(line) for line in shown.splitlines()]
+            if accept == LINES_TYPE
+            else json.loads(shown)["records"]
+        )
+        assert 1 <= len(rows) <= 2
+        found += [row["offset"] for row in rows]
+        offset = found[-1] + 1
+    assert found == list(range(6))
 
 
 @pytest.mark.slow

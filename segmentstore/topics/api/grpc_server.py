@@ -37,7 +37,6 @@ from google.protobuf.message import DecodeError, Message
 from segmentstore.codec.record_batch import (
     BatchError,
     Record,
-    decode_batches,
     encode_batch,
     parse_header,
 )
@@ -47,7 +46,7 @@ from segmentstore.runtime.cancellation import retrieve_exception
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.grpc_listening import listening_server, words_of
 from segmentstore.runtime.grpc_request_bytes import RequestBytes, Room
-from segmentstore.topics.consume import next_offset_of
+from segmentstore.topics.consume import is_short, next_offset_of, told_records
 from segmentstore.topics.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -388,7 +387,7 @@ class TopicServer:
         content = await self._content(
             partition, request, request.offset, min(request.max_wait_ms / 1000, self._wait_max)
         )
-        return _fetched(partition, request, request.offset, content)
+        return await _fetched(partition, request, request.offset, content)
 
     @property
     def _wait_max(self) -> float:
@@ -401,7 +400,7 @@ class TopicServer:
             partition = await self._present().partition(request.topic, request.partition)
             content = await self._content(partition, request, offset, self._wait_max)
             if content:
-                response = _fetched(partition, request, offset, content)
+                response = await _fetched(partition, request, offset, content)
                 offset = response.next_offset
                 yield response
 
@@ -504,7 +503,7 @@ def _appended(index: int, appended: Appended, count: int) -> api.Appended:
     )
 
 
-def _fetched(
+async def _fetched(
     partition: ServedPartition, request: api.FetchRequest, offset: int, content: bytes
 ) -> api.FetchResponse:
     response = api.FetchResponse(
@@ -513,8 +512,16 @@ def _fetched(
     if request.as_batches:
         response.next_offset = next_offset_of(content, offset)
         response.batches = content
-        return response
-    records, response.next_offset = decode_batches(content, offset)
+    elif is_short(content):
+        _add_records(response, content, offset)
+    else:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, _add_records, response, content, offset)
+    return response
+
+
+def _add_records(response: api.FetchResponse, content: bytes, offset: int) -> None:
+    records, response.next_offset = told_records(content, offset)
     response.records.SetInParent()
     for record in records:
         shown = response.records.records.add(timestamp_ms=record.timestamp_ms, offset=record.offset)
@@ -526,7 +533,6 @@ def _fetched(
             header = shown.headers.add(name=name)
             if value is not None:
                 header.value = value
-    return response
 
 
 def _answering(

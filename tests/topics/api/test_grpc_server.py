@@ -4,6 +4,7 @@ Over segments and tables in memory, with a client that is generated from the sam
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from random import Random
@@ -22,6 +23,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
 )
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.topics import consume
 from segmentstore.topics.api.grpc_server import SERVICE, TopicServer, TopicServerSettings
 from segmentstore.topics.errors import CatalogueConflictError
 from segmentstore.topics.producer_ids import ProducerIds
@@ -273,6 +275,65 @@ async def test_batches_pass_untouched_but_for_their_place(served: Served) -> Non
     )
     assert answer.batches[16:] == batch[16:]
     assert (decode_batch(answer.batches)[0].offset, answer.next_offset) == (1, 2)
+
+
+@asynccontextmanager
+async def longest_turn() -> AsyncIterator[list[float]]:
+    """What turns of the loop cost in the block, in seconds of its thread: not in those of a busy machine."""
+    turns: list[float] = []
+
+    async def look() -> None:
+        while True:
+            began = time.thread_time()
+            await asyncio.sleep(0.001)
+            turns.append(time.thread_time() - began)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield turns
+    finally:
+        looking.cancel()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("follows", [False, True], ids=["fetch", "follow"])
+async def test_a_reader_of_many_records_holds_up_no_other_call(
+    served: Served, follows: bool
+) -> None:
+    """Their batch has few bytes, and says nothing of how many they come to."""
+    many = [Record(0, NOW, None, b"v")] * 50_000
+    batch = encode_batch(many, compression=Compression.ZSTD)
+    await served.call("Produce", api.ProduceRequest(topic="t", partition=1, batch=batch))
+    began = time.thread_time()
+    decode_batch(batch)
+    decoding_seconds = time.thread_time() - began
+    request = api.FetchRequest(topic="t", partition=1)
+    async with longest_turn() as turns:
+        if follows:
+            answer = await served.follow(request).read()
+        else:
+            answer = await served.call("Fetch", request)
+    assert answer.next_offset == len(answer.records.records) == len(many)
+    assert max(turns) < decoding_seconds / 2
+
+
+async def test_what_one_answer_tells_is_bounded_however_few_bytes_it_was_compressed_to(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume, "TOLD_BYTES_MAX", 1 << 20)
+    batch = encode_batch([Record(0, NOW, None, bytes(1 << 19))] * 3, compression=Compression.ZSTD)
+    for _ in range(3):
+        await served.call("Produce", api.ProduceRequest(topic="t", partition=1, batch=batch))
+    offset = answers = 0
+    while offset < 9:
+        request = api.FetchRequest(topic="t", partition=1, offset=offset)
+        answer = await served.call("Fetch", request)
+        offsets = [each.offset for each in answer.records.records]
+        assert offsets == list(range(offset, answer.next_offset))
+        assert 1 <= len(offsets) <= 2
+        offset = answer.next_offset
+        answers += 1
+    assert answers == 5
 
 
 async def test_a_follower_gets_what_comes_until_it_leaves(served: Served) -> None:
