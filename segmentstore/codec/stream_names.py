@@ -27,6 +27,8 @@ from segmentstore.contracts.errors import InvalidRequestError
 
 USER_NAME_LENGTH_MAX: Final = 250
 INTERNAL_NAME_LENGTH_MAX: Final = 255
+WRITER_NAME_BYTES_MAX: Final = 512
+"""A writer chooses its name itself, of any characters."""
 
 READER_GROUP_PREFIX: Final = "_RG"
 MARK_PREFIX: Final = "_MARK"

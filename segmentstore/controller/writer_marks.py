@@ -12,6 +12,7 @@ delays a watermark.
 Invariants:
 
 - A writer's time and position never go back.
+- A writer that is listed has a name, so that a listing finds it, and a short one, so that a page has room for others.
 - A writer that was closed keeps its last mark until it counts no more.
 - A stream with writers is among the marked ones: a writer that is its first one lists it with its mark, and it is taken
   out only in a batch that finds it without writers.
@@ -34,6 +35,7 @@ from segmentstore.codec.controller_records.transaction_records import (
     TransactionRecord,
 )
 from segmentstore.codec.controller_records.watermark_records import WriterMarkRecord
+from segmentstore.codec.stream_names import WRITER_NAME_BYTES_MAX
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.controller.errors import (
     IndexNotEmptyError,
@@ -86,7 +88,12 @@ class WriterMarks:
     async def note_time(
         self, scope: str, stream: str, writer: str, time: int, position: Mapping[int, int]
     ) -> api.TimestampResponse.Status:
-        """The same, by its parts. Raises RetryLaterError (too many writers)."""
+        """The same, by its parts. Raises RetryLaterError (too many writers), InvalidRequestError (its name)."""
+        length = len(writer.encode())
+        if not 0 < length <= WRITER_NAME_BYTES_MAX:
+            raise InvalidRequestError(
+                f"the name of a writer has 1 to {WRITER_NAME_BYTES_MAX} bytes length={length}"
+            )
         status = NoteResponse.Status
         try:
             for _ in range(_NOTE_ATTEMPTS_MAX):
@@ -159,6 +166,8 @@ class WriterMarks:
             async with aclosing(names) as writers:
                 async for writer in writers:
                     await self.forget(history, writer)
+            # Earlier versions took a writer without a name, which no listing finds.
+            await self.forget(history, "")
             if await self.forget_if_unmarked(history):
                 return
         raise RetryLaterError(f"writers keep noting times stream={history.name!r}")

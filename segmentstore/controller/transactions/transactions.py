@@ -30,6 +30,7 @@ from segmentstore.codec.controller_records.transaction_records import (
     TransactionState,
 )
 from segmentstore.codec.stream_names import (
+    WRITER_NAME_BYTES_MAX,
     transaction_halves,
     transaction_id_of,
     transaction_segment,
@@ -211,6 +212,11 @@ class Transactions:
 
     async def commit_transaction(self, request: api.TxnRequest) -> api.TxnStatus:
         self.require_loaded()
+        if len(request.writerId.encode()) > WRITER_NAME_BYTES_MAX:
+            # Its record stays in memory, and the name could note no time.
+            raise InvalidRequestError(
+                f"the name of a writer has at most {WRITER_NAME_BYTES_MAX} bytes"
+            )
         name, _ = self._find(request.streamInfo, request.txnId)
         state = await self._decisions.decide(
             name,

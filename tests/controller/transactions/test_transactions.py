@@ -170,6 +170,15 @@ async def test_a_ping_says_how_a_transaction_ended() -> None:
     assert await cluster.ping("a", dropped.txnId, lease_ms=10_000) == Ping.ABORTED
 
 
+async def test_a_commit_with_the_name_of_a_writer_that_no_writer_has_is_refused() -> None:
+    cluster = await cluster_with()
+    begun = await cluster.begin("a")
+    with pytest.raises(InvalidRequestError):
+        await cluster.commit("a", begun.txnId, writer="w" * 513, timestamp=1)
+    assert await cluster.state("a", begun.txnId) == State.OPEN
+    assert await cluster.commit("a", begun.txnId, writer="w" * 512, timestamp=1) == Status.SUCCESS
+
+
 async def test_a_transaction_that_nobody_pings_is_aborted() -> None:
     cluster = await cluster_with(settings=TransactionSettings(lease_ms_min=10))
     async with cluster.finishing():

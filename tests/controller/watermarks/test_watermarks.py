@@ -16,7 +16,9 @@ from segmentstore.codec.controller_records.watermark_records import (
     WriterMarkRecord,
 )
 from segmentstore.codec.event_frame import EVENT_HEADER
+from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.controller.errors import RetryLaterError
+from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.settings import ControllerSettings, WatermarkSettings
 from segmentstore.controller.watermarks import (
     MARK_ATTRIBUTE,
@@ -24,6 +26,7 @@ from segmentstore.controller.watermarks import (
     joined_cut,
     participants,
 )
+from segmentstore.controller.writer_marks import mark_key
 from tests.controller.far_tables import FarTables, turns
 from tests.controller.transactions.feature_cluster import FeatureCluster
 from tests.sim.loop import SimLoop
@@ -319,3 +322,33 @@ async def test_a_note_beside_a_deletion_leaves_nothing_to_the_next_stream_of_the
     marks = await cluster.streams.operations.history("s", "_MARKa")
     name = marks.segment_name((await marks.epoch(0)).segments[0].segment_id)
     assert [each.lower_time for each in written(cluster, name)] == [7]
+
+
+@pytest.mark.parametrize("writer", ["", "w" * 513, "ö" * 257])
+async def test_what_is_no_name_for_a_writer_is_refused(writer: str) -> None:
+    cluster = await cluster_with()
+    with pytest.raises(InvalidRequestError):
+        await note(cluster, writer, 1, {0: 1, 1: 1})
+
+
+async def test_a_stream_whose_writer_has_no_name_can_be_deleted() -> None:
+    cluster = await cluster_with()
+    history = await cluster.streams.operations.history("s", "a")
+    mark = WriterMarkRecord(time=1, alive=True, position={0: 1})
+    batch = Batch()
+    batch.put(mark_key("a", ""), mark, await history.table.read(mark_key("a", "")))
+    batch.list_name("marks/a", "")
+    batch.list_name("marked", "a")
+    await history.table.commit(batch)
+    await cluster.streams.seal("s", "a")
+    await cluster.streams.delete("s", "a")
+    await cluster.create("a")
+    cut = dict.fromkeys(await cluster.current("a"), 1)
+    assert await note(cluster, "w", 1, cut) == Note.SUCCESS
+
+
+async def test_writers_with_long_names_leave_room_for_others() -> None:
+    cluster = await cluster_with()
+    for number in range(300):
+        await note(cluster, f"{number:04}".ljust(512, "w"), 1, {0: 1, 1: 1})
+    assert await note(cluster, "0000", 1, {0: 1, 1: 1}) == Note.SUCCESS
