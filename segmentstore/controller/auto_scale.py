@@ -17,6 +17,7 @@ window is above the target. Two cold neighbours become one.
 Invariants:
 
 - It scales through the same operation as a user does, so it can do nothing that a user could not.
+- It never scales by a policy that an update has replaced, though it reads policies seldom.
 - Between two of its scales of one stream lies the cool-down; new segments are watched for a whole window besides.
 - A stream that fails is left for the next interval and holds up no other.
 - New ranges cover exactly the union of the sealed ones.
@@ -225,7 +226,13 @@ class AutoScale:
         )
         if choice is not None:
             _LOG.info("stream=%s/%s scales by rate %s", scope, stream, choice)
-            await self._scaling.scale(scope, stream, sealed=choice.sealed, ranges=choice.ranges)
+            await self._scaling.scale(
+                scope,
+                stream,
+                sealed=choice.sealed,
+                ranges=choice.ranges,
+                while_policy=watched.policy,
+            )
             watched.scaled_at = asyncio.get_running_loop().time()
 
 

@@ -1,6 +1,7 @@
 """Streams are scaled by what their segments take."""
 
 import asyncio
+import dataclasses
 from contextlib import suppress
 from itertools import pairwise
 
@@ -27,8 +28,10 @@ SETTINGS = AutoScaleSettings(
 )
 
 
-async def cluster_with(policy: ScalingPolicy) -> FeatureCluster:
-    cluster = FeatureCluster(settings=ControllerSettings(auto_scale=SETTINGS))
+async def cluster_with(
+    policy: ScalingPolicy, settings: AutoScaleSettings = SETTINGS
+) -> FeatureCluster:
+    cluster = FeatureCluster(settings=ControllerSettings(auto_scale=settings))
     await cluster.start()
     await cluster.scopes.create("s")
     await cluster.streams.create("s", "a", StreamConfigurationRecord(scaling=policy))
@@ -110,6 +113,22 @@ def test_a_stream_with_a_fixed_number_is_never_scaled() -> None:
         async with asyncio.TaskGroup() as group:
             task = group.create_task(cluster.components.auto_scale.run())
             await write(cluster, seconds=30, events=50, event_bytes=10)
+            task.cancel()
+        assert await cluster.current("a") == [0]
+
+    run_simulation(1, main)
+
+
+def test_a_stream_is_not_scaled_by_a_policy_that_it_has_no_more() -> None:
+    async def main(loop: SimLoop) -> None:
+        settings = dataclasses.replace(SETTINGS, refresh_seconds=60.0)
+        cluster = await cluster_with(by_events(), settings)
+        fixed = StreamConfigurationRecord(scaling=ScalingPolicy(segment_count_min=1))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(cluster.components.auto_scale.run())
+            await asyncio.sleep(1)
+            await cluster.streams.update("s", "a", fixed)
+            await write(cluster, seconds=20, events=60, event_bytes=1)
             task.cancel()
         assert await cluster.current("a") == [0]
 
