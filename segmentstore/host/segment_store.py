@@ -8,7 +8,7 @@ Invariants:
 
 - A name is checked before it is hashed, and always goes to the same container.
 - Verbs touch exactly one container; `list_segments` and `flush(None)` touch all of them, or fail: a part of the
-  answer is never passed off as the whole.
+  answer is never passed off as the whole. A listing of one segment, by its name and of length 1, needs its own only.
 - A merge across containers is refused, with the way out in the message; it is never a copy in disguise.
 - The layout of a segment is looked up where it runs: a container that is not here raises ContainerNotFoundError.
 - What is not published yet has no layout; no answer stands in for it.
@@ -120,7 +120,14 @@ class SegmentStore:
         self, prefix: str = "", start_after: str = "", limit: int = 1000
     ) -> Sequence[SegmentProperties]:
         """Segments of all containers in name order (by code point), at most `limit` of them."""
-        everything = [ContainerId(number) for number in range(self._registry.container_count)]
+        count = self._registry.container_count
+        if limit == 1 and start_after < prefix:
+            # How long is this segment? One container knows, and a name sorts before all that it is the beginning of.
+            home = container_of(prefix, count)
+            first = await self.list_segments_of([home], prefix, start_after, limit)
+            if first and first[0].name == prefix:
+                return first
+        everything = [ContainerId(number) for number in range(count)]
         return await self.list_segments_of(everything, prefix, start_after, limit)
 
     async def list_segments_of(

@@ -183,6 +183,32 @@ async def test_a_listing_or_a_flush_is_never_partial(world: World) -> None:
         await world.store.flush()
 
 
+async def test_one_segment_is_listed_while_other_containers_are_away(world: World) -> None:
+    here, other = names_in_different_containers()
+    for name in (here, f"{here}#transaction.{1:032x}", other):
+        await world.store.create(name)
+    gone = world.containers[container_of(other, COUNT)]
+    world.registry.set_absent(gone, reason="failed: disk on fire", failed=True)
+    assert [each.name for each in await world.store.list_segments(prefix=here, limit=1)] == [here]
+    with pytest.raises(ContainerNotFoundError):
+        await world.store.list_segments(prefix=other, limit=1)
+    with pytest.raises(ContainerNotFoundError):
+        await world.store.list_segments(prefix=here, start_after=here, limit=1)
+
+
+async def test_a_listing_of_one_segment_goes_on_behind_the_place_that_it_was_told(
+    world: World,
+) -> None:
+    names = [f"n{number:03d}" for number in range(20)]
+    for name in names:
+        await world.store.create(name)
+    listed: list[str] = []
+    while page := await world.store.list_segments("n0", listed[-1] if listed else "", 1):
+        listed += [segment.name for segment in page]
+    assert listed == names
+    assert [each.name for each in await world.store.list_segments(limit=1)] == names[:1]
+
+
 async def test_health_has_every_container_whether_it_runs_or_not(world: World) -> None:
     world.registry.set_absent(world.containers[1], reason="failed: x", failed=True)
     world.registry.set_absent(world.containers[2], reason="stopping", failed=False)
