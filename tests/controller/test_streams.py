@@ -1,12 +1,14 @@
 """What streams are and become: shapes, order of steps, heads, names that are never used twice."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
 
 import pytest
 
 from segmentstore.codec.controller_records.stream_records import (
+    EpochRecord,
     ScalingPolicy,
     StreamConfigurationRecord,
 )
@@ -22,11 +24,17 @@ from segmentstore.controller.errors import (
     StreamSealedError,
     StreamSegmentNotFoundError,
 )
+from segmentstore.controller.metadata.batch import RecordKey, Versioned
+from segmentstore.controller.metadata.metadata_table import MetadataTable
 from segmentstore.controller.settings import StreamSettings
+from segmentstore.controller.streams.key_space import split_range
+from segmentstore.controller.streams.stream_history import EPOCHS_PER_READ
 from tests.controller.cluster import Cluster
 from tests.controller.crashing_doors import ProcessDiedError
 
 EPOCH = 1 << 32
+
+Item = TypeVar("Item")
 
 
 async def cluster_with(stream: str, *, segments: int = 1) -> Cluster:
@@ -134,6 +142,70 @@ async def test_bounds_that_differ_by_rounding_are_made_equal() -> None:
     segments = await cluster.streams.queries.current_segments("s", "a")
     assert [each.high for each in segments] == [0.2, 2 / 3, 1.0]
     await cluster.check()
+
+
+def note_keys_per_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of how many records each look at a table is, from now on."""
+    counts: list[int] = []
+    read_many = MetadataTable.read_many
+
+    async def counted(
+        table: MetadataTable, keys: Sequence[RecordKey[EpochRecord]]
+    ) -> Sequence[Versioned[EpochRecord]]:
+        counts.append(len(keys))
+        return await read_many(table, keys)
+
+    monkeypatch.setattr(MetadataTable, "read_many", counted)
+    return counts
+
+
+async def test_a_cut_with_segments_of_very_many_epochs_is_refused_by_the_first_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = await cluster_with("a")
+    cut = {epoch * EPOCH + epoch: 0 for epoch in range(10_000)}
+    counts = note_keys_per_read(monkeypatch)
+    with pytest.raises(StreamSegmentNotFoundError):
+        await cluster.streams.truncation.truncate("s", "a", cut)
+    assert not await cluster.streams.queries.is_cut_valid("s", "a", cut)
+    assert sum(counts) < 100
+
+
+async def test_segments_of_many_epochs_are_found_with_a_few_epochs_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = await cluster_with("a")
+    ids = await cluster.current("a")
+    for _ in range(100):
+        await scale(cluster, ids[-1:], [(0.0, 1.0)])
+        ids += await cluster.current("a")
+    history = await cluster.streams.operations.history("s", "a")
+    counts = note_keys_per_read(monkeypatch)
+    found = await history.segments_of(reversed(ids))
+    assert [each.segment_id for each in found] == ids
+    assert max(counts) <= EPOCHS_PER_READ
+
+
+class Unread(list[Item]):
+    """Nothing of it is looked at but its length."""
+
+    def __iter__(self) -> Iterator[Item]:
+        raise AssertionError("looked at one by one")
+
+
+@pytest.mark.parametrize(("sealed", "ranges"), [(1, 1001), (1001, 1), (100_000, 100_000)])
+async def test_a_scale_of_more_segments_than_a_stream_has_is_refused_by_their_number(
+    sealed: int, ranges: int
+) -> None:
+    cluster = await cluster_with("a")
+    with pytest.raises(PreconditionError):
+        await cluster.streams.scaling.scale(
+            "s",
+            "a",
+            sealed=Unread(range(sealed)),
+            ranges=Unread(split_range(0.0, 1.0, ranges)),
+        )
+    assert len(await cluster.current("a")) == 1
 
 
 @pytest.mark.parametrize(

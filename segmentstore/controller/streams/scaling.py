@@ -125,6 +125,8 @@ class Scaling:
 
         Raises PreconditionError, StreamNotFoundError, ScopeNotFoundError, StreamSealedError.
         """
+        # Before any of them is looked at: a request has room for hundreds of thousands.
+        self._require_count(max(len(sealed), len(ranges)))
         async with self._operations.exclusive(scope, stream) as history:
             state = await history.any_state()
             if state.record is None:
@@ -153,10 +155,7 @@ class Scaling:
         if len(active) != len(sealed):
             raise PreconditionError(f"not every segment is active segment_ids={sorted(sealed)}")
         exact = replacing_ranges(active, ranges)
-        if len(before.segments) - len(active) + len(exact) > self._settings.segments_per_stream_max:
-            raise PreconditionError(
-                f"a stream has at most {self._settings.segments_per_stream_max} segments"
-            )
+        self._require_count(len(before.segments) - len(active) + len(exact))
         now_ms = max(self._wall_clock.now_ms(), before.created_ms)
         epoch = state.last_epoch + 1
         born = [
@@ -173,6 +172,12 @@ class Scaling:
         record = EpochRecord(epoch, epoch, now_ms, segments)
         record.check()
         return record
+
+    def _require_count(self, segments: int) -> None:
+        if segments > self._settings.segments_per_stream_max:
+            raise PreconditionError(
+                f"a stream has at most {self._settings.segments_per_stream_max} segments"
+            )
 
     async def _write_intent(
         self,

@@ -13,7 +13,8 @@ table of a scope has these indexes of streams:
 
 Invariants:
 
-- Epochs are read one by one or in short stretches; nothing here grows with the age of a stream.
+- Epochs are read one by one or in short stretches, also those of a client's cut; nothing here grows with the age of a
+  stream.
 - A stream that is being created or deleted does not exist for clients.
 - A listing passes a scope over that is being deleted, however long that takes, or whose table does not answer: it goes
   on with the others.
@@ -109,46 +110,53 @@ class StreamHistory:
 
     async def epochs(self, first: int, last: int) -> AsyncGenerator[EpochRecord, None]:
         """The epochs from `first` up to `last` (inclusive). Hold it in aclosing. Raises EpochNotFoundError."""
-        start, at_once = first, _FIRST_EPOCHS_READ
-        while start <= last:
-            numbers = range(start, min(start + at_once, last + 1))
-            read = await self.table.read_many(
-                [epoch_key(self.stream, number) for number in numbers]
-            )
-            segments = 1
-            for number, epoch in zip(numbers, read, strict=True):
-                if epoch.record is None:
+        async with aclosing(self._read_epochs(range(first, last + 1))) as read:
+            async for number, epoch in read:
+                if epoch is None:
                     raise EpochNotFoundError(
                         f"epoch does not exist stream={self.name!r} epoch={number}"
                     )
-                segments = max(segments, len(epoch.record.segments))
-                yield epoch.record
-            # What is in memory comes without a turn of the loop.
-            await asyncio.sleep(0)
-            start = numbers.stop
-            at_once = max(1, min(EPOCHS_PER_READ, _SEGMENTS_PER_READ // segments))
+                yield epoch
 
     async def segments_of(self, segment_ids: Iterable[int]) -> list[StreamSegment]:
-        """The segments of these ids, in the order of the ids. Raises StreamSegmentNotFoundError."""
-        ordered = sorted(segment_ids)
-        epochs = dict.fromkeys(map(creation_epoch_of, ordered))
-        read = await self.table.read_many([epoch_key(self.stream, number) for number in epochs])
-        found = {
-            segment.segment_id: segment
-            for epoch in read
-            if epoch.record is not None
-            for segment in epoch.record.segments
-            if segment.creation_epoch == epoch.record.epoch
-        }
-        segments = []
-        for segment_id in ordered:
-            segment = found.get(segment_id)
-            if segment is None:
-                raise StreamSegmentNotFoundError(
-                    f"stream has no such segment stream={self.name!r} segment_id={segment_id}"
-                )
-            segments.append(segment)
+        """The segments of these ids, in the order of the ids. Raises StreamSegmentNotFoundError.
+
+        Clients name them, as many as a request holds: the first one that is not there ends it.
+        """
+        wanted: dict[int, list[int]] = {}
+        for segment_id in sorted(segment_ids):
+            wanted.setdefault(creation_epoch_of(segment_id), []).append(segment_id)
+        segments: list[StreamSegment] = []
+        async with aclosing(self._read_epochs(list(wanted))) as read:
+            async for number, epoch in read:
+                listed = epoch.segments if epoch is not None else ()
+                born = {each.segment_id: each for each in listed if each.creation_epoch == number}
+                for segment_id in wanted[number]:
+                    segment = born.get(segment_id)
+                    if segment is None:
+                        raise StreamSegmentNotFoundError(
+                            f"stream has no such segment stream={self.name!r} segment_id={segment_id}"
+                        )
+                    segments.append(segment)
         return segments
+
+    async def _read_epochs(
+        self, numbers: Sequence[int]
+    ) -> AsyncGenerator[tuple[int, EpochRecord | None], None]:
+        """Epochs with their numbers, a few at once. Hold it in aclosing."""
+        start, at_once = 0, _FIRST_EPOCHS_READ
+        while start < len(numbers):
+            some = numbers[start : start + at_once]
+            read = await self.table.read_many([epoch_key(self.stream, number) for number in some])
+            segments = 1
+            for number, epoch in zip(some, read, strict=True):
+                if epoch.record is not None:
+                    segments = max(segments, len(epoch.record.segments))
+                yield number, epoch.record
+            # What is in memory comes without a turn of the loop.
+            await asyncio.sleep(0)
+            start += len(some)
+            at_once = max(1, min(EPOCHS_PER_READ, _SEGMENTS_PER_READ // segments))
 
     async def segments_born(self, first: int, last: int) -> AsyncGenerator[StreamSegment, None]:
         """Every segment that took events in the epochs from `first` up to `last`, once. Hold it in aclosing."""
