@@ -38,6 +38,7 @@ from segmentstore.controller.metadata.batch import Batch, RecordKey
 from segmentstore.controller.metadata.metadata_store import MetadataStore
 from segmentstore.controller.settings import ReaderGroupSettings
 from segmentstore.controller.streams.stream_cuts import (
+    Cut,
     CutWithRanges,
     check_cover,
     check_cut,
@@ -176,9 +177,13 @@ class Subscribers:
         history = await self._operations.history(cut.scope, cut.stream)
         await history.state()
         check_cover(await history.segments_of(cut.offsets))
-        names = [history.segment_name(segment_id) for segment_id in cut.offsets]
+        await self._check_ends(history, cut.offsets)
+
+    async def _check_ends(self, history: StreamHistory, offsets: Cut) -> None:
+        """Raises PreconditionError if one lies behind the end of its segment, as it is by now."""
+        names = [history.segment_name(segment_id) for segment_id in offsets]
         infos = await self._segments.info(names)
-        for name, info, offset in zip(names, infos, cut.offsets.values(), strict=True):
+        for name, info, offset in zip(names, infos, offsets.values(), strict=True):
             # One that is gone lies behind the head: reading begins there.
             if info is not None and offset > info.length:
                 raise PreconditionError(f"{name} ends at {info.length} offset={offset}")
@@ -229,10 +234,14 @@ class Subscribers:
         offsets = normalised(cut)
         segments = await history.segments_of(offsets)
         check_cover(segments)
+        known: Cut = {}
         if before is not None and _counts_for(before, record):
-            earlier = await history.segments_of(before.offsets)
-            if not reaches(offsets, segments, before.offsets, earlier):
+            known = before.offsets
+            if not reaches(offsets, segments, known, await history.segments_of(known)):
                 raise PreconditionError("a subscriber does not go back")
+        # Lengths only grow: what was within them still is. So only segments that were read from since are asked about.
+        further = {each: at for each, at in offsets.items() if at > known.get(each, 0)}
+        await self._check_ends(history, further)
         return offsets
 
 

@@ -8,7 +8,8 @@ from typing import TypeVar
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import ContainerStoppedError, InvalidRequestError
+from segmentstore.contracts.segments import SegmentProperties
 from segmentstore.controller.errors import RetryLaterError, ScopeNotEmptyError
 from tests.controller.crashing_doors import CrashPlan, ProcessDiedError
 from tests.controller.transactions.feature_cluster import FeatureCluster
@@ -150,6 +151,11 @@ async def subscribers(cluster: FeatureCluster) -> api.SubscribersResponse:
     return await cluster.components.subscribers.list_of(cluster.info("a"))
 
 
+async def fill(cluster: FeatureCluster) -> None:
+    for segment_id in (0, 1):
+        await cluster.append("a", segment_id, 30)
+
+
 async def consume(
     cluster: FeatureCluster,
     cut: dict[int, int],
@@ -227,6 +233,7 @@ async def test_a_group_that_subscribes_again_is_not_lost_to_a_removal_that_was_o
 async def test_what_a_subscriber_has_consumed_is_checked_before_it_counts() -> None:
     cluster = await cluster_with_stream()
     await cluster.components.reader_groups.create(config(retention=1))
+    await fill(cluster)
     assert await consume(cluster, {0: 10, 1: 20}) == Consumed.SUCCESS
     assert await consume(cluster, {0: 5, 1: 20}) == Consumed.STREAM_CUT_NOT_VALID
     assert await consume(cluster, {0: 10}) == Consumed.STREAM_CUT_NOT_VALID
@@ -238,6 +245,40 @@ async def test_what_a_subscriber_has_consumed_is_checked_before_it_counts() -> N
     assert await consume(cluster, {0: 10, 1: 21}) == Consumed.SUCCESS
 
 
+async def test_a_cut_behind_the_end_of_a_segment_is_refused_and_the_right_one_behind_it_is_taken() -> (
+    None
+):
+    cluster = await cluster_with_stream()
+    await cluster.components.reader_groups.create(config(retention=1))
+    assert await consume(cluster, {0: 1 << 40, 1: 0}) == Consumed.STREAM_CUT_NOT_VALID
+    await fill(cluster)
+    assert await consume(cluster, {0: 30, 1: 31}) == Consumed.STREAM_CUT_NOT_VALID
+    assert await consume(cluster, {0: 30, 1: 0}) == Consumed.SUCCESS
+    # What was appended meanwhile counts, and of a segment that retention has deleted all was read.
+    await cluster.append("a", 0, 1)
+    assert await consume(cluster, {0: 31, 1: 30}) == Consumed.SUCCESS
+    history = await cluster.streams.operations.history("s", "a")
+    await cluster.memory_segments.delete(history.segment_name(0))
+    assert await consume(cluster, {0: 32, 1: 30}) == Consumed.SUCCESS
+
+
+async def test_a_cut_whose_segment_cannot_be_asked_about_is_no_wrong_cut() -> None:
+    cluster = await cluster_with_stream()
+    await cluster.components.reader_groups.create(config(retention=1))
+    await fill(cluster)
+    assert await consume(cluster, {0: 10, 1: 20}) == Consumed.SUCCESS
+
+    async def down(name: str) -> SegmentProperties:
+        raise ContainerStoppedError(f"the container of {name} is elsewhere")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster.memory_segments, "info", down)
+        with pytest.raises(ContainerStoppedError):
+            await consume(cluster, {0: 10, 1: 21})
+        assert await consume(cluster, {0: 10, 1: 20}) == Consumed.SUCCESS
+    assert await consume(cluster, {0: 10, 1: 21}) == Consumed.SUCCESS
+
+
 async def test_the_slowest_subscriber_decides_for_every_key() -> None:
     cluster = await cluster_with_stream()
     groups = cluster.components.reader_groups
@@ -245,6 +286,7 @@ async def test_the_slowest_subscriber_decides_for_every_key() -> None:
     assert await cluster.components.subscribers.lowest_cut(history) is None
     await groups.create(config("g", retention=1))
     await groups.create(config("h", retention=1))
+    await fill(cluster)
     await consume(cluster, {0: 10, 1: 20})
     lowest = await cluster.components.subscribers.lowest_cut(history)
     assert lowest is not None
