@@ -97,17 +97,17 @@ class TableBatch:
     def _evaluate_known(self, segment: SegmentMetadata) -> AttributeChanges:
         raise NotImplementedError
 
-    def _places(self, segment: SegmentMetadata) -> list[Place | None]:
-        """Where the keys are before the batch, their conditions checked."""
+    def _values_before(self, segment: SegmentMetadata) -> list[AttributeValue | None]:
+        """What the index has of the keys before the batch, their conditions checked."""
         pending_value = segment.attributes.pending_value
-        places: list[Place | None] = []
+        values: list[AttributeValue | None] = []
         for key, expected in zip(self.index_keys, self.versions, strict=True):
             value = pending_value(key)
-            place = None if value is None else decode_place(value)
             if expected != NO_VERSION:
+                place = None if value is None else decode_place(value)
                 require_version(segment.name, key, expected, place)
-            places.append(place)
-        return places
+            values.append(value)
+        return values
 
 
 class UpdateBatch(TableBatch):
@@ -135,7 +135,7 @@ class UpdateBatch(TableBatch):
     def _evaluate_known(self, segment: SegmentMetadata) -> AttributeChanges:
         if len(self.index_keys) == 1:
             return self._evaluate_one(segment)
-        places = self._places(segment)
+        before = dict(zip(self.index_keys, self._values_before(segment), strict=True))
         offset = segment.pending_length
         changes: dict[AttributeKey, AttributeValue | None] = {}
         live: dict[AttributeKey, int] = {}
@@ -143,20 +143,18 @@ class UpdateBatch(TableBatch):
             changes[key] = encode_place(offset, length)  # of a key that repeats the last one stays
             live[key] = length
             offset += length
-        before = dict(zip(self.index_keys, places, strict=True))
-        count = sum(place is None for place in before.values())
-        grown = sum(live.values()) - sum(place.length for place in before.values() if place)
+        lengths = [record_length_of(value) for value in before.values() if value is not None]
+        count, grown = len(before) - len(lengths), sum(live.values()) - sum(lengths)
         return [*changes.items(), *counters(segment, count=count, live_bytes=grown)]
 
     def _evaluate_one(self, segment: SegmentMetadata) -> AttributeChanges:
-        (place,) = self._places(segment)
+        (before,) = self._values_before(segment)
         length = self.lengths[0]
         change = (self.index_keys[0], encode_place(segment.pending_length, length))
-        if place is None:
+        if before is None:
             return [change, *counters(segment, count=1, live_bytes=length)]
-        if place.length != length:
-            return [change, *counters(segment, count=0, live_bytes=length - place.length)]
-        return [change]
+        grown = length - record_length_of(before)
+        return [change, *counters(segment, count=0, live_bytes=grown)]
 
 
 class IndependentUpdateBatch(TableBatch):
@@ -238,9 +236,9 @@ class RemovalBatch(TableBatch):
         self.data = b"".join(records)
 
     def _evaluate_known(self, segment: SegmentMetadata) -> AttributeChanges:
-        before = dict(zip(self.index_keys, self._places(segment), strict=True))
-        gone = {key: place for key, place in before.items() if place is not None}
-        live_bytes = sum(place.length for place in gone.values())
+        before = dict(zip(self.index_keys, self._values_before(segment), strict=True))
+        gone = {key: value for key, value in before.items() if value is not None}
+        live_bytes = sum(map(record_length_of, gone.values()))
         changes: list[tuple[AttributeKey, AttributeValue | None]] = [(key, None) for key in gone]
         return [*changes, *counters(segment, count=-len(gone), live_bytes=-live_bytes)]
 

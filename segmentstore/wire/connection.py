@@ -59,6 +59,8 @@ _LOGGER = logging.getLogger(__name__)
 
 _APPEND_BLOCK: Final = AppendBlock.type
 _APPEND_BLOCK_END: Final = AppendBlockEnd.type
+_FRAME_BYTES = 256
+"""Of a command: so many more of them count as another frame of a turn. What is made of them takes as long."""
 _TAIL_BYTES = 8 << 10
 """Free room below this is not worth a system call: what is received moves to the front first."""
 
@@ -318,7 +320,7 @@ class WireConnection(asyncio.BufferedProtocol):
         return True
 
     def _take_frame(self, start: int) -> int:
-        """How many were taken; 0 if the first is not complete. Raises ProtocolError."""
+        """For how many it counts; 0 if the first is not complete. Raises ProtocolError."""
         incoming = self._incoming
         frame = incoming.peek(start)
         if frame is None:
@@ -343,6 +345,7 @@ class WireConnection(asyncio.BufferedProtocol):
                 end, taken = behind, count
             else:
                 self._take_payload(kind, bytes(incoming.view[begin:end]))
+                taken += (end - begin) // _FRAME_BYTES
         incoming.consume(end)
         return taken
 

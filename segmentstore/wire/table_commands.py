@@ -24,6 +24,7 @@ TableCommands gets what no batch takes.
 - At most `_UPDATE_BATCH_BYTES` and one entry are gathered; they count as un-acknowledged from their submission on.
 """
 
+import asyncio
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeAlias
@@ -96,6 +97,8 @@ _UPDATE_BATCH_BYTES: Final = 64 * 1024
 """A batch of updates with so many bytes of keys and values is submitted at once."""
 _LOOKED_UP_AT_ONCE: Final = 16
 """Keys of one command that are looked up together: many values are more than the frame of an answer holds."""
+ITEMS_AT_ONCE_MAX: Final = 1_000
+"""Of one command in a turn of the loop: a change of more has a turn of its own, a look-up of more has several."""
 
 Change: TypeAlias = UpdateTableEntries | RemoveTableKeys
 OpenCommand: TypeAlias = (
@@ -149,7 +152,9 @@ class TableCommands:
         return self._handles
 
     def begin_read(self, command: ReadTable, answers: Answers) -> bool:
-        """Whether it is answered: all of it was in memory."""
+        """Whether it is answered: all of it was in memory, and it is not too much for one turn of the loop."""
+        if len(command.keys) > ITEMS_AT_ONCE_MAX:
+            return False
         pinned = self._handles.acquire_nowait(command.segment)
         if pinned is None:
             return False
@@ -165,7 +170,7 @@ class TableCommands:
             self._handles.release(pinned)
         if found is None:
             return False
-        answers.reply(command, _read_reply(command, found))
+        answers.reply(command, TableRead(command.request_id, command.segment, found))
         return True
 
     async def answer(self, command: OpenCommand | WholeTableCommand) -> bytes:
@@ -202,7 +207,8 @@ class TableCommands:
     async def _answer_opened(self, table: Table, command: OpenCommand) -> bytes:
         match command:
             case ReadTable():
-                return _read_reply(command, await _found(table, command)).encode()
+                found = await _found(table, command)
+                return TableRead(command.request_id, command.segment, found).encode()
             case ReadTableKeys() | ReadTableEntries() | ReadTableEntriesDelta():
                 return await self._page(table, command)
             case GetTableSegmentInfo(request_id, segment):
@@ -252,6 +258,11 @@ def answer_bytes_max(command: OpenCommand) -> int:
     return 2 * ENTRY_BYTES_MAX
 
 
+def item_count(command: Change) -> int:
+    """How many keys it changes."""
+    return len(command.entries if isinstance(command, UpdateTableEntries) else command.keys)
+
+
 def submit_change(table: Table, command: Change) -> TableFuture:
     """Of one command; raises what cannot be submitted at all."""
     offset = None if command.table_offset == NO_TABLE_OFFSET else command.table_offset
@@ -267,28 +278,39 @@ def change_reply(command: Change, versions: Sequence[int] | None) -> Command:
     return TableEntriesUpdated(command.request_id, versions)
 
 
-def _found_in_memory(table: Table, command: ReadTable) -> Sequence[TableEntry | None] | None:
-    """Raises ProtocolError as soon as it is more than a frame holds."""
-    found: list[TableEntry | None] = []
+def _found_in_memory(table: Table, command: ReadTable) -> list[TableEntry] | None:
+    """An entry for every key. Raises ProtocolError as soon as it is more than a frame holds."""
+    entries: list[TableEntry] = []
     byte_count = 0
     for keys in _some_at_a_time(command):
-        some = table.get_nowait(keys)
-        if some is None:
+        found = table.get_nowait(keys)
+        if found is None:
             return None
-        found += some
-        byte_count = _added_up(byte_count, some)
-    return found
+        entries += _entries_of(keys, found)
+        byte_count = _added_up(byte_count, found)
+    return entries
 
 
-async def _found(table: Table, command: ReadTable) -> Sequence[TableEntry | None]:
-    """As _found_in_memory(), from wherever it is."""
-    found: list[TableEntry | None] = []
-    byte_count = 0
+async def _found(table: Table, command: ReadTable) -> list[TableEntry]:
+    """As _found_in_memory(), from wherever it is. Of many keys others have their turn meanwhile, and behind them."""
+    entries: list[TableEntry] = []
+    byte_count = turn_begins = 0
     for keys in _some_at_a_time(command):
-        some = await table.get(keys)
-        found += some
-        byte_count = _added_up(byte_count, some)
-    return found
+        found = await table.get(keys)
+        entries += _entries_of(keys, found)
+        byte_count = _added_up(byte_count, found)
+        if len(entries) - turn_begins >= ITEMS_AT_ONCE_MAX:
+            turn_begins = len(entries)
+            await asyncio.sleep(0)
+    if turn_begins:
+        await asyncio.sleep(0)  # The answer is made next.
+    return entries
+
+
+def _entries_of(keys: Sequence[bytes], found: Sequence[TableEntry | None]) -> list[TableEntry]:
+    return [
+        entry or TableEntry(key, b"", NOT_EXISTS) for key, entry in zip(keys, found, strict=True)
+    ]
 
 
 def _some_at_a_time(command: ReadTable) -> Iterator[Sequence[bytes]]:
@@ -302,14 +324,6 @@ def _added_up(byte_count: int, found: Sequence[TableEntry | None]) -> int:
     if byte_count > FRAME_BYTES_MAX:
         raise ProtocolError(f"the values of these keys do not fit a frame length={byte_count}")
     return byte_count
-
-
-def _read_reply(command: ReadTable, found: Sequence[TableEntry | None]) -> Command:
-    entries = [
-        entry or TableEntry(key.key, b"", NOT_EXISTS)
-        for key, entry in zip(command.keys, found, strict=True)
-    ]
-    return TableRead(command.request_id, command.segment, entries)
 
 
 async def _read_keys(table: Table, command: ReadTableKeys, count: int) -> Command:

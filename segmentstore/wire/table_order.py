@@ -2,8 +2,8 @@
 
 Clients pipeline: a put, another put of the same key, a get. Each is answered as if the ones before it had ended.
 
-- Changes of a table are submitted in the order in which they came. Where a table has to be opened first, those behind
-  wait for it.
+- Changes of a table are submitted in the order in which they came. Where a table has to be opened first, or one has so
+  many items that it is submitted in a turn of its own, those behind wait for it.
 - A look-up, or a page, waits for the changes before it, and changes wait for the look-ups before them. Look-ups do not
   wait for one another.
 - Creations and deletions wait for everything before them, and everything behind waits for them.
@@ -38,6 +38,7 @@ from segmentstore.wire.answer_turns import AnswerTurns
 from segmentstore.wire.held_bytes import held_bytes
 from segmentstore.wire.replies import is_stale
 from segmentstore.wire.table_commands import (
+    ITEMS_AT_ONCE_MAX,
     Answers,
     Change,
     OpenCommand,
@@ -46,6 +47,7 @@ from segmentstore.wire.table_commands import (
     WholeTableCommand,
     answer_bytes_max,
     change_reply,
+    item_count,
     submit_change,
 )
 
@@ -73,7 +75,8 @@ class _TableQueue:
         """Submitted and not settled; a batch counts once."""
         self.reads = 0
         self.is_closed_off = False
-        """The table is being created, deleted or opened for a change: nothing else begins."""
+        """The table is being created, deleted or opened for a change, or a large one is about to be submitted: nothing
+        else begins."""
         self.waiting: deque[TableCommand] = deque()
         self.retries = 0
         """So many of the first that wait are tried for the second time."""
@@ -202,21 +205,26 @@ class TableOrder:
     # --- changes ---------------------------------------------------------------------------------
 
     def _begin_change(self, queue: _TableQueue, command: Change, *, is_retry: bool) -> None:
-        pinned = self._handles.acquire_nowait(command.segment)
+        is_large = item_count(command) > ITEMS_AT_ONCE_MAX
+        pinned = None if is_large else self._handles.acquire_nowait(command.segment)
         if pinned is not None:
             self._submit(queue, pinned, command, is_retry=is_retry)
         else:
             queue.is_closed_off = True
-            self._tasks.start(self._open_and_submit(queue, command))
+            self._tasks.start(self._submit_later(queue, command, is_retry=is_retry))
 
-    async def _open_and_submit(self, queue: _TableQueue, command: Change) -> None:
+    async def _submit_later(self, queue: _TableQueue, command: Change, *, is_retry: bool) -> None:
+        """In a turn of the loop that is its own, and with the table opened if need be."""
         try:
+            pinned = self._handles.acquire_nowait(command.segment)
             try:
-                pinned = await self._handles.acquire(command.segment)
+                if pinned is None:
+                    is_retry = True
+                    pinned = await self._handles.acquire(command.segment)
             except SegmentStoreError as error:
                 self._answers.refuse(command, error)
             else:
-                self._submit(queue, pinned, command, is_retry=True)
+                self._submit(queue, pinned, command, is_retry=is_retry)
         finally:
             queue.is_closed_off = False
             self._go_on(queue)

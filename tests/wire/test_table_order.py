@@ -1,12 +1,15 @@
 """Table requests that one connection pipelines: each is answered as if those before it had ended."""
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
 
+from containers.tables.table_reader import TableReader
 from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.fields import CLIENT_LIST_ITEMS_MAX
 from segmentstore.codec.wire_protocol.refusals import (
     NoSuchSegment,
     SegmentAlreadyExists,
@@ -27,6 +30,7 @@ from segmentstore.codec.wire_protocol.tables import (
     UpdateTableEntries,
 )
 from segmentstore.contracts.tables import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from segmentstore.wire import connection, table_order
 from tests.containers.node import MemoryTiers, running
 from tests.wire.node import QUICK, HoldingLog, running_server
 from tests.wire.protocol_client import ProtocolClient
@@ -153,3 +157,64 @@ async def test_pipelined_requests_of_a_table_never_overtake_one_another(seed: in
             assert answered[number] == expected[number], f"{number}: {command!r:.200}"
         server.check()
         await client.close()
+
+
+class Turns:
+    """Counts turns of the loop, and in which of them the named functions were called."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.called: dict[str, list[int]] = {}
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+            self.count += 1
+
+    def watch(self, patch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+        original = getattr(owner, name)
+        called = self.called[name] = []
+
+        def watched(*arguments: object, **named: object) -> object:
+            called.append(self.count)
+            return original(*arguments, **named)
+
+        patch.setattr(owner, name, watched)
+
+
+async def test_requests_of_as_many_keys_as_there_may_be_hold_up_the_loop_for_a_part_of_their_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns = Turns()
+    async with (
+        running(MemoryTiers()) as container,
+        running_server(container, container) as server,
+    ):
+        client = await ProtocolClient.connect(server.address)
+        await client.ask(CreateTableSegment(1, TABLES[0], ""), SegmentCreated)
+        keys = [b"%05d" % number for number in range(CLIENT_LIST_ITEMS_MAX)]
+        entries = tuple(TableEntry(key, b"value") for key in keys)
+        named = tuple(map(TableKey, keys))
+        turns.watch(monkeypatch, connection, "decode_command")
+        turns.watch(monkeypatch, table_order, "submit_change")
+        turns.watch(monkeypatch, TableReader, "get_nowait")
+        turns.watch(monkeypatch, TableRead, "encode")
+        counting = asyncio.create_task(turns.run())
+        await client.ask(UpdateTableEntries(2, TABLES[0], "", entries, -1), TableEntriesUpdated)
+        found = await client.ask(ReadTable(3, TABLES[0], "", named), TableRead)
+        assert [(each.key, each.value) for each in found.entries] == [
+            (each.key, each.value) for each in entries
+        ]
+        await client.ask(RemoveTableKeys(4, TABLES[0], "", named, -1), TableKeysRemoved)
+        found = await client.ask(ReadTable(5, TABLES[0], "", named), TableRead)
+        assert [(each.key, each.version) for each in found.entries] == [
+            (key, NOT_EXISTS) for key in keys
+        ]
+        counting.cancel()
+        await client.close()
+    decoded, submitted = turns.called["decode_command"], turns.called["submit_change"]
+    looked_up, encoded = turns.called["get_nowait"], turns.called["encode"]
+    assert len(decoded) == 4
+    assert not set(decoded) & {*submitted, *looked_up, *encoded}
+    assert not set(looked_up) & {*submitted, *encoded}
+    assert max(Counter(looked_up).values()) <= 100
