@@ -73,6 +73,8 @@ _BORROWED_BYTES_MIN: Final = 16 << 10
 LEASE_IS_OVER: Final = "this node may have lost its containers to others"
 TEXT_CHARACTERS_MAX: Final = 500
 """Of the message of an error."""
+NO_OFFSET: Final = -1
+"""In the refusal of a request that names none."""
 
 
 class AckSource(Protocol):
@@ -294,7 +296,7 @@ def reply_to_error(
     request_id: int,
     segment: str,
     owner_address: OwnerAddress,
-    offset: int = -1,
+    offset: int = NO_OFFSET,
 ) -> Command:
     """The refusal of a request; `offset` is the one that was asked for."""
     text = ascii_text(error)

@@ -35,9 +35,10 @@ from segmentstore.codec.wire_protocol.segments import (
     MergeSegments,
     MergeSegmentsBatch,
     SegmentCreated,
+    TruncateSegment,
 )
 from segmentstore.codec.wire_protocol.store_calls import STORE_CALL_TYPES
-from segmentstore.codec.wire_protocol.tables import ReadTable, UpdateTableEntries
+from segmentstore.codec.wire_protocol.tables import ReadTable, RemoveTableKeys, UpdateTableEntries
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     SegmentNotFoundError,
@@ -48,7 +49,13 @@ from segmentstore.contracts.segments import SYSTEM_PREFIX, is_system_name
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.wire.answer_turns import AnswerTurns
 from segmentstore.wire.held_bytes import held_bytes
-from segmentstore.wire.replies import LEASE_IS_OVER, OwnerAddress, SendBuffer, reply_to_error
+from segmentstore.wire.replies import (
+    LEASE_IS_OVER,
+    NO_OFFSET,
+    OwnerAddress,
+    SendBuffer,
+    reply_to_error,
+)
 from segmentstore.wire.segment_commands import CommandHandler, SegmentCommands
 from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.store_calls import ControllerConnection, StoreCalls
@@ -304,7 +311,18 @@ class ConnectionRequests:
             request_id=_request_id_of(command),
             segment=segment,
             owner_address=self._owner_address,
+            offset=_offset_of(command),
         )
+
+
+def _offset_of(command: Command) -> int:
+    """Where in its segment it was to be done, for its refusal."""
+    match command:
+        case TruncateSegment():
+            return command.truncation_offset
+        case UpdateTableEntries() | RemoveTableKeys():
+            return command.table_offset
+    return NO_OFFSET
 
 
 def _changes(command: Command) -> bool:

@@ -128,7 +128,8 @@ async def test_info_tells_length_start_and_seal(node: Node, client: ProtocolClie
 )
 async def test_a_missing_segment_is_named(client: ProtocolClient, command: Command) -> None:
     reply = await client.ask(command, NoSuchSegment)
-    assert (reply.request_id, reply.segment, reply.offset) == (3, MISSING, -1)
+    offset = command.truncation_offset if isinstance(command, TruncateSegment) else -1
+    assert (reply.request_id, reply.segment, reply.offset) == (3, MISSING, offset)
 
 
 async def test_sealing_twice_is_the_same_as_once(client: ProtocolClient) -> None:
@@ -147,7 +148,7 @@ async def test_truncation_goes_from_the_start_to_the_end_and_no_further(
         assert reply == SegmentTruncated(3, SEGMENT)
     for offset in (9, 11, -1):
         refused = await client.ask(TruncateSegment(3, SEGMENT, offset, ""), SegmentIsTruncated)
-        assert (refused.request_id, refused.start_offset) == (3, 10)
+        assert (refused.request_id, refused.start_offset, refused.offset) == (3, 10, offset)
 
 
 async def test_a_deleted_segment_is_gone(node: Node, client: ProtocolClient) -> None:

@@ -117,8 +117,12 @@ async def test_an_expected_table_length_is_compared(table: ProtocolClient) -> No
     await update(table, TableEntry(b"a", b"1"), offset=0)
     info = await table.ask(GetTableSegmentInfo(3, TABLE, ""), TableSegmentInfo)
     assert info.length > 0
-    command = UpdateTableEntries(8, TABLE, "", (TableEntry(b"a", b"2"),), 0)
-    assert (await table.ask(command, SegmentIsTruncated)).request_id == 8
+    for command in (
+        UpdateTableEntries(8, TABLE, "", (TableEntry(b"a", b"2"),), 7),
+        RemoveTableKeys(8, TABLE, "", (TableKey(b"a"),), 7),
+    ):
+        refused = await table.ask(command, SegmentIsTruncated)
+        assert (refused.request_id, refused.start_offset, refused.offset) == (8, info.length, 7)
     await update(table, TableEntry(b"a", b"2"), offset=info.length)
 
 
