@@ -213,7 +213,7 @@ class SegmentCommands:
 
     async def _create(self, command: CreateSegment) -> Command:
         attributes = _policy_updates(command.target_rate, command.scale_type)
-        if command.rollover_bytes:
+        if command.rollover_bytes > 0:  # Pravega takes a negative one as none.
             attributes.append(AttributeUpdate(ROLLOVER_BYTES, command.rollover_bytes))
         await self._segments.create(command.segment, attributes)
         return SegmentCreated(command.request_id, command.segment)

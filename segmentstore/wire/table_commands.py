@@ -177,7 +177,8 @@ class TableCommands:
         """The frame of the reply. Raises SegmentStoreError: ProtocolError for values that no frame holds."""
         match command:
             case CreateTableSegment(request_id, segment):
-                await self._tables.create_table(segment, key_length=command.key_length)
+                # Pravega takes a negative one so, too.
+                await self._tables.create_table(segment, key_length=max(command.key_length, 0))
                 return SegmentCreated(request_id, segment).encode()
             case DeleteTableSegment(request_id, segment, must_be_empty):
                 await self._tables.delete_table(segment, must_be_empty=must_be_empty)

@@ -83,6 +83,9 @@ async def test_a_segment_is_created_once_with_its_policy(
     assert attributes[SCALE_POLICY_TYPE] == 2
     assert attributes[SCALE_POLICY_RATE] == 100
     assert attributes[ROLLOVER_BYTES] == 1 << 28
+    negative = CreateSegment(4, "a/b/2.#epoch.0", 100, 2, "", -1)
+    await client.ask(negative, SegmentCreated)
+    assert ROLLOVER_BYTES not in await node.container.attributes("a/b/2.#epoch.0")
 
 
 async def test_an_unknown_scale_type_is_refused(client: ProtocolClient) -> None:

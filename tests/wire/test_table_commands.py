@@ -76,6 +76,16 @@ async def test_a_table_is_created_once_and_described(table: ProtocolClient) -> N
     assert info == TableSegmentInfo(3, FIXED, 0, 0, 0, 2)
 
 
+async def test_a_table_with_a_negative_key_length_has_the_hash_layout(
+    table: ProtocolClient,
+) -> None:
+    segment = "scope/negative_kvtable/0.#epoch.0"
+    await table.ask(CreateTableSegment(2, segment, "", False, -1, -1), SegmentCreated)
+    info = await table.ask(GetTableSegmentInfo(3, segment, ""), TableSegmentInfo)
+    assert info.key_length == 0
+    assert len(await update(table, TableEntry(b"any", b"1"), segment=segment)) == 1
+
+
 async def test_entries_are_stored_and_found_in_the_order_asked_for(table: ProtocolClient) -> None:
     versions = await update(table, TableEntry(b"a", b"1"), TableEntry(b"b", b"2"))
     assert versions == sorted(versions)

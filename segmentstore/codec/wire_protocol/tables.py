@@ -114,7 +114,7 @@ Iterator: TypeAlias = Annotated[IteratorArguments, Field(_write_iterator, _read_
 
 @dataclass(frozen=True, slots=True)
 class CreateTableSegment(Command):
-    """Answer: SegmentCreated. A key length of 0 asks for the hash layout."""
+    """Answer: SegmentCreated. A key length of 0 or less asks for the hash layout."""
 
     type: ClassVar[int] = 70
     request_id: Int64
