@@ -8,6 +8,7 @@ Invariants:
 - A connection with calls under way ends when the node's registration is gone, or when the node says nothing for
   `silence_seconds` though it was asked: no call waits for a node that was stopped or cut off. Time in which
   this process itself stood still does not count: the answer may be here, and not read yet.
+- An attempt to connect that fails has failed for all that waited for it: none waits for more than one.
 - At most `calls_per_node_max` calls are under way on a connection; one more is refused, and nothing is done.
 - There is one task, run(): it looks at silent connections.
 """
@@ -189,6 +190,10 @@ class NodeConnections:
         self._settings = settings
         self._connections: dict[HostId, NodeConnection] = {}
         self._locks = KeyedLocks[HostId]()
+        self._failures = 0
+        """Attempts to connect that have failed."""
+        self._failed: dict[HostId, tuple[int, str]] = {}
+        """The last one of each registered node: which it was, and why."""
         self._is_closed = False
 
     async def run(self) -> None:
@@ -201,6 +206,7 @@ class NodeConnections:
     def look(self, now: float, *, stood_still_seconds: float) -> None:
         """End those to nodes that are gone, and those that are silent. O(connections and nodes)."""
         registered = {node.node_id for node in self._locations.nodes()}
+        self._failed = {n: each for n, each in self._failed.items() if n in registered}
         for node_id, connection in list(self._connections.items()):
             if node_id not in registered:
                 connection.abort()
@@ -218,11 +224,20 @@ class NodeConnections:
         connection = self._connections.get(node.node_id)
         if connection is not None and connection.is_open:
             return connection
+        failures_before = self._failures
         async with self._locks.held(node.node_id):
             connection = self._connections.get(node.node_id)
             if connection is not None and connection.is_open:
                 return connection
-            connection = await self._connect(node)
+            number, why = self._failed.get(node.node_id, (0, ""))
+            if number > failures_before:
+                raise NodeUnreachableError(why)
+            try:
+                connection = await self._connect(node)
+            except NodeUnreachableError as error:
+                self._failures += 1
+                self._failed[node.node_id] = (self._failures, str(error))
+                raise
             self._connections[node.node_id] = connection
             return connection
 

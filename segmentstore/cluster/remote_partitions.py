@@ -10,6 +10,7 @@ Invariants:
 
 - An outcome that is not known is told as such (`stored=None`); nothing that may have been done is sent again.
 - Connections to a leader, and what waits on each, are bounded (RemotePartitionSettings).
+- An attempt to connect that fails has failed for all that waited for it: none waits for more than one.
 - A leader that owes an answer and is silent is given up; there is one task, run().
 """
 
@@ -115,6 +116,10 @@ class _Leader:
         self._settings = settings
         self._opened = opened
         self._connecting = asyncio.Lock()
+        self._failures = 0
+        """Attempts to connect, for requests in their order, that have failed."""
+        self._why = ""
+        """The last one failed."""
         self._ordered: KafkaConnection | None = None
         self._idle: list[KafkaConnection] = []
         self._busy: dict[KafkaConnection, None] = {}
@@ -122,9 +127,18 @@ class _Leader:
 
     async def ordered(self) -> KafkaConnection:
         """For requests in their order. Raises ConnectionLostError."""
+        failures_before = self._failures
         async with self._connecting:
-            if self._ordered is None or not self._ordered.is_open:
+            if self._ordered is not None and self._ordered.is_open:
+                return self._ordered
+            if self._failures > failures_before:
+                raise ConnectionLostError(self._why)
+            try:
                 self._ordered = await self._open()
+            except ConnectionLostError as error:
+                self._failures += 1
+                self._why = str(error)
+                raise
             return self._ordered
 
     @asynccontextmanager
