@@ -16,12 +16,13 @@ Invariants:
   commands the wishes. All changes are made by compare-and-set.
 - A version of the map is one more than the version before it. `since` of a container is the version that gave it to
   its node, or took it away; it stays until the next such change, also across leaders.
+- The map and a report of 4,096 containers fit into one value, whatever has failed: causes are cut for it.
 - A container is given to one node or to none. It is `leaving` a node, and given to none, until that node has reported
   that it is gone, or is gone itself.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from segmentstore.contracts.cluster import ClusterNode, Tier2State
 from segmentstore.contracts.containers import HostId
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.coordination.coordination_store import VALUE_BYTES_MAX
 
 NODES_PATH: Final = "cluster/nodes"
 REPORTS_PATH: Final = "cluster/reports"
@@ -39,6 +41,9 @@ WISHES_PATH: Final = "cluster/wishes"
 
 _FORMAT: Final = 1
 _CAUSE_CHARACTERS_MAX: Final = 500
+_CAUSE_CHARACTERS: Final = (150, 50, 0)
+"""Of each cause, where all of them do not fit into a value: what all containers need may be gone, and all of them
+fail."""
 
 
 class ClusterRecordError(SegmentStoreError):
@@ -222,15 +227,17 @@ def decode_epoch(value: bytes) -> int:
 
 def encode_report(report: NodeReport) -> bytes:
     """The value at report_path()."""
-    return _encode(
+    failed = {str(c): asdict(each) for c, each in sorted(report.failed.items())}
+    return _encode_with_causes(
         {
             "version": report.version,
             "held": _keyed(report.held),
             "running": list(report.running),
-            "failed": {str(c): asdict(each) for c, each in sorted(report.failed.items())},
+            "failed": failed,
             "loads": _keyed(report.loads),
             "tier2": report.tier2,
-        }
+        },
+        failed.values(),
     )
 
 
@@ -258,16 +265,18 @@ def _tier2_state(name: str | None) -> Tier2State:
 def encode_assignment(assignment: AssignmentMap) -> bytes:
     """The value at ASSIGNMENT_PATH."""
     assignment.check()
-    return _encode(
+    containers = {
+        str(c): {name: value for name, value in asdict(each).items() if value is not None}
+        for c, each in sorted(assignment.containers.items())
+    }
+    return _encode_with_causes(
         {
             "version": assignment.version,
             "leader_epoch": assignment.leader_epoch,
             "rebalanced": assignment.rebalanced,
-            "containers": {
-                str(c): {name: value for name, value in asdict(each).items() if value is not None}
-                for c, each in sorted(assignment.containers.items())
-            },
-        }
+            "containers": containers,
+        },
+        [each["failure"] for each in containers.values() if "failure" in each],
     )
 
 
@@ -331,6 +340,18 @@ def decode_wishes(value: bytes) -> Wishes:
 
 def _encode(values: Mapping[str, Any]) -> bytes:
     return json.dumps({"format": _FORMAT, **values}, separators=(",", ":")).encode()
+
+
+def _encode_with_causes(values: Mapping[str, Any], failures: Collection[dict[str, Any]]) -> bytes:
+    """With the causes of these failures, which are among the values, cut until all of it fits into one value."""
+    value = _encode(values)
+    for characters in _CAUSE_CHARACTERS:
+        if len(value) <= VALUE_BYTES_MAX:
+            break
+        for failure in failures:
+            failure["cause"] = failure["cause"][:characters]
+        value = _encode(values)
+    return value
 
 
 def _keyed(values: Mapping[ContainerId, Any]) -> dict[str, Any]:

@@ -16,9 +16,12 @@ Guarantees:
 from asyncio import Event
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
+
+VALUE_BYTES_MAX: Final = 1_000_000
+"""Of one value: a server of ZooKeeper drops the connection of a client that sends more than a megabyte."""
 
 
 class ValueChangedError(SegmentStoreError):

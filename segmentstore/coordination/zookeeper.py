@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.coordination.coordination_store import (
+    VALUE_BYTES_MAX,
     Change,
     CheckVersion,
     CoordinationUnavailableError,
@@ -40,8 +41,6 @@ from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_
 from segmentstore.runtime.guarded_callback import guarded, raise_again
 
 _LOG = logging.getLogger(__name__)
-_VALUE_BYTES_MAX: Final = 1_000_000
-"""A server drops the connection of a client that sends more than a megabyte."""
 _RECONNECT_SECONDS_MAX: Final = 1.0
 
 
@@ -344,4 +343,4 @@ class _AgreedSession:
 
 
 def _check_size(value: bytes) -> None:
-    assert len(value) <= _VALUE_BYTES_MAX, f"value is too large for ZooKeeper bytes={len(value)}"
+    assert len(value) <= VALUE_BYTES_MAX, f"value is too large for ZooKeeper bytes={len(value)}"
