@@ -248,8 +248,10 @@ class _Planning:
     # --- moves ------------------------------------------------------------------------------------
 
     def move(self) -> None:
+        # One that failed and leaves no node waits for its pause: that is no move.
         under_way = sum(
-            each.node is None and each.failure is None for each in self.containers.values()
+            each.node is None and (each.failure is None or each.leaving is not None)
+            for each in self.containers.values()
         )
         room = max(0, self._settings.moves_at_once - under_way)
         for container_id, target in self._wanted_moves(room):

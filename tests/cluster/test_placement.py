@@ -214,6 +214,24 @@ def test_moves_are_made_few_at_once() -> None:
     assert cluster.counts() == [0, 8]
 
 
+def test_moves_are_made_few_at_once_also_of_containers_that_have_failed() -> None:
+    cluster = Cluster.of(8, A, B)
+    cluster.settle()
+    for container in list(cluster.held[A.node_id]):
+        cluster.fail(A.node_id, container)
+    for container in list(cluster.held[B.node_id]):
+        cluster.fail(B.node_id, container)
+    cluster.settle()
+    assert all(each.failure is not None for each in cluster.map.containers.values())
+    cluster.wishes = Wishes(drained=["a"])
+    while cluster.decide():
+        # Its node has not closed any yet.
+        given_to_none = sum(each.node is None for each in cluster.map.containers.values())
+        assert given_to_none <= SETTINGS.moves_at_once
+    cluster.settle()
+    assert cluster.counts() == [0, 8]
+
+
 def test_what_is_on_a_drained_node_stays_if_no_other_node_takes_it() -> None:
     cluster = Cluster.of(4, A)
     cluster.settle()
