@@ -294,8 +294,8 @@ class _Planning:
     def _forced_target(self, container_id: ContainerId, node: HostId) -> HostId | None:
         """Where a container of a node that is avoided goes, or one that is pinned elsewhere; None if it stays."""
         pinned = self._pinned_node(container_id)
-        if pinned is not None:
-            return pinned if pinned != node and self._has_room(pinned) else None
+        if pinned is not None and pinned != node and self._has_room(pinned):
+            return pinned
         if node not in self._avoided:
             return None
         others = [n for n in self._nodes if n not in self._avoided and self._has_room(n)]

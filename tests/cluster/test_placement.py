@@ -297,6 +297,21 @@ def test_a_pinned_container_goes_to_its_node_and_stays_there() -> None:
     assert {cid(n) for n in range(5)} <= cluster.map.given_to(HostId("b-2")).keys()
 
 
+def test_a_drained_node_keeps_nothing_that_is_pinned_to_a_full_one() -> None:
+    b = node("b", capacity=1)
+    cluster = Cluster.of(2, A, b)
+    cluster.settle()
+    (there,) = cluster.map.given_to(b.node_id)
+    (pinned,) = cluster.map.given_to(A.node_id)
+    cluster.wishes = Wishes(pinned={there: "b", pinned: "b"}, drained=["a"])
+    cluster.join(C)
+    cluster.settle()
+    assert pinned in cluster.map.given_to(C.node_id)
+    cluster.wishes = Wishes(pinned={pinned: "b"}, drained=["a"])
+    cluster.settle()
+    assert cluster.counts() == [0, 1, 1]
+
+
 def test_capacity_is_kept_and_what_finds_no_room_waits() -> None:
     cluster = Cluster.of(5, node("a", capacity=2), node("b", capacity=1))
     cluster.settle()
