@@ -10,10 +10,11 @@ Invariants:
 
 - A checksum that a completion names of its object is proved by those of the parts, or it is refused.
 - A completion gets the answer of an earlier one only if it says the same of every part.
+- What a completion says of its parts, up to 10,000 of them, is looked at beside the loop.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -198,9 +199,10 @@ class MultipartHandlers:
         return web.Response(status=204)
 
     async def complete(self, call: Call) -> web.StreamResponse:
-        order = await self._bodies.read_document(
+        document_ = await self._bodies.read_document(
             call, "CompleteMultipartUpload", checksums_are_of_body=False
         )
+        order = await self._copying.aside(partial(Order.of, document_))
         async with self._buckets.writing(call.bucket):
             record = await self._completed(call, order)
             bucket = self._buckets.get(call.bucket)
@@ -219,7 +221,7 @@ class MultipartHandlers:
         )
         return xml_response(result, headers=headers)
 
-    async def _completed(self, call: Call, order: Element) -> IndexRecord:
+    async def _completed(self, call: Call, order: "Order") -> IndexRecord:
         """The object of the upload: made now, or by the same request before, whose answer may have been lost."""
         try:
             turn = self._upload(call).turn
@@ -232,25 +234,28 @@ class MultipartHandlers:
         async with turn:
             return await self._made_before(call, order) or await self._make(call, order)
 
-    async def _made_before(self, call: Call, order: Element) -> IndexRecord | None:
+    async def _made_before(self, call: Call, order: "Order") -> IndexRecord | None:
         """Conditions are not judged again: they held when it was made."""
         record = await self._uploads.completed(
             object_key(call.bucket, call.target.key), call.query.get("uploadId", "")
         )
         if record is not None:
-            require_same_order(record, order)
+            order.require_same(record)
             _require_object_size(call, record.size)
-            require_object_checksums(call, checksums_of(record), len(list(order.all("Part"))))
+            require_object_checksums(call, checksums_of(record), len(order.parts))
         return record
 
-    async def _make(self, call: Call, order: Element) -> IndexRecord:
+    async def _make(self, call: Call, order: "Order") -> IndexRecord:
         upload = self._upload(call)
         condition = write_condition(call)
-        parts = self._chosen_parts(upload, order)
-        _require_object_size(call, sum(part.length for part in parts))
-        checksums = await self._copying.aside(
-            partial(object_checksums, checksum_plan_of(upload), parts)
-        )
+        known = dict(upload.parts)
+
+        def choose() -> tuple[list[Part], dict[str, str], str]:
+            parts = self._chosen_parts(known, order)
+            _require_object_size(call, sum(part.length for part in parts))
+            return parts, object_checksums(checksum_plan_of(upload), parts), _object_etag(parts)
+
+        parts, checksums, etag = await self._copying.aside(choose)
         require_object_checksums(call, checksums, len(parts))
         described = upload.record.description
         kept = ObjectDescription(described.content_type, described.metadata)
@@ -258,8 +263,8 @@ class MultipartHandlers:
             partial(self._buckets.get, call.bucket),
             upload,
             parts,
-            metadata=kept.with_checksums(checksums) | note_of_order(order),
-            etag=_object_etag(parts),
+            metadata=kept.with_checksums(checksums) | order.note(),
+            etag=etag,
             condition=condition,
         )
 
@@ -276,14 +281,14 @@ class MultipartHandlers:
             )
         return number
 
-    def _chosen_parts(self, upload: Upload, order: Element) -> list[Part]:
+    def _chosen_parts(self, known: Mapping[int, Part], order: "Order") -> list[Part]:
         """Raises S3Error: MalformedXML, InvalidPart, InvalidPartOrder, EntityTooSmall, EntityTooLarge."""
         parts: list[Part] = []
-        for element in order.all("Part"):
+        for element in order.parts:
             text = element.text_of("PartNumber")
             if not text.isascii() or not text.isdigit() or len(text) > 7:
                 raise S3Error("MalformedXML", "A part has a number.")
-            part = upload.parts.get(int(text))
+            part = known.get(int(text))
             etag = element.text_of("ETag").strip('"')
             if part is None or part.md5 != etag or not _checksum_agrees(part, element):
                 raise S3Error(
@@ -421,23 +426,32 @@ def require_object_checksums(call: Call, found: dict[str, str], count: int) -> N
             )
 
 
-def note_of_order(order: Element) -> dict[str, str]:
-    """For the metadata of the object."""
-    return {_ORDER_METADATA: _order_digest(order)}
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Of which parts a completion makes an object."""
 
+    parts: Sequence[Element]
+    digest: str
+    """Of what is said of them."""
 
-def require_same_order(record: IndexRecord, order: Element) -> None:
-    """Raises S3Error (InvalidPart) unless this is what the object was made of."""
-    if record.metadata.get(_ORDER_METADATA) != _order_digest(order):
-        raise S3Error("InvalidPart", "The upload is completed already, of other parts.")
+    @classmethod
+    def of(cls, document_: Element) -> "Order":
+        """O(parts), of some microseconds each."""
+        parts = list(document_.all("Part"))
+        hasher = hashlib.sha256()
+        for part in parts:
+            facts = sorted((fact.name, fact.text.strip().strip('"')) for fact in part.children)
+            hasher.update(repr(facts).encode())
+        return cls(parts, hasher.hexdigest())
 
+    def note(self) -> dict[str, str]:
+        """For the metadata of the object."""
+        return {_ORDER_METADATA: self.digest}
 
-def _order_digest(order: Element) -> str:
-    hasher = hashlib.sha256()
-    for part in order.all("Part"):
-        facts = sorted((fact.name, fact.text.strip().strip('"')) for fact in part.children)
-        hasher.update(repr(facts).encode())
-    return hasher.hexdigest()
+    def require_same(self, record: IndexRecord) -> None:
+        """Raises S3Error (InvalidPart) unless this is what the object was made of."""
+        if record.metadata.get(_ORDER_METADATA) != self.digest:
+            raise S3Error("InvalidPart", "The upload is completed already, of other parts.")
 
 
 class UploadListingHandlers:

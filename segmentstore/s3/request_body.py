@@ -183,9 +183,15 @@ class BodyReader:
         self, call: Call, root: str, *, optional: bool = False, checksums_are_of_body: bool = True
     ) -> Element:
         """A body that is XML; `optional`: no body is an empty document. Raises S3Error."""
-        length_max = self._settings.document_bytes_max
-        async with self.read(call, length_max, checksums_are_of_body=checksums_are_of_body) as body:
-            return Element(root) if optional and not body.length else parse(body.joined(), root)
+        settings = self._settings
+        async with self.read(
+            call, settings.document_bytes_max, checksums_are_of_body=checksums_are_of_body
+        ) as body:
+            if optional and not body.length:
+                return Element(root)
+            if body.length < settings.executor_bytes_min:
+                return parse(body.joined(), root)
+            return await self._aside(partial(parse, body.joined(), root))
 
     @asynccontextmanager
     async def read(

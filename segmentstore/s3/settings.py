@@ -46,7 +46,7 @@ class EndpointSettings:
     window_seconds_max: float = 300.0
     """A client that takes one window for longer is disconnected."""
     executor_bytes_min: int = 16 << 10
-    """Larger bodies are hashed in the executor."""
+    """Larger bodies are hashed, and larger documents parsed, in the executor."""
 
     part_bytes_min: int = 5 << 20
     """Of every part but the last."""

@@ -3,8 +3,9 @@
 A received document is a small tree, from a parser that takes no declarations. A document that is sent is built as text,
 from the leaves up. Points in time are Unix milliseconds inside.
 
-Invariants: a document with a DOCTYPE (and so every entity and every bomb made of them) is refused; depth and number of
-elements are bounded; names lose their namespace.
+Invariants: a document with a DOCTYPE (and so every entity and every bomb made of them) is refused; depth, number of
+elements and the length of a tag are bounded; names lose their namespace. However long a document is, other threads run
+while it is parsed.
 """
 
 import re
@@ -25,6 +26,8 @@ _XML_CONTENT_TYPE = "application/xml"
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _DEPTH_MAX = 8
 _ELEMENTS_MAX = 50_000
+_AT_ONCE_BYTES = 32 << 10
+"""Of a document, given to the parser: C code, in which no other thread runs. A tag is about as long at most."""
 _NAMESPACE_SEPARATOR = " "
 _LATEST_DATE_MS = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1000 + 999
 
@@ -92,7 +95,13 @@ def parse(content: bytes, root: str) -> Element:
     parser.CharacterDataHandler = builder.characters
     parser.StartDoctypeDeclHandler = builder.doctype
     try:
-        parser.Parse(content, True)
+        for start in range(0, len(content), _AT_ONCE_BYTES):
+            end = min(start + _AT_ONCE_BYTES, len(content))
+            parser.Parse(content[start:end], False)
+            # What is not parsed yet is a tag that has no end: it is one call, with all of its attributes.
+            if end - parser.CurrentByteIndex > 2 * _AT_ONCE_BYTES:
+                raise _malformed_xml("a tag is too long")
+        parser.Parse(b"", True)
     except expat.ExpatError as error:
         raise _malformed_xml(expat.ErrorString(error.code)) from error
     except (ValueError, LookupError) as error:
