@@ -28,7 +28,7 @@ from segmentstore.s3.object_metadata import (
     version_text,
 )
 from segmentstore.s3.object_reading import requested_version
-from segmentstore.s3.request import Call, etags, write_condition
+from segmentstore.s3.request import Call, condition_on_etag, delete_condition, write_condition
 from segmentstore.s3.request_body import Body, BodyReader, CheckedBody
 from segmentstore.s3.request_target import (
     S3_KEY_BYTES_MAX,
@@ -41,7 +41,7 @@ from segmentstore.s3.settings import EndpointSettings
 from segmentstore.s3.xml_documents import Element, branch, document, leaf, xml_response
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.multipart import IncomingPart, MultipartUploads, Part, Upload
-from tier2.volumes.objects import ALWAYS, Condition, Description, IndexRecord
+from tier2.volumes.objects import Condition, Description, IndexRecord
 
 _UNKEPT_GUARDS = ("Size", "LastModifiedTime")
 _NULL_VERSION_ID = ""
@@ -251,11 +251,10 @@ class ObjectWriteHandlers:
         )
 
     async def delete(self, call: Call) -> web.StreamResponse:
-        match_ = call.header("If-Match")
         deletion = _Deletion(
             key=call.target.key,
             version_id=requested_version(call.query),
-            condition=_deletion_condition(None if match_ is None else etags(match_)[0]),
+            condition=delete_condition(call),
         )
         async with self._buckets.writing(call.bucket) as bucket:
             record = await self._delete(call, bucket, deletion)
@@ -312,12 +311,6 @@ class ObjectWriteHandlers:
         )
 
 
-def _deletion_condition(etag: str | None) -> Condition:
-    if etag is None:
-        return ALWAYS
-    return Condition(present=True) if etag == "*" else Condition(etag=etag)
-
-
 def _requested_deletion(element: Element) -> _Deletion:
     key_element = element.find("Key")
     key = "" if key_element is None else key_element.text
@@ -327,6 +320,6 @@ def _requested_deletion(element: Element) -> _Deletion:
     return _Deletion(
         key=key,
         version_id=None if version is None else stored_version_id(version),
-        condition=_deletion_condition(element.text_of("ETag").strip('"') or None),
+        condition=condition_on_etag(element.text_of("ETag") or None),
         unkept=next((name for name in _UNKEPT_GUARDS if element.text_of(name)), ""),
     )

@@ -34,7 +34,7 @@ from segmentstore.s3.checksums import (
 from segmentstore.s3.errors import S3Error, not_implemented
 from segmentstore.s3.request_target import RequestTarget
 from segmentstore.s3.xml_documents import branch, http_date, leaf, parse_http_date
-from tier2.volumes.objects import Condition, IndexRecord
+from tier2.volumes.objects import ALWAYS, Condition, IndexRecord
 
 OWNER_ID = "segmentstore"
 OWNER = branch("Owner", leaf("ID", OWNER_ID), leaf("DisplayName", OWNER_ID))
@@ -263,7 +263,11 @@ class NotModified(Exception):  # noqa: N818 - an answer: 304
 
 def etags(text: str) -> list[str]:
     """Of a header that names some: without quotes and weakness."""
-    return [etag.strip().removeprefix("W/").strip('"') for etag in text.split(",")]
+    return [_etag(each) for each in text.split(",")]
+
+
+def _etag(text: str) -> str:
+    return text.strip().removeprefix("W/").strip('"')
 
 
 def check_read(call: Call, record: IndexRecord) -> None:
@@ -309,6 +313,24 @@ def write_condition(call: Call) -> Condition:
     if len(named) != 1 or named[0] == "*":
         raise not_implemented("If-Match with anything but one etag on a write")
     return Condition(absent=none_match is not None, etag=named[0])
+
+
+def delete_condition(call: Call) -> Condition:
+    """Of a deletion. Raises S3Error (NotImplemented)."""
+    match_ = call.header("If-Match")
+    if match_ is not None and len(etags(match_)) != 1:
+        # As for a put: S3 takes one. To take the first of them alone would delete, or spare, something else.
+        raise not_implemented("If-Match with anything but one etag on a delete")
+    return condition_on_etag(match_)
+
+
+def condition_on_etag(text: str | None) -> Condition:
+    """Of what a deletion names; in quotes a star is an etag like any other, of no object."""
+    if text is None:
+        return ALWAYS
+    if text.strip() == "*":
+        return Condition(present=True)
+    return Condition(etag=_etag(text))
 
 
 def _etag_matches(text: str, record: IndexRecord) -> bool:

@@ -161,6 +161,27 @@ def test_conditions_on_writing(client: Any, bucket: str) -> None:
     assert body_of(client, **named) == b"3"
 
 
+def test_a_deletion_by_several_etags_is_refused_as_a_put_is(client: Any, bucket: str) -> None:
+    named = {"Bucket": bucket, "Key": "k"}
+    etag = client.put_object(**named, Body=b"x")["ETag"]
+    for several in (f'{etag}, "x"', f'"x", {etag}', '"*", "x"', f"{etag}, *"):
+        refused = (501, "NotImplemented")
+        assert code_of(client.put_object, **named, Body=b"y", IfMatch=several) == refused
+        assert code_of(client.delete_object, **named, IfMatch=several) == refused
+    assert body_of(client, **named) == b"x"
+
+
+@pytest.mark.parametrize("quoted", ['"*"', '""'])
+def test_a_star_in_quotes_is_the_etag_of_no_object(client: Any, bucket: str, quoted: str) -> None:
+    named = {"Bucket": bucket, "Key": "k"}
+    client.put_object(**named, Body=b"x")
+    assert code_of(client.delete_object, **named, IfMatch=quoted) == (412, "PreconditionFailed")
+    listed = {"Objects": [{"Key": "k", "ETag": quoted}]}
+    errors = client.delete_objects(Bucket=bucket, Delete=listed).get("Errors", [])
+    assert [row["Code"] for row in errors] == ["PreconditionFailed"]
+    assert body_of(client, **named) == b"x"
+
+
 def test_a_deletion_of_whatever_is_there_is_refused_where_nothing_is(
     client: Any, bucket: str
 ) -> None:
