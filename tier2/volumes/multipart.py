@@ -58,6 +58,9 @@ from segmentstore.codec.crc_algebra import CRC32, joined_crc
 from segmentstore.contracts.errors import (
     CorruptedDataError,
     InvalidRequestError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectLockedError,
     ObjectNotFoundError,
     StorageError,
     StorageFullError,
@@ -94,6 +97,8 @@ UPLOAD_ID = "upload_id"
 PARTS_MAX = 10_000
 _JOINED_IN_MEMORY_MAX = 4
 """Uploads that are put like other objects at the same time."""
+_REFUSALS = (ObjectExistsError, ObjectChangedError, ObjectLockedError)
+"""Judged before anything was changed; of other failures the index may have the object."""
 
 _UPLOAD_RECORD_FORMAT = 1
 _UPLOAD_RECORD_NAME = "upload.json"
@@ -700,14 +705,20 @@ class MultipartUploads:
         if found is None:
             found = await self._run(lambda: digest(slices(), self._settings.piece_bytes))
         volume, stored = await self._run(self._write_volume, slices, parts, found)
+        description: Description | None = None
         try:
-            record = await put((), found, described(), stored=stored)
+            description = described()
+            record = await put((), found, description, stored=stored)
         except asyncio.CancelledError:
             # The loop ends. The put may still be in queue: compaction must not have the volume before the next start.
             volume.close()
             raise
-        except BaseException:
-            await self._run(self._volumes.release, volume)
+        except BaseException as error:
+            if description is None or isinstance(error, _REFUSALS):
+                await self._run(self._discard_volume, volume)
+            else:
+                # The index may name it. If not, compaction removes it.
+                await self._run(self._volumes.release, volume)
             raise
         await self._run(self._volumes.release, volume)
         return record
@@ -742,12 +753,16 @@ class MultipartUploads:
             write_record(volume, header, front, slices())
             volume.sync()
         except BaseException:
-            # Nothing names it. It may be what fills the disk, and compaction looks behind changes alone.
-            with contextlib.suppress(OSError):
-                self._volumes.discard(volume)
+            self._discard_volume(volume)
             raise
         blob_offset = offset + header.blob_offset
         return volume, BlobRow(volume.number, offset, blob_offset, found.size, 0)
+
+    def _discard_volume(self, volume: OpenVolume) -> None:
+        """Nothing names it. It may be what fills the disk, and compaction looks some time behind changes alone."""
+        # If it cannot be removed, compaction has it.
+        with contextlib.suppress(OSError):
+            self._volumes.discard(volume)
 
     async def _end_completed_ones(self) -> None:
         for upload in list(self._uploads.values()):

@@ -20,6 +20,7 @@ from segmentstore.contracts.errors import (
     CorruptedDataError,
     InvalidRequestError,
     ObjectExistsError,
+    ObjectLockedError,
     StorageError,
     StorageFullError,
     StorageUnavailableError,
@@ -378,6 +379,33 @@ async def test_a_completion_that_is_refused_leaves_the_upload(
             )
     await uploads.complete(upload, [part], Description(etag="e"))
     assert (await opened.engine.get(b"key")).content == b"x" * 5000
+
+
+@pytest.mark.parametrize("refused_by", ["condition", "lock", "description"])
+async def test_a_large_change_that_is_refused_leaves_no_volume(
+    opened: OpenEngine, uploads: MultipartUploads, tmp_path: Path, refused_by: str
+) -> None:
+    """Nothing else may come that would have compaction look for it, and its bytes may be what fills the disk."""
+    held = refused_by == "lock"
+    await opened.engine.put(b"key", [b"there"], legal_hold=held)
+    content = Random(1).randbytes(9000)
+    before = sorted((tmp_path / "volumes").iterdir()), set(opened.engine._volumes.written_now)
+
+    def described() -> Description:
+        if refused_by == "description":
+            raise InvalidRequestError("as the test says")
+        return Description(etag="e")
+
+    condition = Condition(absent=refused_by == "condition")
+    found = digest([content], SMALL.piece_bytes)
+    async with uploads.incoming() as incoming:
+        await incoming.append([content])
+        with pytest.raises((ObjectExistsError, ObjectLockedError, InvalidRequestError)):
+            await uploads.put_incoming(b"key", incoming, found, described, condition=condition)
+    after = sorted((tmp_path / "volumes").iterdir()), set(opened.engine._volumes.written_now)
+    assert after == before
+    assert (await opened.engine.get(b"key")).content == b"there"
+    await opened.engine.check()
 
 
 async def test_a_part_that_comes_while_an_upload_is_completed_does_not_get_into_it(
