@@ -11,7 +11,8 @@ A segment of media type `application/json` holds one message per line (NDJSON):
 - A reader gets `[message,message]`, which is the lines with every LF but the last turned into a comma.
 
 While C code looks at a value no other thread runs, the loop's neither. So it is given a stretch of the body at a time;
-a value that does not end in one is taken apart, and what is in it is looked at in the same way.
+a value that does not end in one is taken apart, and what is in it is looked at in the same way. Values are parsed so as
+well, where a request is JSON and no message (`parse_in_pieces`).
 """
 
 import json
@@ -55,6 +56,12 @@ _scan_value = cast(
     make_scanner(
         json.JSONDecoder(parse_int=str, parse_constant=_refuse_constant)  # type: ignore[arg-type] # it takes any decoder
     ),
+)
+
+
+_value_at = cast(
+    "Callable[[str, int], tuple[object, int]]",
+    make_scanner(json.JSONDecoder()),  # type: ignore[arg-type] # as above
 )
 
 
@@ -111,13 +118,143 @@ def array_elements(
         position = _skip_space(text, position + 1)
 
 
+def parse_in_pieces(text: str) -> object:
+    """As json.loads(), which is one call of C code. Raises ValueError, RecursionError."""
+    if len(text) <= _AT_ONCE:
+        value: object = json.loads(text)
+        return value
+    start = _skip_space(text, 0)
+    value, end = LongValues(text).value_at(start)
+    _expect_end(text, end)
+    return value
+
+
+class LongValues:
+    """The values of a text: asked in their order, by where they begin."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._stretch = _Stretch(text, _value_at)
+
+    def value_at(self, position: int) -> tuple[object, int]:
+        """The value, and where it ends. Raises ValueError, RecursionError."""
+        text = self._text
+        opened: list[tuple[list[object], None] | tuple[dict[str, object], str]] = []
+        """Long arrays and objects that the value is in; and of an object, under which name it will be."""
+        while True:
+            found = None
+            begins = text[position : position + 1]
+            if len(opened) < _LONG_DEPTH_MAX or begins not in {"[", "{"}:
+                found = self._stretch.near(position)
+            if found is not None:
+                value, position = found
+            elif begins in {"[", "{"}:
+                if len(opened) >= _DEPTH_MAX:
+                    raise RecursionError
+                closing = "]" if begins == "[" else "}"
+                made: list[object] | dict[str, object] = [] if begins == "[" else {}
+                position = _skip_space(text, position + 1)
+                if not text.startswith(closing, position):
+                    position = self._open(opened, made, position, many=True)
+                    continue
+                value, position = made, position + 1
+            else:
+                end = _end_of_scalar(text, position)
+                value, position = json.loads(text[position:end]), end
+            while opened:
+                container, name = opened.pop()
+                if isinstance(container, list):
+                    container.append(value)
+                    closing = "]"
+                else:
+                    assert name is not None, "what is in an object has a name"
+                    container[name] = value
+                    closing = "}"
+                position = _skip_space(text, position)
+                if text.startswith(",", position):
+                    # Behind what is small there may be more of it.
+                    is_small = not value or not isinstance(value, list | dict)
+                    position = self._open(opened, container, position + 1, many=is_small)
+                    break
+                if not text.startswith(closing, position):
+                    raise ValueError(f"expected ',' or '{closing}' at={position}")
+                value = container
+                position += 1
+            else:
+                return value, position
+
+    def _open(
+        self,
+        opened: list[tuple[list[object], None] | tuple[dict[str, object], str]],
+        container: list[object] | dict[str, object],
+        position: int,
+        *,
+        many: bool,
+    ) -> int:
+        """Where the next value in it begins; `many`: behind the small ones that follow, which are taken at once."""
+        text = self._text
+        if isinstance(container, list):
+            end = _behind_small(text, position, "]") if many else position
+            if end > position:
+                container.extend(json.loads(f"[{text[position : end - 1]}]"))
+            opened.append((container, None))
+            return _skip_space(text, end)
+        end = _behind_small(text, position, "}") if many else position
+        if end > position:
+            container.update(json.loads(f"{{{text[position : end - 1]}}}"))
+        position = _skip_space(text, end)
+        if not text.startswith('"', position):
+            raise ValueError(f"expected a name at={position}")
+        name, end = self._stretch.near(position) or (None, _end_of_string(text, position))
+        if name is None:
+            name = json.loads(text[position:end])
+        assert isinstance(name, str), f"what begins with a quote is text position={position}"
+        opened.append((container, name))
+        return _behind_colon(text, end)
+
+
+class _Stretch:
+    """Of a text: what C code is given of it. Asked in the order of the text."""
+
+    def __init__(self, text: str, scan: Callable[[str, int], tuple[object, int]]) -> None:
+        self._text = text
+        self._scan = scan
+        self._stretch = text[:_AT_ONCE]
+        self._first = 0
+
+    def near(self, position: int) -> tuple[object, int] | None:
+        """The value that begins there, and its end. None if it does not end in a stretch, as far as one sees.
+
+        Raises ValueError.
+        """
+        found = None
+        if position < self._first + len(self._stretch):
+            found = self._in_stretch(position)
+        if found is None and position > self._first:
+            self._stretch, self._first = self._text[position : position + _AT_ONCE], position
+            found = self._in_stretch(position)
+        return found
+
+    def _in_stretch(self, position: int) -> tuple[object, int] | None:
+        try:
+            value, end = self._scan(self._stretch, position - self._first)
+        except (StopIteration, ValueError) as error:
+            if len(self._stretch) < len(self._text):
+                return None
+            if isinstance(error, StopIteration):
+                raise ValueError(f"no value at={position}") from error
+            raise
+        is_at_end = self._first + len(self._stretch) == len(self._text)
+        is_certain = is_at_end or end <= len(self._stretch) - _CUT_EXPONENT_CHARACTERS_MAX
+        return (value, self._first + end) if is_certain else None
+
+
 class _ValueEnds:
     """Where the values of a text end: asked in their order, by where they begin."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._stretch = text[:_AT_ONCE]
-        self._first = 0
+        self._stretch = _Stretch(text, _scan_value)
 
     def behind(self, position: int) -> tuple[None, int]:
         """Raises ValueError, RecursionError."""
@@ -125,7 +262,8 @@ class _ValueEnds:
         closings: list[str] = []
         """Of the long arrays and objects that the value is in."""
         while True:
-            end = self._end_if_near(position) if len(closings) < _LONG_DEPTH_MAX else None
+            near = self._stretch.near(position) if len(closings) < _LONG_DEPTH_MAX else None
+            end = None if near is None else near[1]
             if end is None and text[position : position + 1] in {"[", "{"}:
                 closings.append("]" if text[position] == "[" else "}")
                 if len(closings) > _DEPTH_MAX:
@@ -149,40 +287,26 @@ class _ValueEnds:
             else:
                 return None, position
 
-    def _end_if_near(self, position: int) -> int | None:
-        """None if the value does not end in a stretch, as far as one sees."""
-        end: int | None = None
-        if position < self._first + len(self._stretch):
-            end = self._end_in_stretch(position)
-        if end is None and position > self._first:
-            self._stretch, self._first = self._text[position : position + _AT_ONCE], position
-            end = self._end_in_stretch(position)
-        return end
-
-    def _end_in_stretch(self, position: int) -> int | None:
-        try:
-            _, end = _scan_value(self._stretch, position - self._first)
-        except (StopIteration, ValueError) as error:
-            if len(self._stretch) < len(self._text):
-                return None
-            if isinstance(error, StopIteration):
-                raise ValueError(f"no value at={position}") from error
-            raise
-        is_at_end = self._first + len(self._stretch) == len(self._text)
-        is_certain = is_at_end or end <= len(self._stretch) - _CUT_EXPONENT_CHARACTERS_MAX
-        return self._first + end if is_certain else None
-
 
 def _next_value(text: str, position: int, closing: str) -> int:
     """Where the first value begins that is not small, or the last one, of an array or object that goes on there."""
-    small = (_SMALL_ELEMENTS if closing == "]" else _SMALL_MEMBERS).match(text, position)
-    assert small is not None, f"a pattern that may be empty did not match position={position}"
-    position = _skip_space(text, small.end())
+    position = _skip_space(text, _behind_small(text, position, closing))
     if closing == "]":
         return position
     if not text.startswith('"', position):
         raise ValueError(f"expected a name at={position}")
-    position = _skip_space(text, _end_of_string(text, position))
+    return _behind_colon(text, _end_of_string(text, position))
+
+
+def _behind_small(text: str, position: int, closing: str) -> int:
+    """Behind the comma behind some small values of an array or object that goes on there."""
+    small = (_SMALL_ELEMENTS if closing == "]" else _SMALL_MEMBERS).match(text, position)
+    assert small is not None, f"a pattern that may be empty did not match position={position}"
+    return small.end()
+
+
+def _behind_colon(text: str, position: int) -> int:
+    position = _skip_space(text, position)
     if not text.startswith(":", position):
         raise ValueError(f"expected ':' at={position}")
     return _skip_space(text, position + 1)

@@ -21,8 +21,9 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import aclosing, asynccontextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
@@ -31,6 +32,7 @@ from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import NAME_BYTES_MAX, SYSTEM_PREFIX, is_system_name
 from segmentstore.http import header_names
+from segmentstore.http.json_messages import parse_in_pieces
 from segmentstore.http.responses import Refusal, bad_request, busy, too_large
 
 RESERVED_PART = "__ds"
@@ -127,14 +129,19 @@ class BodyReader:
         seconds_max: float,
         silence_seconds_max: float,
         json_bytes_max: int,
+        json_inline_bytes_max: int,
+        executor: Executor | None,
         kept_bytes_max: int = 0,
     ) -> None:
         """`json_bytes_max` is for what a verb is asked by; content has a limit of its own.
 
+        Above `json_inline_bytes_max` it is parsed in the executor (None: the loop's own).
         `kept_bytes_max`: a body up to this size can be read again, if that is asked for.
         """
         self._budget = budget
         self._json_bytes_max = json_bytes_max
+        self._json_inline_bytes_max = json_inline_bytes_max
+        self._executor = executor
         self._seconds_max = seconds_max
         self._silence_seconds_max = silence_seconds_max
         self.bytes_received = 0
@@ -235,16 +242,10 @@ class BodyReader:
         Raises InvalidRequestError, and what read() raises.
         """
         async with self.read(request, self._json_bytes_max) as body:
-            value = parse_json(body) if body else {}
-        if not isinstance(value, dict):
-            raise InvalidRequestError("the body is not a JSON object")
-        unknown = sorted(value.keys() - {*required, *optional})
-        if unknown:
-            raise InvalidRequestError(f"the body has unknown fields fields={unknown}")
-        missing = sorted(set(required) - value.keys())
-        if missing:
-            raise InvalidRequestError(f"the body lacks fields fields={missing}")
-        return value
+            parse = partial(_json_object, body, required=required, optional=optional)
+            if len(body) <= self._json_inline_bytes_max:
+                return parse()
+            return await asyncio.get_running_loop().run_in_executor(self._executor, parse)
 
     async def pieces(self, request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
         """What has arrived, as it arrives, outside the budget. Raises Refusal: 408 (too slow), 400 (broke off)."""
@@ -314,10 +315,29 @@ def json_number(fields: Mapping[str, object], name: str) -> int:
     return value
 
 
+def _json_object(
+    body: bytes, *, required: Collection[str], optional: Collection[str]
+) -> Mapping[str, object]:
+    """See `BodyReader.read_json_object`."""
+    value = parse_json(body) if body else {}
+    if not isinstance(value, dict):
+        raise InvalidRequestError("the body is not a JSON object")
+    unknown = sorted(value.keys() - {*required, *optional})
+    if unknown:
+        raise InvalidRequestError(f"the body has unknown fields fields={unknown}")
+    missing = sorted(set(required) - value.keys())
+    if missing:
+        raise InvalidRequestError(f"the body lacks fields fields={missing}")
+    return value
+
+
 def parse_json(text: str | bytes) -> object:
-    """Raises InvalidRequestError."""
+    """In the thread of the loop what is short alone. Raises InvalidRequestError."""
     try:
-        value: object = json.loads(text)
+        if isinstance(text, bytes):
+            # As json.loads() does.
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        value = parse_in_pieces(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"not JSON: {error}") from error
     return value

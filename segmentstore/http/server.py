@@ -209,7 +209,7 @@ def build_server(
     `health`, `metrics` and `node_metrics` (of the process's other servers) give snapshots, taken when asked for.
     `settle_clocks` tells the rest of the process when a person says that the present time is right.
     `swap_owners` gives the owner of a container to compactors beside it, `backup_owners` those of all.
-    `executor` splits large JSON bodies (None: the loop's own).
+    `executor` splits and parses large JSON bodies (None: the loop's own).
     `cluster` is for a node of one: requests for containers that are elsewhere go to their nodes, and `parts` does what
     concerns all containers for those that are here. The one needs the other.
     `topics` gives the process's topics, None while they recover; without it there are none.
@@ -254,6 +254,8 @@ def build_server(
         seconds_max=settings.body_seconds_max,
         silence_seconds_max=settings.body_silence_seconds_max,
         json_bytes_max=settings.control_body_bytes_max,
+        json_inline_bytes_max=settings.json_inline_bytes_max,
+        executor=executor,
         kept_bytes_max=settings.forward_kept_bytes_max,
     )
     cross_origin = CrossOrigin(

@@ -64,7 +64,7 @@ class HttpSettings:
     """After so long without a further jump time itself has settled the matter."""
 
     json_inline_bytes_max: int = 64 << 10
-    """JSON bodies up to this size are split on the loop, larger ones in the executor."""
+    """JSON bodies up to this size are split, or parsed, on the loop, larger ones in the executor."""
     list_segments_max: int = 1_000
 
     owner_wait_seconds: float = 3.0

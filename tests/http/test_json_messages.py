@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.http import json_messages
-from segmentstore.http.json_messages import array_of_lines, lines_of_body, whole_lines_length
+from segmentstore.http.json_messages import (
+    array_of_lines,
+    lines_of_body,
+    parse_in_pieces,
+    whole_lines_length,
+)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -170,3 +175,66 @@ def scanned() -> Iterator[list[int]]:
 
     with mock.patch.object(json_messages, "_scan_value", noting):
         yield lengths
+
+
+def parsed(text: str) -> tuple[str, object]:
+    try:
+        # NaN is not itself.
+        return "", repr(parse_in_pieces(text))
+    except ValueError:
+        return "refused", None
+
+
+def parsed_at_once(text: str) -> tuple[str, object]:
+    try:
+        return "", repr(json.loads(text))
+    except ValueError:
+        return "refused", None
+
+
+@pytest.mark.slow
+@given(
+    st.builds(
+        cut_or_spoilt,
+        st.builds(json.dumps, VALUES, indent=st.sampled_from([None, 1]), ensure_ascii=st.booleans()),
+        st.integers(0, 200),
+        st.sampled_from(["", *'[]{},:"\\0-1.eu \n\0', '"a":1,"a":[],']),
+        st.integers(0, 2),
+    )
+)  # fmt: skip
+def test_a_value_in_pieces_is_what_it_is_at_once(body: bytes) -> None:
+    text = body.decode()
+    for characters in (1, 2, 3, 5, 8, 17):
+        with mock.patch.object(json_messages, "_AT_ONCE", characters):
+            assert parsed(text) == parsed_at_once(text)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['{"a":1,"b":2,"a":3}', "NaN", "-Infinity", '"\\ud83d\\ude00"', '"\\ud83d"', "1e400", "9" * 5000,
+     "[" * 20 + "NaN,1" + "]" * 20, "[" * 20 + '{"a":{"b":{}},"c":[]}' + "]" * 20],
+)  # fmt: skip
+def test_what_is_in_a_long_value_is_what_it_is_in_a_short_one(value: str) -> None:
+    text = f'[{value},"{"x" * 70_000}",{value},{{"m":{value},"n":[{"[0]," * 20_000}{value}]}}]'
+    assert parsed(text) == parsed_at_once(text)
+
+
+@pytest.mark.parametrize("element", ["[]", '{"a":[1,{"b":[]}]}', '"\\n"', "1", '["a\\tb",1.5,{}]'])
+@pytest.mark.parametrize("form", ["[%s]", '{"updates":[%s]}', '{"a":{"b":[[%s]]}}'])
+def test_no_long_value_is_parsed_at_once(form: str, element: str) -> None:
+    """While the parser looks at a value no other thread runs."""
+    text = form % ",".join([element] * (200_000 // len(element)))
+    looked_at: list[int] = []
+    scan = json_messages._value_at
+
+    def noting(stretch: str, position: int) -> tuple[object, int]:
+        assert len(stretch) <= json_messages._AT_ONCE
+        looked_at.append(len(stretch) - position)
+        value, end = scan(stretch, position)
+        looked_at[-1] = end - position
+        return value, end
+
+    with mock.patch.object(json_messages, "_value_at", noting):
+        value = parse_in_pieces(text)
+    assert value == json.loads(text)
+    assert sum(looked_at) < 5 * len(text)

@@ -1,4 +1,5 @@
 import json
+import threading
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from segmentstore.cli.http_client import HttpClient
 from segmentstore.contracts.errors import ContainerNotFoundError, SegmentNotFoundError
 from segmentstore.contracts.identifiers import EVENT_COUNT, ContainerId
 from segmentstore.contracts.segments import SegmentProperties
+from segmentstore.http import requests
 from segmentstore.http.segment_verbs import bytes_of_text, text_of_bytes
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import CONTENT_TYPE_KEY, producer_key
@@ -360,3 +362,31 @@ async def test_a_truncation_is_told_though_its_container_takes_no_further_reques
         await call(client, "POST", node.segment("s/append"), data=b"0123456789")
         status, answer = await call(client, "POST", node.segment("s/truncate"), {"offset": 4})
     assert (status, answer["start_offset"], answer["length"]) == (200, 4, 10)
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+async def test_a_large_body_is_parsed_beside_the_loop(
+    node: Node,
+    client: ClientSession,
+    segments: MemorySegments,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+) -> None:
+    threads: list[int] = []
+    parse = requests.parse_json
+
+    def noting(text: str | bytes) -> object:
+        threads.append(threading.get_ident())
+        return parse(text)
+
+    monkeypatch.setattr(requests, "parse_json", noting)
+    updates = [{"key": f"key {number}", "value": "x" * 100} for number in range(count)]
+    body = {"updates": updates}
+    await call(client, "PUT", node.segment("s/create"))
+    url = node.segment("s/attributes")
+    assert await call(client, "PATCH", url, body) == (200, {"updated": count})
+    assert len(await segments.attributes("s")) == count
+    for wrong in (json.dumps(body)[:-1], json.dumps({**body, "other": 1}), json.dumps([body])):
+        assert (await call(client, "PATCH", url, data=wrong.encode()))[0] == 400
+    beside = [thread != threading.get_ident() for thread in threads]
+    assert beside == [count > 1] * 4
