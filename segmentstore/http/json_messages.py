@@ -25,7 +25,7 @@ from segmentstore.contracts.errors import InvalidRequestError
 
 Value = TypeVar("Value")
 
-_AT_ONCE = 64 << 10
+AT_ONCE_CHARACTERS = 64 << 10
 """Characters of a body that C code is given."""
 _CUT_EXPONENT_CHARACTERS_MAX = 3
 """A number ends before what is no digit: `1` of `1e-`, which may go on with digits behind the stretch."""
@@ -120,7 +120,7 @@ def array_elements(
 
 def parse_in_pieces(text: str) -> object:
     """As json.loads(), which is one call of C code. Raises ValueError, RecursionError."""
-    if len(text) <= _AT_ONCE:
+    if len(text) <= AT_ONCE_CHARACTERS:
         value: object = json.loads(text)
         return value
     start = _skip_space(text, 0)
@@ -150,7 +150,7 @@ class LongValues:
                 value, position = found
             elif begins in {"[", "{"}:
                 if len(opened) >= _DEPTH_MAX:
-                    raise RecursionError
+                    raise RecursionError("it is nested too deeply")
                 closing = "]" if begins == "[" else "}"
                 made: list[object] | dict[str, object] = [] if begins == "[" else {}
                 position = _skip_space(text, position + 1)
@@ -219,7 +219,7 @@ class _Stretch:
     def __init__(self, text: str, scan: Callable[[str, int], tuple[object, int]]) -> None:
         self._text = text
         self._scan = scan
-        self._stretch = text[:_AT_ONCE]
+        self._stretch = text[:AT_ONCE_CHARACTERS]
         self._first = 0
 
     def near(self, position: int) -> tuple[object, int] | None:
@@ -231,7 +231,10 @@ class _Stretch:
         if position < self._first + len(self._stretch):
             found = self._in_stretch(position)
         if found is None and position > self._first:
-            self._stretch, self._first = self._text[position : position + _AT_ONCE], position
+            self._stretch, self._first = (
+                self._text[position : position + AT_ONCE_CHARACTERS],
+                position,
+            )
             found = self._in_stretch(position)
         return found
 

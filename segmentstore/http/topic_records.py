@@ -21,11 +21,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from io import StringIO
 
 from segmentstore.codec.record_batch import Record
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.http.json_messages import array_elements
+from segmentstore.http.json_messages import AT_ONCE_CHARACTERS, LongValues, array_elements
 from segmentstore.http.requests import parse_json
 
 _FIELDS = frozenset(
@@ -34,6 +34,7 @@ _FIELDS = frozenset(
 _KEY_FIELDS = ("key", "key_base64")
 _VALUE_FIELDS = ("value", "value_base64", "value_json")
 _TIMESTAMP_END = 1 << 63
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 _ARRAY_FORM = re.compile(r'[ \t\r\n]*(?:(\{)[ \t\r\n]*"records"[ \t\r\n]*:[ \t\r\n]*)?(?=\[)')
 
 
@@ -43,22 +44,19 @@ def parse_records(body: bytes, *, lines: bool, now_ms: int) -> Sequence[Record]:
     Raises InvalidRequestError, which says what is wrong with which record, counted from 0.
     """
     if lines:
-        values: object = [parse_json(line) for line in body.splitlines() if line.strip()]
+        values = [(parse_json(line), len(line)) for line in body.splitlines() if line.strip()]
     else:
-        values = _parse_whole(body)
-        if isinstance(values, dict):
-            if values.keys() != {"records"}:
-                raise InvalidRequestError('the body is neither an array nor {"records": [...]}')
-            values = values["records"]
-    if not isinstance(values, list):
-        raise InvalidRequestError("the records are not an array")
+        values = _parse_array(body)
     if not values:
         raise InvalidRequestError("there are no records in the body")
-    return [_parse_record(place, value, now_ms) for place, value in enumerate(values)]
+    return [
+        _parse_record(place, value, now_ms, is_long=length > AT_ONCE_CHARACTERS)
+        for place, (value, length) in enumerate(values)
+    ]
 
 
-def _parse_whole(body: bytes) -> object:
-    """As parse_json(), but records one by one: within one call of the parser no other thread runs.
+def _parse_array(body: bytes) -> list[tuple[object, int]]:
+    """The records, and of how many characters each is at most. One by one, so that the length of each is known.
 
     Raises InvalidRequestError.
     """
@@ -74,13 +72,20 @@ def _parse_whole(body: bytes) -> object:
         # What else is in the object, or wrong with it, is seen by reading all of it.
         with suppress(ValueError, RecursionError):
             if inner.endswith("}"):
-                return {"records": _elements(inner[:-1], form.end())}
-    return parse_json(body)
+                return _elements(inner[:-1], form.end())
+    values = parse_json(body)
+    if isinstance(values, dict):
+        if values.keys() != {"records"}:
+            raise InvalidRequestError('the body is neither an array nor {"records": [...]}')
+        values = values["records"]
+    if not isinstance(values, list):
+        raise InvalidRequestError("the records are not an array")
+    return [(value, len(body)) for value in values]
 
 
-def _elements(text: str, start: int) -> Sequence[object]:
-    scan = partial(json.JSONDecoder().raw_decode, text)
-    return [value for value, _, _ in array_elements(text, start, scan)]
+def _elements(text: str, start: int) -> list[tuple[object, int]]:
+    elements = array_elements(text, start, LongValues(text).value_at)
+    return [(value, end - first) for value, first, end in elements]
 
 
 def record_as_json(record: Record) -> Mapping[str, object]:
@@ -92,7 +97,7 @@ def record_as_json(record: Record) -> Mapping[str, object]:
     return shown
 
 
-def _parse_record(place: int, value: object, now_ms: int) -> Record:
+def _parse_record(place: int, value: object, now_ms: int, *, is_long: bool) -> Record:
     if not isinstance(value, dict):
         raise _wrong(place, "it is not an object")
     unknown = sorted(value.keys() - _FIELDS)
@@ -108,7 +113,7 @@ def _parse_record(place: int, value: object, now_ms: int) -> Record:
         offset=0,
         timestamp_ms=timestamp_ms,
         key=_bytes_of(place, value, _KEY_FIELDS),
-        value=_bytes_of(place, value, _VALUE_FIELDS),
+        value=_bytes_of(place, value, _VALUE_FIELDS, is_long=is_long),
         headers=tuple([_parse_header(place, header) for header in headers]),
     )
 
@@ -117,7 +122,9 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _TIMESTAMP_END
 
 
-def _bytes_of(place: int, value: Mapping[str, object], fields: Sequence[str]) -> bytes | None:
+def _bytes_of(
+    place: int, value: Mapping[str, object], fields: Sequence[str], *, is_long: bool = False
+) -> bytes | None:
     given = [field for field in fields if field in value]
     if not given:
         return None
@@ -126,7 +133,7 @@ def _bytes_of(place: int, value: Mapping[str, object], fields: Sequence[str]) ->
     (field,) = given
     content = value[field]
     if field == "value_json":
-        return _encoded(place, json.dumps(content, separators=(",", ":"), ensure_ascii=False))
+        return _encoded(place, _compact(place, content, is_long=is_long))
     if field.endswith("_base64"):
         return _decoded(place, field, content)
     if content is None:
@@ -134,6 +141,18 @@ def _bytes_of(place: int, value: Mapping[str, object], fields: Sequence[str]) ->
     if not isinstance(content, str):
         raise _wrong(place, f"{field} is neither text nor null; JSON goes into value_json")
     return _encoded(place, content)
+
+
+def _compact(place: int, content: object, *, is_long: bool) -> str:
+    """A long one in pieces: while C code writes a value no other thread runs."""
+    try:
+        if not is_long:
+            return _ENCODER.encode(content)
+        written = StringIO()
+        written.writelines(_ENCODER.iterencode(content))
+        return written.getvalue()
+    except RecursionError as error:
+        raise _wrong(place, "value_json is nested too deeply") from error
 
 
 def _parse_header(place: int, header: object) -> tuple[str, bytes | None]:

@@ -109,7 +109,7 @@ def cut_or_spoilt(text: str, at: int, put_in: str, left_out: int) -> bytes:
 def test_a_long_value_is_taken_as_a_short_one_is(body: bytes) -> None:
     expected = outcome(body)
     for characters in (1, 2, 3, 5, 8, 17):
-        with mock.patch.object(json_messages, "_AT_ONCE", characters):
+        with mock.patch.object(json_messages, "AT_ONCE_CHARACTERS", characters):
             assert outcome(body) == expected
 
 
@@ -131,7 +131,7 @@ def test_what_stands_in_a_long_value_is_judged_as_in_a_short_one(body: str) -> N
 def test_it_does_not_matter_where_a_stretch_ends(value: str) -> None:
     body = f"[{value}, {value},[{value},{value}] ,{value}]".encode()
     for characters in range(1, len(body) + 2):
-        with mock.patch.object(json_messages, "_AT_ONCE", characters):
+        with mock.patch.object(json_messages, "AT_ONCE_CHARACTERS", characters):
             assert (
                 outcome(body)
                 == "".join(
@@ -153,7 +153,7 @@ def test_no_long_message_is_looked_at_at_once(element: str) -> None:
     with scanned() as lengths:
         lines_of_body(f"[[{message}]]".encode(), empty_array_allowed=False)
     assert lengths
-    assert max(lengths) <= json_messages._AT_ONCE
+    assert max(lengths) <= json_messages.AT_ONCE_CHARACTERS
 
 
 def test_a_long_message_in_many_others_is_not_looked_at_once_for_each() -> None:
@@ -205,7 +205,7 @@ def parsed_at_once(text: str) -> tuple[str, object]:
 def test_a_value_in_pieces_is_what_it_is_at_once(body: bytes) -> None:
     text = body.decode()
     for characters in (1, 2, 3, 5, 8, 17):
-        with mock.patch.object(json_messages, "_AT_ONCE", characters):
+        with mock.patch.object(json_messages, "AT_ONCE_CHARACTERS", characters):
             assert parsed(text) == parsed_at_once(text)
 
 
@@ -228,7 +228,7 @@ def test_no_long_value_is_parsed_at_once(form: str, element: str) -> None:
     scan = json_messages._value_at
 
     def noting(stretch: str, position: int) -> tuple[object, int]:
-        assert len(stretch) <= json_messages._AT_ONCE
+        assert len(stretch) <= json_messages.AT_ONCE_CHARACTERS
         looked_at.append(len(stretch) - position)
         value, end = scan(stretch, position)
         looked_at[-1] = end - position

@@ -1,6 +1,7 @@
 """Goal: records as JSON lose nothing on the way in and out; what is no record is refused with place and reason."""
 
 import json
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from segmentstore.codec.record_batch import Record
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.http import topic_records
+from segmentstore.http import json_messages, topic_records
 from segmentstore.http.topic_records import parse_records, record_as_json
 
 NOW_MS = 1_700_000_000_000
@@ -105,3 +106,48 @@ def test_records_are_parsed_one_by_one(form: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(topic_records, "parse_json", whole.append)
     assert len(parse_records(body, lines=False, now_ms=NOW_MS)) == 1_000
     assert whole == []
+
+
+LONG = {"a": [{"ü": [1, 2.5e300, "\n", None]}, [], {}] * 5_000, "b": {"c": ["x" * 100_000, True]}}
+
+
+@pytest.mark.parametrize("form", ["[%s]", '{"records":[%s]}', "%s"])
+def test_a_long_record_is_parsed_and_stored_in_pieces(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While C code looks at a value, or writes one, no other thread runs."""
+    expected = json.dumps(LONG, separators=(",", ":"), ensure_ascii=False).encode()
+    body = (form % json.dumps({"key": "k", "value_json": LONG})).encode()
+    written: list[int] = []
+    given: list[int] = []
+    encode, scan = json.JSONEncoder.encode, json_messages._value_at
+
+    def noting_encode(encoder: json.JSONEncoder, value: object) -> str:
+        text = encode(encoder, value)
+        written.append(len(text))
+        return text
+
+    def noting_scan(text: str, position: int) -> tuple[object, int]:
+        given.append(len(text))
+        return scan(text, position)
+
+    monkeypatch.setattr(json.JSONEncoder, "encode", noting_encode)
+    monkeypatch.setattr(json_messages, "_value_at", noting_scan)
+    (record,) = parse_records(body, lines=form == "%s", now_ms=NOW_MS)
+    assert (record.key, record.value) == (b"k", expected)
+    assert given
+    assert max([0, *written, *given]) <= json_messages.AT_ONCE_CHARACTERS
+
+
+@pytest.mark.parametrize("padding", [1, 40_000])
+@pytest.mark.parametrize(("depth", "is_taken"), [(200, True), (5_000, False)])
+def test_a_record_may_be_deep_but_not_too_deep(padding: int, depth: int, is_taken: bool) -> None:
+    deep = "[" * depth + "0," * padding + "0" + "]" * depth
+    record = f'{{"value_json":{deep}}}'
+    for body in (record, f"[{record}]"):
+        parse = partial(parse_records, body.encode(), lines=body == record, now_ms=NOW_MS)
+        if is_taken:
+            assert [one.value for one in parse()] == [deep.encode()]
+        else:
+            with pytest.raises(InvalidRequestError):
+                parse()
