@@ -4,6 +4,8 @@ Invariants:
 
 - Every failure is a SegmentStoreError whose kind is the server's (or UNAVAILABLE when there was no answer), so that
   exit codes and retry rules need no parsing of messages.
+- An answer that is not as ours are is such a failure too, of kind INVALID: another web server is at the address, or a
+  store of another version.
 - Nothing is retried here: only the caller knows whether a request may be sent twice.
 - A name is one percent-encoded stretch of the path; slashes in it stay slashes.
 """
@@ -13,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Self, TypeVar, cast
 from urllib.parse import quote
 
 import aiohttp
@@ -24,6 +26,9 @@ from segmentstore.http.offsets import offset_token, parse_offset
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 120.0
+_NO_CONTENT = 204
+
+_Field = TypeVar("_Field")
 
 
 class ServerError(SegmentStoreError):
@@ -60,6 +65,25 @@ class Piece:
     @property
     def end_offset(self) -> int:
         return self.offset + len(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """JSON of a server, which may be any server."""
+
+    server: str
+    values: object
+
+    def take(self, field: str, kind: type[_Field]) -> _Field:
+        """Raises ServerError."""
+        value = self.values.get(field) if isinstance(self.values, dict) else None
+        if not isinstance(value, kind):
+            raise _not_ours(self.server, f"{field} is missing in its answer")
+        return value
+
+    def rows(self, field: str) -> list["_Answer"]:
+        """Raises ServerError."""
+        return [_Answer(self.server, each) for each in self.take(field, list)]
 
 
 class HttpClient:
@@ -102,7 +126,7 @@ class HttpClient:
 
     async def create(self, name: str) -> SegmentStatus:
         """Raises ServerError of kind CONFLICT if it exists."""
-        return _info(await self._json("PUT", self._verb(name, "create")))
+        return _status(await self._json("PUT", self._verb(name, "create")))
 
     async def ensure(self, name: str) -> SegmentStatus:
         """The segment, created if it does not exist."""
@@ -117,7 +141,7 @@ class HttpClient:
         """The new length. With `offset`, kind CONFLICT unless that is the length before."""
         query = {} if offset is None else {"offset": str(offset)}
         answer = await self._json("POST", self._verb(name, "append"), query=query, body=content)
-        return cast("int", answer["length"])
+        return answer.take("length", int)
 
     async def read(self, name: str, offset: int, length: int) -> Piece:
         """The bytes [offset, offset + length), or fewer where the segment ends before."""
@@ -125,7 +149,10 @@ class HttpClient:
         async with self._answer("GET", self._verb(name, "read"), query, None) as response:
             content = await response.read()
             _raise_for(response, content)
-            return Piece(int(response.headers["Segment-Offset"]), content)
+            told = response.headers.get("Segment-Offset", "")
+            if not (told.isascii() and told.isdecimal()):
+                raise _not_ours(self._server, "Segment-Offset is missing in its answer")
+            return Piece(int(told), content)
 
     async def follow(self, info: SegmentStatus, offset: int) -> AsyncGenerator[Piece, None]:
         """Pieces from `offset` on, waiting for more at the end, until the segment is sealed and read.
@@ -138,7 +165,7 @@ class HttpClient:
             async with self._answer("GET", path, query, None) as response:
                 content = await response.read()
                 _raise_for(response, content)
-                following = parse_offset(response.headers["Stream-Next-Offset"]).offset
+                following = self._next_offset(response)
                 closed = response.headers.get("Stream-Closed") == "true"
                 as_json = response.content_type == "application/json"
             if as_json and following > offset:
@@ -151,30 +178,33 @@ class HttpClient:
                 return
 
     async def info(self, name: str) -> SegmentStatus:
-        return _info(await self._json("GET", self._verb(name, "info")))
+        return _status(await self._json("GET", self._verb(name, "info")))
 
     async def seal(self, name: str) -> int:
         """The final length."""
-        return cast("int", (await self._json("POST", self._verb(name, "seal")))["length"])
+        return (await self._json("POST", self._verb(name, "seal"))).take("length", int)
 
     async def truncate(self, name: str, offset: int) -> None:
-        await self._json("POST", self._verb(name, "truncate"), value={"offset": offset})
+        answer = await self._json("POST", self._verb(name, "truncate"), value={"offset": offset})
+        answer.take("start_offset", int)
 
     async def merge(self, target: str, source: str) -> int:
         """The target's new length."""
         answer = await self._json("POST", self._verb(target, "merge"), value={"source": source})
-        return cast("int", answer["length"])
+        return answer.take("length", int)
 
     async def delete(self, name: str) -> None:
-        await self._json("DELETE", f"/v1/segments/{_quoted(name)}")
+        answer = await self._json("DELETE", f"/v1/segments/{_quoted(name)}")
+        answer.take("deleted", str)
 
     async def flush(self, name: str) -> None:
         """Wait until what was acknowledged, of the segment's container, is in Tier 2."""
-        await self._json("POST", self._verb(name, "flush"))
+        answer = await self._json("POST", self._verb(name, "flush"))
+        answer.take("storage_length", int)
 
     async def flush_all(self) -> None:
         """Wait until everything that was acknowledged is in Tier 2."""
-        await self._json("POST", "/v1/flush")
+        await self._done("POST", "/v1/flush")
 
     async def list_page(
         self, prefix: str, after: str, limit: int
@@ -182,8 +212,9 @@ class HttpClient:
         """Segments behind `after`, and where the next page begins; it may be empty and not be the last one."""
         query = {"prefix": prefix, "after": after, "limit": str(limit)}
         answer = await self._json("GET", "/v1/segments", query=query)
-        segments = cast("list[dict[str, object]]", answer["segments"])
-        return [_info(each) for each in segments], cast("str | None", answer["next"])
+        segments = [_status(each) for each in answer.rows("segments")]
+        is_last = answer.take("next", object) is None
+        return segments, None if is_last else answer.take("next", str)
 
     async def list_all(
         self, prefix: str = "", page: int = 1000
@@ -198,12 +229,12 @@ class HttpClient:
     async def make_backup(self, name: str) -> list[dict[str, str | int | bool]]:
         """What was pinned, a row for each container."""
         answer = await self._json("POST", f"/v1/backups/{_quoted(name)}")
-        return cast("list[dict[str, str | int | bool]]", answer["pinned"])
+        return _backup_rows(answer, "pinned")
 
     async def drop_backup(self, name: str) -> bool:
         """False if there is none of that name."""
         try:
-            await self._json("DELETE", f"/v1/backups/{_quoted(name)}")
+            await self._done("DELETE", f"/v1/backups/{_quoted(name)}")
         except ServerError as error:
             if error.kind is not ErrorKind.NOT_FOUND:
                 raise
@@ -213,12 +244,14 @@ class HttpClient:
     async def list_backups(self) -> list[dict[str, str | int | bool]]:
         """By name."""
         answer = await self._json("GET", "/v1/backups")
-        return cast("list[dict[str, str | int | bool]]", answer["backups"])
+        return _backup_rows(answer, "backups")
 
     async def health(self) -> Mapping[str, object]:
         """What `/health` says, whatever its status."""
         async with self._answer("GET", "/health", {}, None) as response:
-            return cast("dict[str, object]", json.loads(await response.read()))
+            answer = self._parsed(await response.read())
+            answer.take("ready", bool)
+            return cast("dict[str, object]", answer.values)
 
     @staticmethod
     def _verb(name: str, verb: str) -> str:
@@ -232,13 +265,32 @@ class HttpClient:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         value: object = None,
-    ) -> dict[str, object]:
+    ) -> _Answer:
         if value is not None:
             body = json.dumps(value).encode()
         async with self._answer(method, path, query or {}, body) as response:
             content = await response.read()
             _raise_for(response, content)
-            return cast("dict[str, object]", json.loads(content)) if content else {}
+            return self._parsed(content)
+
+    def _parsed(self, content: bytes) -> _Answer:
+        try:
+            return _Answer(self._server, json.loads(content))
+        except ValueError as error:
+            raise _not_ours(self._server, "its answer is no JSON") from error
+
+    async def _done(self, method: str, path: str) -> None:
+        """Of what is answered without a content."""
+        async with self._answer(method, path, {}, None) as response:
+            _raise_for(response, await response.read())
+            if response.status != _NO_CONTENT:
+                raise _not_ours(self._server, f"it answered {response.status}")
+
+    def _next_offset(self, response: aiohttp.ClientResponse) -> int:
+        try:
+            return parse_offset(response.headers.get("Stream-Next-Offset", "")).offset
+        except InvalidRequestError as error:
+            raise _not_ours(self._server, "Stream-Next-Offset is missing in its answer") from error
 
     @asynccontextmanager
     async def _answer(
@@ -300,17 +352,29 @@ def _raise_for(response: aiohttp.ClientResponse, content: bytes) -> None:
     raise ServerError(message, kind, response.status)
 
 
-def _info(answer: Mapping[str, object]) -> SegmentStatus:
-    values = cast(
-        "dict[str, Any]", answer
-    )  # JSON of our own server; a missing field is a KeyError here
-    return SegmentStatus(
-        name=values["name"],
-        segment_id=values["segment_id"],
-        container=values["container"],
-        start_offset=values["start_offset"],
-        length=values["length"],
-        storage_length=values["storage_length"],
-        sealed=values["sealed"],
-        last_modified_ms=values["last_modified_ms"],
+def _not_ours(server: str, why: str) -> ServerError:
+    """The error of an answer that none of our servers gives."""
+    return ServerError(
+        f"{server} answers, but not as a segmentstore of this version: name another address with --server ({why})",
+        ErrorKind.INVALID,
     )
+
+
+def _status(answer: _Answer) -> SegmentStatus:
+    return SegmentStatus(
+        name=answer.take("name", str),
+        segment_id=answer.take("segment_id", int),
+        container=answer.take("container", int),
+        start_offset=answer.take("start_offset", int),
+        length=answer.take("length", int),
+        storage_length=answer.take("storage_length", int),
+        sealed=answer.take("sealed", bool),
+        last_modified_ms=answer.take("last_modified_ms", int),
+    )
+
+
+def _backup_rows(answer: _Answer, field: str) -> list[dict[str, str | int | bool]]:
+    rows = answer.rows(field)
+    for each in rows:
+        each.take("made_ms", int)
+    return [cast("dict[str, str | int | bool]", each.values) for each in rows]
