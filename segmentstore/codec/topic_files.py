@@ -9,6 +9,7 @@ files those are is told by attributes of the partition's segment, whose bytes ar
 | COLD_END | records below this offset are in files only; absent: there are none |
 | FIRST_FILE, LAST_FILE | numbers of the first and the last registered file; absent or 0: there never was one |
 | b"topic file ", u64 number | one file, RegisteredFile |
+| RETIRED | present: its topic is being deleted, no file is registered any more, and objects of files may be gone |
 
 Numbers begin at 1, grow with the offsets and never come again. When all files were deleted, FIRST_FILE is
 LAST_FILE + 1.
@@ -51,6 +52,7 @@ LOG_START: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x01")
 COLD_END: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x04")
 FIRST_FILE: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x05")
 LAST_FILE: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x06")
+RETIRED: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x0c")
 
 TOPIC_PART_CHARACTERS: Final = 190
 

@@ -4,14 +4,15 @@ Behind a partition's flush point its files are the only copy of its records, and
 Which they are, the attributes of its segment say (segmentstore/codec/topic_files.py).
 
 - The containers were copied before: what their copy names is copied, no more.
-- Each file is proved as it is copied. One that is damaged is copied as it is, and named; one that is missing is named.
+- Each file is proved as it is copied. One that is damaged is copied as it is, and named; one that is missing is named,
+  unless its topic is being deleted.
 """
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 
-from segmentstore.codec.topic_files import FIRST_FILE, LAST_FILE, RegisteredFile, count_of
+from segmentstore.codec.topic_files import FIRST_FILE, LAST_FILE, RETIRED, RegisteredFile, count_of
 from segmentstore.contracts.errors import ObjectNotFoundError
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.topics.record_files.published_files import published_files
@@ -33,10 +34,12 @@ async def copy_record_files(
     """
     damage: list[str] = []
     async with aclosing(_keys(reader)) as keys:
-        async for key, file in keys:
+        async for key, file, may_be_gone in keys:
             try:
                 content = (await source.get(key)).content
             except ObjectNotFoundError:
+                if may_be_gone:
+                    continue
                 damage.append(f"records are lost: their file is not there key={key}")
                 continue
             damage += await reader.components.offload(
@@ -47,8 +50,8 @@ async def copy_record_files(
     return damage
 
 
-async def _keys(reader: ContainerReader) -> AsyncGenerator[tuple[str, RegisteredFile], None]:
-    """Of the files of all partitions in the container."""
+async def _keys(reader: ContainerReader) -> AsyncGenerator[tuple[str, RegisteredFile, bool], None]:
+    """Of the files of all partitions in the container, and whether they may be gone."""
     async with aclosing(reader.scan_layouts()) as layouts:
         async for layout in layouts:
             place = parse_partition_segment(layout.record.name)
@@ -59,7 +62,8 @@ async def _keys(reader: ContainerReader) -> AsyncGenerator[tuple[str, Registered
                 count_of(record.core_attributes, each, name=record.name)
                 for each in (FIRST_FILE, LAST_FILE)
             )
+            is_retired = RETIRED in record.core_attributes
             files = published_files(reader, record.segment_id, first=first, last=last)
             async with aclosing(files) as found:
                 async for _, file in found:
-                    yield file.name(*place).key, file
+                    yield file.name(*place).key, file, is_retired

@@ -25,7 +25,7 @@ from random import Random
 from typing import Final
 
 from segmentstore.codec.record_batch import parse_header
-from segmentstore.codec.topic_files import RegisteredFile, topic_prefix
+from segmentstore.codec.topic_files import RETIRED, RegisteredFile, topic_prefix
 from segmentstore.contracts.errors import (
     CorruptedDataError,
     ObjectExistsError,
@@ -40,7 +40,7 @@ from segmentstore.runtime.waiting import wait_for_event
 from segmentstore.topics.batch_positions import NO_TIME
 from segmentstore.topics.errors import PartitionUnavailableError
 from segmentstore.topics.hot_records import HotRecords
-from segmentstore.topics.partition_log import RETIRED, PartitionLog, now
+from segmentstore.topics.partition_log import PartitionLog, now
 from segmentstore.topics.partition_start import PartitionStart
 from segmentstore.topics.record_files.dead_files import find_dead_files
 from segmentstore.topics.record_files.gathered_batches import BatchGathering

@@ -51,7 +51,7 @@ from segmentstore.codec.record_batch import (
     placed_copy,
     stamp_append_time,
 )
-from segmentstore.codec.topic_files import LOG_START, count_of
+from segmentstore.codec.topic_files import LOG_START, RETIRED, count_of
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
@@ -112,7 +112,6 @@ _LOG = logging.getLogger(__name__)
 
 OWNER: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x03")
 END_MARK: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x07")
-RETIRED: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x0c")
 
 _NO_APPEND_TIME: Final = -1
 

@@ -29,6 +29,7 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
+from segmentstore.codec.topic_files import RETIRED
 from segmentstore.contracts.errors import (
     SegmentExistsError,
     SegmentNotFoundError,
@@ -54,7 +55,7 @@ from segmentstore.topics.errors import (
 )
 from segmentstore.topics.gone_topics import GoneTopics
 from segmentstore.topics.open_partitions import OpenPartitions
-from segmentstore.topics.partition_log import OWNER, RETIRED
+from segmentstore.topics.partition_log import OWNER
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_config import CONFIGS, make_config
 from segmentstore.topics.topic_records import (

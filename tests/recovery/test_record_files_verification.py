@@ -15,12 +15,14 @@ from segmentstore.codec.topic_files import (
     COLD_END,
     LAST_FILE,
     LOG_START,
+    RETIRED,
     RegisteredFile,
     encode_file,
     file_key,
 )
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.contracts.segments import AttributeUpdate
+from segmentstore.recovery.record_files_copy import copy_record_files
 from segmentstore.recovery.record_files_verification import (
     RecordFilesReport,
     verify_record_files,
@@ -31,6 +33,7 @@ from tests.spark.topics.topic_store import TOPIC, TopicStore, some_records, topi
 from tests.topics.batches import unreadable_batch
 from tier2.container_objects import ObjectKind
 from tier2.manifest.garbage import is_named
+from tier2.object_stores.memory import MemoryObjectStore
 from tier2.settings import StorageSettings
 from tier2.store_reader import StoreReader
 
@@ -139,6 +142,31 @@ async def test_a_file_that_is_registered_no_more_is_no_damage(store: TopicStore)
     await store.flush()
     await replace_object(store, await key_of_first(tier2), None)
     assert (await verify_record_files(tier2, deep=False)).damages == []
+
+
+@pytest.mark.parametrize("deep", [False, True])
+async def test_files_of_a_topic_whose_deletion_has_begun_may_be_gone(
+    store: TopicStore, *, deep: bool
+) -> None:
+    """A backup may be made between the deletion of its files and that of its segments, and keeps that state."""
+    async with store.service.container.open_segment(store.segment_name) as segment:
+        await segment.append(b"", attribute_updates=[AttributeUpdate(RETIRED, 1)])
+    await store.service.container.backups.make("monday")
+    await replace_object(store, await key_of(store, 2), None)
+    assert (await verified(store, deep=deep)).damages == []
+    (reader,) = (await opened(store)).containers
+    copy = MemoryObjectStore()
+    assert await copy_record_files(reader, store.tiers.object_store, copy) == []
+    async with aclosing(copy.list("topics/")) as listing:
+        copied = [info.key async for info in listing]
+    assert copied == [await key_of(store, 1), await key_of(store, 3)]
+    record = await reader.find(store.segment_name)
+    assert record is not None
+    files, damages = await plan_files(reader, record)
+    assert ([each.may_be_gone for each in files], damages) == ([True] * FILES, [])
+    damaged = (await store.tiers.object_store.get(copied[0])).content[:-1]
+    await replace_object(store, copied[0], damaged)
+    assert (await verified(store, deep=deep)).damage_count > 0
 
 
 @pytest.mark.parametrize("deep", [False, True])

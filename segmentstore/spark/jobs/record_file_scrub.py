@@ -3,7 +3,8 @@
 A file is read whole, proved, and held against what is registered (tier2/offline/record_file_proof.py).
 
 - Damage is an answer and not an error. What is damaged is read once more before that is said.
-- A file that is gone is damage only if it is still registered when the driver looks again.
+- A file that is gone is damage only if it is still registered when the driver looks again, and its topic is not being
+  deleted.
 - Files of one partition follow one another without a gap, and its batches follow them (files_of_partition()).
 """
 
@@ -32,6 +33,7 @@ class ScrubFile:
     """Of the file, in its partition."""
     key: str
     file: RegisteredFile
+    may_be_gone: bool
 
     @property
     def name(self) -> str:
@@ -66,7 +68,8 @@ async def plan_files(
     files, damages = await files_of_partition(reader, record, *partition)
     container = int(reader.container_id)
     return [
-        ScrubFile(container, record.name, each.number, each.key, each.file) for each in files
+        ScrubFile(container, record.name, each.number, each.key, each.file, each.may_be_gone)
+        for each in files
     ], damages
 
 
@@ -86,6 +89,9 @@ async def _scrub_files(
                 damages = await _damages_of(store, each) and await _damages_of(store, each)
                 found.append(ScrubbedFile(each, tuple(damages)))
             except ObjectNotFoundError:
+                if each.may_be_gone:
+                    found.append(ScrubbedFile(each, ()))
+                    continue
                 missing = f"a registered file is missing key={each.key}"
                 found.append(ScrubbedFile(each, (missing,), is_missing=True))
     return found

@@ -3,6 +3,7 @@
 Invariants:
 
 - Files come in the order of their numbers; one that was unregistered meanwhile is left out.
+- Once a partition's topic is being deleted (RETIRED) its files are still registered, and may be gone: that is no loss.
 - What contradicts itself among a partition's files, or between them and its batches, is told and not raised.
 """
 
@@ -18,6 +19,7 @@ from segmentstore.codec.topic_files import (
     FIRST_FILE,
     LAST_FILE,
     LOG_START,
+    RETIRED,
     RegisteredFile,
     count_of,
     decode_file,
@@ -39,6 +41,8 @@ class PublishedFile:
     key: str
     """Of its object."""
     file: RegisteredFile
+    may_be_gone: bool
+    """Its topic is being deleted."""
 
 
 async def published_files(
@@ -73,9 +77,11 @@ async def files_of_partition(
 
     first, last, cold_end = number(FIRST_FILE), number(LAST_FILE), number(COLD_END)
     found: list[PublishedFile] = []
+    is_retired = RETIRED in record.core_attributes
     async with aclosing(published_files(container, record.segment_id, first=1, last=last)) as files:
         async for each, file in files:
-            found.append(PublishedFile(each, file.name(topic, partition).key, file))
+            key = file.name(topic, partition).key
+            found.append(PublishedFile(each, key, file, is_retired))
     where = f"segment={record.name!r}"
     damages = [
         f"files of a partition do not meet {where} key={behind.key} before={before.file.end_offset}"

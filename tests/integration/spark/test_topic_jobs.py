@@ -147,7 +147,9 @@ def test_a_sound_file_that_is_registered_otherwise_is_found(store: TopicProcess)
     )
     place = Tier2Location(place=store.tier2)
     for registered, damages in ((file, 0), (replace(file, record_count=1), 1)):
-        (found,) = scrub_files(place, [ScrubFile(0, "a partition", 1, key, registered)])
+        (found,) = scrub_files(
+            place, [ScrubFile(0, "a partition", 1, key, registered, may_be_gone=False)]
+        )
         assert len(found.damages) == damages, found.damages
 
 
