@@ -4,8 +4,8 @@ Behind a partition's flush point its files are the only copy of its records, and
 Which they are, the attributes of its segment say (segmentstore/codec/topic_files.py).
 
 - The containers were copied before: what their copy names is copied, no more.
-- Each file is proved as it is copied. One that is damaged is copied as it is, and named; one that is missing is named,
-  unless its topic is being deleted.
+- Each file is proved as it is copied. One that is damaged is copied as it is, and named. One that is missing ends the
+  copy, or is named if the caller goes on without it; unless its topic is being deleted.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -26,11 +26,13 @@ async def copy_record_files(
     source: ObjectStore,
     target: ObjectStore,
     *,
+    go_on: bool,
     progress: Callable[[int], object] = lambda _: None,
 ) -> list[str]:
-    """Sentences about files that are damaged or missing. `progress` is called with the bytes of each file.
+    """Sentences about files that are damaged, or missing. `progress` is called with the bytes of each file.
 
-    O(bytes); memory: the largest file. Raises CorruptedDataError (a registration), StorageError.
+    O(bytes); memory: the largest file. Raises ObjectNotFoundError for one that is missing, unless the caller wants to
+    `go_on`, CorruptedDataError (a registration), StorageError.
     """
     damage: list[str] = []
     async with aclosing(_keys(reader)) as keys:
@@ -40,6 +42,8 @@ async def copy_record_files(
             except ObjectNotFoundError:
                 if may_be_gone:
                     continue
+                if not go_on:
+                    raise
                 damage.append(f"records are lost: their file is not there key={key}")
                 continue
             damage += await reader.components.offload(

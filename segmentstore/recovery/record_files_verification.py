@@ -16,7 +16,7 @@
 Memory: O(files), and one object.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -32,6 +32,7 @@ from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.recovery.tier2_access import Tier2
 from segmentstore.topics.record_files.published_files import PublishedFile, files_of_partition
 from segmentstore.topics.topic_records import parse_partition_segment
+from tier2.manifest.manifest import Manifest
 from tier2.manifest.snapshots import Snapshot, read_snapshots
 from tier2.manifest.view import with_view
 from tier2.offline.record_file_proof import damages_of_registered_file
@@ -146,6 +147,21 @@ async def verify_record_files(
     report.unregistered = unregistered[:_FINDINGS_MAX]
     report.unregistered_count = len(unregistered)
     return report
+
+
+async def find_lost_record_files(kept: Sequence[tuple[ContainerReader, Manifest]]) -> list[str]:
+    """Sentences about files that these manifests, which a backup keeps, register and that are not there as they should
+    be. O(files), and a listing. Raises StorageError."""
+    damages: list[str] = []
+    store = kept[0][0].components.objects.store
+    listed = await _listed(store)
+    for container, manifest in kept:
+        places, found = await _places(SnapshotReader(container, manifest))
+        damages += found
+        for place in places:
+            found = await _damages(store, place, listed.get(place.published.key), deep=False)
+            damages += [f"{sentence} segment={place.segment_name!r}" for sentence in found]
+    return damages
 
 
 async def _listed(store: ObjectStore) -> dict[str, int]:

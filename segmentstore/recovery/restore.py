@@ -25,8 +25,9 @@ from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.recovery.offline_store import drop_backups
 from segmentstore.recovery.rebuild import DataDirectoryRebuild
 from segmentstore.recovery.rebuilt_logs import FileLogsRebuilt
+from segmentstore.recovery.record_files_verification import find_lost_record_files
 from segmentstore.recovery.report import RecoveryResult, how_to_start, repair
-from segmentstore.recovery.survey import contents_of, lost_ranges, progress_bar
+from segmentstore.recovery.survey import contents_of, lost_files, lost_ranges, progress_bar
 from segmentstore.recovery.tier2_access import container_count_in, find_snapshots, open_tier2
 from segmentstore.recovery.tier2_copy import (
     copy_tier2,
@@ -122,6 +123,10 @@ async def _copy_backup(
                     each.snapshot.manifest, components, progress=update
                 )
                 result.remarks += lost_ranges(lost, each.reader.container_id)
+        files = await find_lost_record_files(
+            [(each.reader, each.snapshot.manifest) for each in pinned]
+        )
+        result.remarks += lost_files(files, len(files))
         if result.remarks and not with_damage:
             result.remarks.append(
                 "error: what is named above is lost of the backup, and nothing was done: to restore the rest, say"

@@ -128,13 +128,7 @@ class Losses:
             else:
                 told += lost_ranges(survey.lost, number)
                 told += _newer(survey, number)
-        files = self.record_files
-        if files.damage_count:
-            told.append(f"lost: {files.damage_count} problems with files of topics' records:")
-            told += [f"  {each}" for each in files.damages[:RANGES_SHOWN]]
-        if files.damage_count > RANGES_SHOWN:
-            told.append("  and more: `segmentstore tier2 verify` names them")
-        return told
+        return told + lost_files(self.record_files.damages, self.record_files.damage_count)
 
 
 async def survey(
@@ -246,6 +240,17 @@ def lost_ranges(lost: LostChunks, container_id: int) -> list[str]:
         ),
         *shown,
         *([f"  and {more} more: `segmentstore tier2 verify` names them"] if more else []),
+    ]
+
+
+def lost_files(damages: Sequence[str], count: int) -> list[str]:
+    """What is wrong with files of topics' records: the first sentences of so many."""
+    if not count:
+        return []
+    return [
+        f"lost: {count} problems with files of topics' records:",
+        *(f"  {each}" for each in damages[:RANGES_SHOWN]),
+        *(["  and more: `segmentstore tier2 verify` names them"] if count > RANGES_SHOWN else []),
     ]
 
 

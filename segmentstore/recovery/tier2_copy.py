@@ -8,7 +8,8 @@
   whole, so a copy that was cut off is never taken for one.
 - The data directory is held while a copy is made, from before anything is written there to behind the copy's own name:
   another recovery, restore or store in it is refused, and none gives its name to a copy that is not its own.
-- An object that goes while it is copied, because its owner runs, ends the copy: the survey before had found it.
+- An object that goes while it is copied, because its owner runs, ends the copy: the caller had looked for it before, as
+  for the files of records. So the copy is not damaged, and may be made again.
 - A copy is read before it gets its name, every chunk that a manifest names (`find_damaged_chunks`), and the damaged
   ones are told by segment and range. They stay in the copy only if a person wants the rest with them.
 - That reading looks at nothing else: neither at garbage, nor at stretches of an object that no layout names, nor at
@@ -200,8 +201,8 @@ async def copy_tier2(
         readers = [await copy.open(manifest.container_id) for manifest, _ in manifests]
         with bar("copying records of topics") as update:
             for reader, (_, components) in zip(readers, manifests, strict=True):
-                damage += await copy_record_files(
-                    reader, components.objects.store, volumes, progress=update
+                damage += await _copied_record_files(
+                    reader, components, volumes, with_damage=with_damage, progress=update
                 )
         with bar("reading the copy") as update:
             for reader in readers:
@@ -235,6 +236,23 @@ async def _copied(
     try:
         return await copy_container(manifest, components, volumes, progress=progress)
     except ObjectNotFoundError as error:
+        raise _went_meanwhile(str(error)) from error
+
+
+async def _copied_record_files(
+    reader: ContainerReader,
+    components: Components,
+    volumes: LateVolumes,
+    *,
+    with_damage: bool,
+    progress: Callable[[int], object],
+) -> list[str]:
+    try:
+        return await copy_record_files(
+            reader, components.objects.store, volumes, go_on=with_damage, progress=progress
+        )
+    except ObjectNotFoundError as error:
+        # As above: they were looked for before.
         raise _went_meanwhile(str(error)) from error
 
 

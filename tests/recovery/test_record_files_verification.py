@@ -4,9 +4,10 @@ job, which walk over them by the same function; and nothing is said of a Tier 2 
 Method: a topic of one partition over a container in memory; objects are damaged, deleted, put.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -20,6 +21,7 @@ from segmentstore.codec.topic_files import (
     encode_file,
     file_key,
 )
+from segmentstore.contracts.errors import ErrorKind, StorageError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.contracts.segments import AttributeUpdate
 from segmentstore.recovery.record_files_copy import copy_record_files
@@ -27,12 +29,16 @@ from segmentstore.recovery.record_files_verification import (
     RecordFilesReport,
     verify_record_files,
 )
+from segmentstore.recovery.restore import restore_backup
 from segmentstore.recovery.tier2_access import Tier2, UnverifiedObjectStore
+from segmentstore.recovery.tier2_copy import Tier2Copy, copy_tier2
+from segmentstore.runtime.files import SystemFileSystem
 from segmentstore.spark.jobs.record_file_scrub import plan_files
 from tests.spark.topics.topic_store import TOPIC, TopicStore, some_records, topic_store
 from tests.topics.batches import unreadable_batch
 from tier2.container_objects import ObjectKind
 from tier2.manifest.garbage import is_named
+from tier2.object_stores.filesystem import FilesystemObjectStore
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.settings import StorageSettings
 from tier2.store_reader import StoreReader
@@ -156,7 +162,7 @@ async def test_files_of_a_topic_whose_deletion_has_begun_may_be_gone(
     assert (await verified(store, deep=deep)).damages == []
     (reader,) = (await opened(store)).containers
     copy = MemoryObjectStore()
-    assert await copy_record_files(reader, store.tiers.object_store, copy) == []
+    assert await copy_record_files(reader, store.tiers.object_store, copy, go_on=False) == []
     async with aclosing(copy.list("topics/")) as listing:
         copied = [info.key async for info in listing]
     assert copied == [await key_of(store, 1), await key_of(store, 3)]
@@ -224,6 +230,58 @@ async def test_a_container_whose_ssts_do_not_read_is_named_and_ends_nothing(
     report = await verified(store)
     assert report.files == 0
     assert any("files of topics are not all found container=0" in each for each in report.damages)
+
+
+async def test_a_file_that_retention_deletes_while_it_is_copied_went_meanwhile(
+    store: TopicStore, tmp_path: Path
+) -> None:
+    """The look before the copy had found it: that is no damage, and the copy can be made again."""
+    (reader,) = (await opened(store)).containers
+    assert (await verified(store)).damages == []
+    key = await key_of(store, 1)
+    content = await replace_object(store, key, None)
+
+    async def copied(name: str, *, with_damage: bool = False) -> Tier2Copy:
+        manifests = [(reader.manifest, reader.components)]
+        (tmp_path / name).mkdir()
+        return await copy_tier2(manifests, tmp_path / name, with_damage=with_damage, bar=no_bar)
+
+    with pytest.raises(StorageError, match=f"went while it was copied.*{key}") as error:
+        await copied("new")
+    assert error.value.kind is ErrorKind.UNAVAILABLE
+    assert not (tmp_path / "new" / "tier2").exists()
+    (damage,) = (await copied("knowingly", with_damage=True)).damage
+    assert f"their file is not there key={key}" in damage
+    await store.tiers.object_store.put_if_absent(key, content)
+    assert (await copied("whole")).damage == []
+
+
+async def test_a_backup_that_misses_a_file_of_records_is_refused_before_anything_is_written(
+    store: TopicStore, tmp_path: Path
+) -> None:
+    await store.service.container.backups.make("monday")
+    key = await key_of(store, 2)
+    place, new = tmp_path / "tier2", tmp_path / "new"
+    objects = FilesystemObjectStore(
+        str(place), files=SystemFileSystem(), executor=None, random=Random(3)
+    )
+    await objects.start()
+    async with aclosing(store.tiers.object_store.list("")) as listing:
+        async for info in listing:
+            content = (await store.tiers.object_store.get(info.key)).content
+            if info.key != key:
+                await objects.put(info.key, [content])
+    await objects.close()
+    result = await restore_backup("monday", str(place), new, with_damage=False, quiet=True)
+    assert result.failure is ErrorKind.CORRUPT
+    assert any(f"a registered file is missing key={key}" in each for each in result.remarks)
+    assert "nothing was done" in result.remarks[-1]
+    assert not new.exists()
+
+
+@contextmanager
+def no_bar(_what: str) -> Iterator[Callable[[int], object]]:
+    yield lambda _: None
 
 
 async def delete_what_no_manifest_names(store: TopicStore) -> None:
