@@ -298,7 +298,8 @@ class Recovery:
         raise DataCorruptionError(
             f"{what} container={self._metadata.container_id} highest_sequence_number={has} published={wanted}."
             " Put the newest journals back, or take the log as lost: what was acknowledged and not yet in Tier 2 is"
-            " gone then, and `segmentstore recover --from-tier2` begins a new log above what Tier 2 holds"
+            " gone then; `segmentstore log set-aside` takes it out of the store, and `segmentstore recover"
+            " --from-tier2` begins a new log above what Tier 2 holds"
         )
 
     def _has_published(self, claimed: ClaimedManifest) -> bool:
@@ -315,7 +316,8 @@ class Recovery:
                 f"Tier 2 is older than the log container={metadata.container_id}: its manifest has"
                 f" {self._root_changes} changes, and the log relies on what {logged} of them had stored. Was"
                 " Tier 2 brought back from an older copy, or did it lose its newest objects? Put the newer ones back,"
-                " or let `segmentstore recover --from-tier2` begin a store with what is there"
+                " or take the log as lost and go on with what is there: `segmentstore log set-aside` takes it out of"
+                " the store, and `segmentstore recover --from-tier2` begins a new one"
             )
 
 

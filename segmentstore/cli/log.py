@@ -1,7 +1,7 @@
 """`segmentstore log ...`: Tier 1 as it is on disk or in BookKeeper.
 
 `inspect` reads a log as recovery would, and changes nothing; `enable` undoes a disable() of the log; `set-aside` takes
-a log in BookKeeper out of the way of a recovery from Tier 2; `sweep` deletes ledgers that no log will ever name.
+a log out of the way of a recovery from Tier 2; `sweep` deletes ledgers that no log will ever name.
 """
 
 import asyncio
@@ -81,21 +81,21 @@ def enable(place: str, container: int | None) -> None:
 @place_argument
 @container_option
 def set_aside(place: str, container: int | None) -> None:
-    """Take a log in BookKeeper out of its store, so that `recover --from-tier2` makes a new one.
+    """Take a log out of its store as lost, so that `recover --from-tier2` makes a new one.
 
-    What was acknowledged and not flushed is in that log alone. Its ledgers stay, and so does its record, under another
-    name, which is printed. A process that still writes the log is fenced.
+    What was acknowledged and not flushed is in that log alone. Nothing is deleted: in a data directory, whose store
+    must not be running, the log's directory gets another name, which is printed. In BookKeeper its ledgers stay, and
+    its record gets another name; a process that still writes the log is fenced.
     """
 
     async def work() -> str:
-        from segmentstore.recovery import cluster_logs  # loads the whole service
+        # Both load the whole service.
+        from segmentstore.recovery import cluster_logs
+        from segmentstore.recovery.rebuilt_logs import set_file_log_aside
 
         async with cluster_logs.open_cluster_of(place, environment=environment()) as opened:
             if opened is None:
-                raise InvalidRequestError(
-                    "the logs are in the data directory, where `segmentstore recover --from-tier2` sets aside what does"
-                    f" not belong path={place}"
-                )
+                return await set_file_log_aside(Path(place), _named(container))
             return await cluster_logs.set_log_aside(opened, _named(container))
 
     click.echo(asyncio.run(work()))

@@ -472,8 +472,8 @@ class InProcessAssignmentSource:
             f"container {failure.container_id} stays down: {why}: {cause};"
             " nothing is lost by waiting. Keep the data directory, and start the server again when the cause is"
             f" removed or a version is installed that mends it.{meanwhile} With the server stopped"
-            " `segmentstore tier2 cat` reads what Tier 2 has, and `segmentstore recover --from-tier2` makes a store of"
-            " that alone, without what is only in the log"
+            " `segmentstore tier2 cat` reads what Tier 2 has; `segmentstore log set-aside` takes the log out of the"
+            " store, and `segmentstore recover --from-tier2` goes on with that alone, without what is only in the log"
         )
         logger.error("%s", placement.complaint)
         self._on_kept_down(failure.container_id, why=placement.complaint, readable=readable)

@@ -59,6 +59,8 @@ class RecoveredLog:
     """Of the log, after it: every start of the store goes on above."""
     set_aside: str
     """Where a log that belonged to nothing was moved; empty if there was none."""
+    is_disabled: bool = False
+    """One that was kept: its container does not start."""
 
 
 class DataDirectoryRebuild:
@@ -142,7 +144,7 @@ class DataDirectoryRebuild:
             container_id = manifest.container_id
             log = await self._logs.find(container_id)
             if log is not None and self._belongs(log, manifest):
-                logs.append(RecoveredLog(container_id, "kept", log.epoch, ""))
+                logs.append(_kept(container_id, log))
             else:
                 logs.append(await self._made(container_id, self._floor(manifest)))
         for begun_id, epoch in (begun_anew or {}).items():
@@ -168,7 +170,7 @@ class DataDirectoryRebuild:
         container_id = manifest.container_id
         log = await self._logs.find(container_id)
         if log is not None and self._belongs(log, manifest):
-            return RecoveredLog(container_id, "kept", log.epoch, "")
+            return _kept(container_id, log)
         set_aside = "" if log is None else await self._logs.set_aside(log)
         epoch = await self._logs.make(manifest, floor=self._floor(manifest))
         return RecoveredLog(container_id, "made", epoch, set_aside)
@@ -178,6 +180,10 @@ class DataDirectoryRebuild:
 
     def _floor(self, manifest: Manifest) -> int:
         return max(manifest.epoch, self._highest_epochs.get(manifest.container_id, 0))
+
+
+def _kept(container_id: int, log: FoundLog) -> RecoveredLog:
+    return RecoveredLog(container_id, "kept", log.epoch, "", is_disabled=log.is_disabled)
 
 
 def check_one_store(manifests: Sequence[Manifest]) -> None:

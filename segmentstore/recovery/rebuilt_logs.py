@@ -2,7 +2,8 @@
 
 Of a store in files they are directories below DATA/tier1, of one in BookKeeper records below a root in ZooKeeper.
 
-- A log is never deleted. One in a directory that does not belong is moved aside; one below a root may be that of a
+- A log is never deleted. One in a directory that does not belong is moved aside, and so is one that a person takes as
+  lost (`set_file_log_aside`); one below a root may be that of a
   store that runs on another machine, so it is refused, with the command that sets it aside.
 - A new log has an id of its own, and follows that of the manifest. It is durable, with an epoch that is not below the
   manifest's, before anything else can find it: what was cut off is found to belong, and kept.
@@ -26,6 +27,7 @@ from segmentstore.host.store_record import (
     require_same_store,
     restore_store_record,
 )
+from segmentstore.recovery.tier2_copy import held_directory
 from segmentstore.runtime.entropy import random_id, system_random
 from segmentstore.runtime.files import SystemFileSystem
 from tier1.bookkeeper.log_record import LogRecord
@@ -46,6 +48,8 @@ class FoundLog:
     """Empty: it has lost its identity."""
     follows: bytes
     epoch: int
+    is_disabled: bool = False
+    """No store opens it before a person has said so."""
 
     def belongs(self, manifest: Manifest, *, floor: int) -> bool:
         """Whether it goes on with the manifest; `floor`: the highest epoch that was seen of the container."""
@@ -102,7 +106,13 @@ class FileLogsRebuilt:
         if identity is None:
             return FoundLog(path, b"", b"", 0)
         directory = LogDirectory(path, files=self._files, random=self._random, owner="recover")
-        return FoundLog(path, identity.log_id, identity.follows, directory.highest_epoch())
+        return FoundLog(
+            path,
+            identity.log_id,
+            identity.follows,
+            directory.highest_epoch(),
+            is_disabled=directory.is_disabled,
+        )
 
     async def require_replaceable(self, found: FoundLog) -> None:
         """Every one: it is set aside."""
@@ -187,7 +197,9 @@ class BookKeeperLogsRebuilt:
             return FoundLog(place, b"", b"", 0)
         if record is None:
             return None
-        return FoundLog(place, record.log_id, record.follows, record.epoch)
+        return FoundLog(
+            place, record.log_id, record.follows, record.epoch, is_disabled=bool(record.disabled)
+        )
 
     async def require_replaceable(self, found: FoundLog) -> None:
         container_id = int(found.place.rpartition("/")[2])
@@ -223,6 +235,22 @@ class BookKeeperLogsRebuilt:
 
     async def finish(self, identity: DirectoryIdentity) -> None:
         await restore_store_record(self._opened.metadata, self._opened.names, identity)
+
+
+async def set_file_log_aside(data_directory: Path, container_id: int) -> str:
+    """Also a log that belongs to the store: a person takes it as lost. Where it is then.
+
+    Raises InvalidRequestError if there is no such log, DataDirectoryInUseError.
+    """
+    logs = FileLogsRebuilt(data_directory)
+    if await logs.find(container_id) is None:
+        raise InvalidRequestError(
+            f"there is no log of that container container={container_id} path={data_directory}"
+        )
+    async with held_directory(data_directory):
+        found = await logs.find(container_id)
+        assert found is not None, f"the directory is held, its logs stay container={container_id}"
+        return await logs.set_aside(found)
 
 
 @asynccontextmanager

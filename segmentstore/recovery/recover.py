@@ -26,6 +26,7 @@ from segmentstore.recovery.report import (
     RecoveryResult,
     container_row,
     contents_unread,
+    disabled_logs,
     how_to_start,
     logs_beside,
     named,
@@ -143,6 +144,7 @@ async def _recover(options: RecoveryOptions, rebuilt: RebuiltLogs) -> RecoveryRe
             result.remarks.append(contents_unread(options.source))
     logs = await _rebuild_logs(options, surveys, losses, rebuilt, only_look=refused or options.dry)
     _add_rows(result, options, logs, surveys, losses)
+    result.remarks += disabled_logs(options.data, logs)
     if refused:
         result.remarks.append(
             "error: Tier 2 has lost what is named above, and nothing was done: to recover the rest, say --with-damage"

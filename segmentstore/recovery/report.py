@@ -123,6 +123,18 @@ async def logs_beside(directory: Path, manifests: Sequence[Manifest]) -> list[st
     ]
 
 
+def disabled_logs(data: Path, logs: Sequence[RecoveredLog]) -> list[str]:
+    """What a person does about logs that belong to the store, are kept, and that no store opens."""
+    return [
+        f"the log of container {log.container} is kept, and disabled because of a fault: the container does not start."
+        " Bring back what is missing and let it be opened again with"
+        f" segmentstore log enable {data} --container {log.container}; or take it as lost, and what was acknowledged"
+        f" and not flushed with it: segmentstore log set-aside {data} --container {log.container}, and run this again"
+        for log in logs
+        if log.is_disabled
+    ]
+
+
 def how_to_start(data: Path, tier2_place: str) -> str:
     """The command that serves the recovered store."""
     tier2_flag = f" --tier2 {tier2_place}" if tier2_place else ""

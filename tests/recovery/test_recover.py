@@ -82,6 +82,40 @@ def test_h7_logs_that_were_begun_anew_are_set_aside_and_logs_that_belong_are_kep
         assert cli.segment("read", name).content == content
 
 
+def test_h7_a_log_whose_journals_are_lost_is_kept_until_a_person_sets_it_aside(
+    flushed: ServerProcess, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """What the store says, and what `recover` says in the same directory, leads to a store that works."""
+    data, cli = flushed.data_directory, CommandLine(capfdbinary)
+    set_aside = ("log", "set-aside", str(data), "--container", "2")
+    running = cli(*set_aside)
+    assert running.exit_code == ExitCode.CONFLICT, running.errors
+    flushed.kill()
+    for journal in (data / "tier1" / "container-0002").glob("journal-*"):
+        journal.unlink()
+    partial = ServerProcess(data, NO_STREAMS, accept=("partial",))
+    with partial:
+        assert "containers=3/4" in partial.ready_line
+        for complaint in ("the log is empty", "log set-aside", "recover --from-tier2"):
+            assert complaint in partial.log_path.read_text()
+    recover = ("recover", "--from-tier2", "--data", str(data), "--quiet", "-o", "json")
+    for _ in range(2):
+        kept = cli(*recover)
+        assert [row["action"] for row in kept.rows] == ["kept"] * 4
+        assert f"segmentstore {' '.join(set_aside)}" in kept.errors
+    aside = cli(*set_aside)
+    assert aside.exit_code == ExitCode.OK, aside.errors
+    assert (Path(aside.text.strip()) / "identity").is_file()
+    assert cli(*set_aside).exit_code == ExitCode.USAGE
+    made = cli(*recover)
+    assert [row["action"] for row in made.rows] == ["kept", "kept", "made", "kept"]
+    assert "log set-aside" not in made.errors
+    flushed.start()
+    online = CommandLine(capfdbinary, flushed.address)
+    for name, content in CONTENT.items():
+        assert online.segment("read", name).content == content
+
+
 def test_recovery_is_refused_while_the_store_runs_or_where_there_is_no_tier_2(
     flushed: ServerProcess, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path
 ) -> None:

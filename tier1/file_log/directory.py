@@ -233,10 +233,14 @@ class LogDirectory:
 
     # --- evidence ----------------------------------------------------------------------------
 
+    @property
+    def is_disabled(self) -> bool:
+        return self._files.exists(self.join("disabled"))
+
     def check_enabled(self) -> None:
         """Raises LogDisabledError."""
         path = self.join("disabled")
-        if not self._files.exists(path):
+        if not self.is_disabled:
             return
         file = self._files.open(path)
         try:

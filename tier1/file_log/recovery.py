@@ -39,8 +39,8 @@ from tier1.file_log.settings import DurabilityRules
 _SCAN_WINDOW_PAGES = 16
 
 WAY_OUT = (
-    "put the journals back as they were, or take this log as lost: `segmentstore recover --from-tier2` begins a new"
-    " one above what Tier 2 holds"
+    "put the journals back as they were, or take this log as lost: `segmentstore log set-aside` takes it out of the"
+    " store, and `segmentstore recover --from-tier2` begins a new one above what Tier 2 holds"
 )
 
 
