@@ -58,7 +58,7 @@ from tier2.volumes.objects import (
 from tier2.volumes.reader import ObjectReader, OpenObject, ReadQueue, ReadRequest
 from tier2.volumes.scrub import VolumeScrubber
 from tier2.volumes.settings import VolumeSettings
-from tier2.volumes.verification import Verification, VerificationReport
+from tier2.volumes.verification import Verification, VerificationReport, advance
 from tier2.volumes.volume_files import VolumeFiles, storage_error_of
 from tier2.volumes.write_queue import WriteQueue
 
@@ -68,6 +68,9 @@ _Result = TypeVar("_Result")
 _SMALL_BYTES_MAX = 8192
 """Smaller contents are hashed faster than a thread is reached."""
 _DAMAGES_TOLD_MAX = 10
+_VERIFIED_PIECE_BYTES = 16 << 20
+_VERIFIED_PIECE_STEPS = 10_000
+"""So much of a verification is one call in the executor, which runs to its end."""
 _ALL_VERSIONS = 1 << 31
 _HASH_IN_LINE_BYTES_MAX = 256 << 10
 """Smaller contents are hashed faster than the disk syncs: those behind them in the queue may wait for it."""
@@ -394,8 +397,22 @@ class VolumeEngine:
         return [*found, *filter(None, stopped)]
 
     async def verify(self, *, deep: bool) -> VerificationReport:
-        """Volumes against the index; `deep` reads every byte. Raises StorageError only if nothing can be said."""
-        return await self._run(Verification(index=self._index, volumes=self._volumes).run, deep)
+        """Volumes against the index; `deep` reads every byte. Raises StorageError only if nothing can be said.
+
+        Its caller may be cancelled: it takes long, and ends behind a piece, before files and index are closed.
+        """
+        verification = Verification(index=self._index, volumes=self._volumes)
+        steps = verification.steps(deep)
+        piece = partial(
+            advance, steps, bytes_max=_VERIFIED_PIECE_BYTES, steps_max=_VERIFIED_PIECE_STEPS
+        )
+        try:
+            has_ended = False
+            while not has_ended:
+                _, has_ended = await finish_despite_cancellation(self._run(piece))
+        finally:
+            await finish_despite_cancellation(self._run(steps.close))
+        return verification.report
 
     async def check(self) -> None:
         """All invariants of index.py, for tests: nothing may be under way. Raises AssertionError."""

@@ -31,7 +31,7 @@ from segmentstore.runtime.files import FileSystem
 from tier2.background_pace import BackgroundPace
 from tier2.volumes.index_database import IndexDatabase
 from tier2.volumes.settings import VolumeSettings
-from tier2.volumes.verification import Verification
+from tier2.volumes.verification import Verification, advance
 from tier2.volumes.volume_files import VolumeFiles
 
 _Arguments = ParamSpec("_Arguments")
@@ -153,7 +153,9 @@ class VolumeScrubber:
 
     async def _piece(self, steps: Iterator[int], verification: Verification) -> bool:
         volume = verification.volume
-        read, ended = await self._call(_advance, steps)
+        read, ended = await self._call(
+            advance, steps, bytes_max=_PIECE_BYTES, steps_max=_PIECE_STEPS
+        )
         self.scrubbed_bytes += read
         for problem in verification.report.problems[len(self._found) :]:
             self._report(problem)
@@ -203,13 +205,3 @@ class VolumeScrubber:
             file.write_at(0, [_PLACE_LAYOUT.pack(number, crc32_of(content))])
         finally:
             file.close()
-
-
-def _advance(steps: Iterator[int]) -> tuple[int, bool]:
-    """About how many bytes were read, and whether that was all."""
-    read = 0
-    for count, step in enumerate(steps, start=1):
-        read += step
-        if read >= _PIECE_BYTES or count >= _PIECE_STEPS:
-            return read, False
-    return read, True

@@ -55,6 +55,16 @@ _PROBLEMS_MAX = 1000
 _ABSENT_VERSIONS_MAX = 1_000_000
 
 
+def advance(steps: Iterator[int], *, bytes_max: int, steps_max: int) -> tuple[int, bool]:
+    """One piece of a verification: about how many bytes were read, and whether that was the last one."""
+    read = 0
+    for count, step in enumerate(steps, start=1):
+        read += step
+        if read >= bytes_max or count >= steps_max:
+            return read, False
+    return read, True
+
+
 @dataclass(slots=True)
 class VerificationReport:
     """What was found; healthy if there are no problems."""
@@ -120,14 +130,11 @@ class Verification:
         self._named = 0
         self._references = 0
 
-    def run(self, deep: bool) -> VerificationReport:
-        """Raises CorruptedDataError if the index cannot be read, OSError."""
-        for _ in self.steps(deep):
-            pass
-        return self.report
-
     def steps(self, deep: bool) -> Generator[int, None, None]:
-        """The same, a record or a row at a time: about how many bytes were read for it."""
+        """A record or a row at a time: about how many bytes were read for it; at its end the report is whole.
+
+        Raises CorruptedDataError if the index cannot be read, OSError.
+        """
         before = self._index.get(NEXT_SEQUENCE), self._volume_rows()
         numbers = self._volumes.numbers()
         numbers.sort(key=lambda number: (number < self._first_volume, number))
