@@ -3,6 +3,7 @@
 | question | answered by |
 |---|---|
 | which containers, segments, layouts and bytes there are | StoreReader, ContainerReader, SegmentLayout, LayoutEntry |
+| the same under one manifest | SnapshotReader |
 | what a block's bytes say | decode_block, decode_records, read_record_file_index and what it gives |
 | where objects are, and where the bytes of one lie | open_place, locate_objects, ObjectLocation |
 | whether images, files and containers are sound | prove_images, damages_of_registered_file, verify_container |
@@ -31,7 +32,7 @@ from tier2.layout_entry import LayoutEntry
 from tier2.object_stores.object_locations import ObjectLocation, locate_objects
 from tier2.object_stores.places import holds_volumes, is_remote, open_place
 from tier2.settings import StorageSettings
-from tier2.store_reader import ContainerReader, SegmentLayout, StoreReader
+from tier2.store_reader import ContainerReader, SegmentLayout, SnapshotReader, StoreReader
 
 if TYPE_CHECKING:
     from tier2.maintenance.chunk_rewriting import proposed_images, rewrite_chunks
@@ -61,6 +62,7 @@ __all__ = [
     "RecordFileIndex",
     "SegmentImage",
     "SegmentLayout",
+    "SnapshotReader",
     "StorageSettings",
     "StoreReader",
     "VerifyReport",

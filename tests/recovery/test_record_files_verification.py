@@ -34,6 +34,7 @@ from segmentstore.recovery.tier2_access import Tier2, UnverifiedObjectStore
 from segmentstore.recovery.tier2_copy import Tier2Copy, copy_tier2
 from segmentstore.runtime.files import SystemFileSystem
 from segmentstore.spark.jobs.record_file_scrub import plan_files
+from segmentstore.spark.jobs.verify import plan_container
 from tests.spark.topics.topic_store import TOPIC, TopicStore, some_records, topic_store
 from tests.topics.batches import unreadable_batch
 from tier2.container_objects import ObjectKind
@@ -218,6 +219,25 @@ async def test_nothing_is_said_of_what_the_owner_has_replaced_meanwhile(
     await delete_what_no_manifest_names(store)
     report = await verify_record_files(tier2, deep=deep)
     assert (report.files, report.damages) == (FILES, [])
+
+
+async def test_a_job_plans_by_one_manifest_beside_a_busy_store(store: TopicStore) -> None:
+    """What it reads of a partition, and what it reads of its files then, are of one moment."""
+    (reader,) = (await opened(store)).containers
+    partition = await store.service.topics.own_partition(TOPIC, 0)
+    await partition.make_file()
+    await partition.delete_records(40)
+    await store.flush()
+    async with aclosing(reader.scan_layouts()) as layouts:
+        (entries,) = [
+            each.entries async for each in layouts if each.record.name == store.segment_name
+        ]
+    for entry in entries:
+        key = reader.components.names.key(ObjectKind.CHUNKS, entry.identity)
+        await store.tiers.object_store.delete(key)
+    plan = await plan_container(reader)
+    assert [each.number for each in plan.files] == [2, 3, 4]
+    assert plan.file_damages == []
 
 
 async def test_a_container_whose_ssts_do_not_read_is_named_and_ends_nothing(

@@ -5,8 +5,9 @@
     driver    events go on from chunk to chunk (chunk_scrub.py)
     tasks     every registered file of topics' records (record_file_scrub.py)
 
-- The service may be at work meanwhile. Every byte that the manifests named at first is proved, unless it was deleted:
-  what compaction moves away is looked for where it is now. What came later is for the next run.
+- The service may be at work meanwhile. What there is in a container is planned under one of its manifests. Every byte
+  that the manifests named at first is proved, unless it was deleted: what compaction moves away is looked for where it
+  is now. What came later is for the next run.
 - With a directory for its state, a job that was killed goes on: what it has proved is not read again. A run that comes
   to its end writes that down as well, and the next one proves everything anew: what was sound may have rotted since.
 - One run at a time has that directory.
@@ -46,7 +47,13 @@ from segmentstore.spark.tier2_access import (
     open_containers,
     open_for_reading,
 )
-from tier2.outside_access import ContainerReader, LayoutEntry, VerifyReport, verify_container
+from tier2.outside_access import (
+    ContainerReader,
+    LayoutEntry,
+    SnapshotReader,
+    VerifyReport,
+    verify_container,
+)
 
 FINDINGS_MAX = 1_000
 _ROUNDS_MAX = 8
@@ -129,7 +136,7 @@ class _Proved:
 
 
 @dataclass(slots=True)
-class _Plan:
+class Plan:
     """What is to be proved under the manifests as they were read."""
 
     images: list[ScrubImage] = field(default_factory=list)
@@ -138,6 +145,13 @@ class _Plan:
     files: list[ScrubFile] = field(default_factory=list)
     file_damages: list[tuple[int, str]] = field(default_factory=list)
     """Container, and what registrations contradict."""
+
+    def add(self, other: "Plan") -> None:
+        """That of another container."""
+        self.images += other.images
+        self.sealed_lengths |= other.sealed_lengths
+        self.files += other.files
+        self.file_damages += other.file_damages
 
 
 class VerifyJob:
@@ -194,11 +208,11 @@ class VerifyJob:
 
     # --- the driver's part ------------------------------------------------------------------
 
-    def _look(self, *, first: bool) -> _Plan:
+    def _look(self, *, first: bool) -> Plan:
         with LoopRunner() as runner:
 
-            async def look() -> _Plan:
-                plan = _Plan()
+            async def look() -> Plan:
+                plan = Plan()
                 async with open_for_reading(self._place, runner.executor) as store:
                     await self._look_at(store, runner, plan, first=first)
                 return plan
@@ -206,16 +220,16 @@ class VerifyJob:
             return runner.run(look())
 
     async def _look_at(
-        self, store: ObjectStore, runner: LoopRunner, plan: _Plan, *, first: bool
+        self, store: ObjectStore, runner: LoopRunner, plan: Plan, *, first: bool
     ) -> None:
         for reader in await open_containers(store, runner.executor, place=self._place.place):
             container = int(reader.container_id)
             if first:
                 self._add_report(container, await verify_container(reader, objects=False))
             try:
-                await _plan_container(reader, plan)
+                plan.add(await plan_container(reader))
             except (CorruptedDataError, ObjectNotFoundError) as error:
-                # The report has it already, unless the manifest moved on just now: then the next round looks again.
+                # The report has it already, unless it was damaged just now.
                 if not self._summary.of(container).damages:
                     self._summary.add_damage(container, str(error))
 
@@ -272,7 +286,7 @@ class VerifyJob:
         if self._ledger is not None and found:
             self._ledger.add({"images": [one.entry() for one in found]})
 
-    def _prove_files(self, plan: _Plan, resumed: frozenset[str]) -> None:
+    def _prove_files(self, plan: Plan, resumed: frozenset[str]) -> None:
         """Of those that are missing the registration is looked at anew: retention or compaction may have come by."""
         for _ in range(_ROUNDS_MAX):
             files = [each for each in plan.files if each.name not in self._found]
@@ -290,7 +304,7 @@ class VerifyJob:
 
     # --- what is told ------------------------------------------------------------------------
 
-    def _summarize(self, plan: _Plan, resumed: frozenset[str]) -> None:
+    def _summarize(self, plan: Plan, resumed: frozenset[str]) -> None:
         by_segment: dict[tuple[int, int], list[ScrubImage]] = {}
         for image in plan.images:
             if self._count(image, resumed):
@@ -343,7 +357,31 @@ class VerifyJob:
             self._framings[name] = ChunkFraming(**framing)
 
 
-async def _plan_container(reader: ContainerReader, plan: _Plan) -> None:
+async def plan_container(reader: ContainerReader) -> Plan:
+    """Under one manifest, or a newer one, if something of it is gone or contradicts itself and the owner has published.
+
+    Raises CorruptedDataError, ObjectNotFoundError, StorageError.
+    """
+    plan = Plan()
+    damage: CorruptedDataError | ObjectNotFoundError | None = None
+    for _ in range(_ROUNDS_MAX):
+        manifest = reader.manifest
+        damage = None
+        try:
+            plan = await _plan_manifest(SnapshotReader(reader, manifest))
+        except (CorruptedDataError, ObjectNotFoundError) as error:
+            damage = error
+        if damage is None and not plan.file_damages:
+            break
+        if (await reader.refresh()).manifest.version == manifest.version:
+            break
+    if damage is not None:
+        raise damage
+    return plan
+
+
+async def _plan_manifest(reader: ContainerReader) -> Plan:
+    plan = Plan()
     async with aclosing(reader.scan_layouts()) as layouts:
         async for layout in layouts:
             record, container = layout.record, layout.container_id
@@ -356,6 +394,7 @@ async def _plan_container(reader: ContainerReader, plan: _Plan) -> None:
                 ScrubImage(container, record.segment_id, record.name, entry)
                 for entry in layout.entries
             ]
+    return plan
 
 
 def in_place_of(moved: Sequence[ScrubImage], images: Sequence[ScrubImage]) -> list[ScrubImage]:
