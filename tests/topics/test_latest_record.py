@@ -6,6 +6,7 @@ record; times go up and down, and some come several times.
 
 import asyncio
 import threading
+import tracemalloc
 from collections.abc import Sequence
 from random import Random
 
@@ -17,6 +18,7 @@ from segmentstore.codec.record_batch import (
     Compression,
     check_batch,
     encode_batch,
+    placed_copy,
 )
 from segmentstore.codec.record_columns import RecordColumns, columns_of_batches
 from segmentstore.codec.record_fields import Record
@@ -453,3 +455,29 @@ async def test_what_is_compressed_is_looked_into_beside_the_loop(
     assert threads
     assert threading.main_thread() not in threads
     await partition.close()
+
+
+@pytest.mark.parametrize("time_is_asked_for", [True, False])
+async def test_a_look_into_many_compressed_batches_takes_the_memory_of_one(
+    *, time_is_asked_for: bool
+) -> None:
+    """Each may be a thousand times as long as it says."""
+    batch = timed(*range(NOW, NOW + 4_000), compression=Compression.GZIP, value=bytes(100))
+
+    peaks: list[int] = []
+    for count in (1, 12):
+        end = 4_000 * count
+        content = b"".join(placed_copy(batch, 4_000 * n) for n in range(count))
+        content += placed_copy(timed(NOW - 1, NOW + 9_999), end)
+        tracemalloc.start()
+        try:
+            if time_is_asked_for:
+                found = await record_ranks.first_not_older(content, NOW + 5_000, 0)
+            else:
+                latest = await record_ranks.latest_in_batches(content, 0)
+                found = None if latest is None else (latest.offset, latest.time_ms)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        assert found == (end + 1, NOW + 9_999)
+    assert peaks[1] < 2 * peaks[0], peaks

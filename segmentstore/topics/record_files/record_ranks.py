@@ -7,9 +7,11 @@ first, and a record whose rank is lower than that of everything else is the answ
 
 Batches that are long, or that may be behind decompression, are looked into in a thread: a megabyte may hold millions of
 records.
+
+Invariant: of several batches with a codec only one at a time is decompressed, and only its records are columns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple, Self, TypeVar
 
@@ -20,7 +22,8 @@ from segmentstore.runtime.cancellation import run_blocking
 _Found = TypeVar("_Found")
 
 _INLINE_BYTES_MAX: Final = 64 << 10
-"""Of one batch without a codec that is looked into on the loop: it takes less than a millisecond."""
+"""Of one batch without a codec that is looked into on the loop: it takes less than a millisecond. And of several that
+are looked into together."""
 
 
 class RecordRank(NamedTuple):
@@ -72,7 +75,14 @@ async def _beside_the_loop(content: bytes, look: Callable[[], _Found]) -> _Found
 
 
 def _latest_in(content: bytes, from_offset: int) -> RecordRank | None:
-    columns, _ = columns_of_batches(content, from_offset)
+    best: RecordRank | None = None
+    for part in _parts(content):
+        best = lower_rank(best, _latest_in_part(part, from_offset))
+    return best
+
+
+def _latest_in_part(part: memoryview, from_offset: int) -> RecordRank | None:
+    columns, _ = columns_of_batches(part, from_offset)
     if not len(columns):
         return None
     highest_ms = max(columns.timestamps_ms)
@@ -81,7 +91,36 @@ def _latest_in(content: bytes, from_offset: int) -> RecordRank | None:
 
 
 def _first_not_older(content: bytes, time_ms: int, from_offset: int) -> tuple[int, int] | None:
-    columns, _ = columns_of_batches(content, from_offset)
+    for part in _parts(content):
+        found = _first_not_older_in_part(part, time_ms, from_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def _first_not_older_in_part(
+    part: memoryview, time_ms: int, from_offset: int
+) -> tuple[int, int] | None:
+    columns, _ = columns_of_batches(part, from_offset)
     times = columns.timestamps_ms
     row = next((row for row, each in enumerate(times) if each >= time_ms), None)
     return None if row is None else (columns.offsets[row], times[row])
+
+
+def _parts(content: bytes) -> Iterator[memoryview]:
+    """What is looked into at once: one batch with a codec, or some neighbours without one. Raises BatchError."""
+    view = memoryview(content)
+    start = at = 0
+    while at < len(view):
+        header = parse_header(view, at)
+        end = at + header.size
+        is_compressed = header.compression is not Compression.NONE
+        if start < at and (is_compressed or end - start > _INLINE_BYTES_MAX):
+            yield view[start:at]
+            start = at
+        if is_compressed:
+            yield view[at:end]
+            start = end
+        at = end
+    if start < len(view):
+        yield view[start:]
