@@ -149,7 +149,8 @@ class IndexScan:
     ) -> tuple[list[tuple[bytes, Place]], bool]:
         """Up to `count` keys with start <= attribute key < end and their places, and whether there may be more.
 
-        `begins`: it is the first page of an iteration. Fewer than `count` come only with the last page.
+        `begins`: it is the first page of an iteration. Fewer than `count` come with the last page, and with one of long
+        keys: they have no more bytes together than a page may have, yet there is at least one.
         """
         if self._keys_as_of is None or (
             begins and self._keys_as_of != self._segment.last_sequence_number
@@ -174,11 +175,12 @@ class IndexScan:
         end: AttributeKey,
         count: int,
     ) -> bool:
-        """Add the live keys of [start, end); True if `count` is reached."""
+        """Add the live keys of [start, end); True if the page is full."""
         attributes = self._segment.attributes
         first = bisect_left(self._keys, start)
         in_memory = self._keys[first : bisect_left(self._keys, end, lo=first)]
         last: AttributeKey | None = None
+        total = sum(len(key) for key, _ in found)
         for key in merge(stored, in_memory):
             if key == last:
                 continue
@@ -186,6 +188,9 @@ class IndexScan:
             value = attributes.committed_value(key) if attributes.is_known(key) else stored.get(key)
             if value is None:
                 continue
+            total += len(key) - len(INDEX_PREFIX)
+            if total > self._settings.page_bytes_max and found:
+                return True
             found.append((key[len(INDEX_PREFIX) :], decode_place(value)))
             if len(found) == count:
                 return True

@@ -150,7 +150,8 @@ class Table(Protocol):
         first: bytes | None = None,
         last: bytes | None = None,
     ) -> TableKeyPage:
-        """Up to `count` keys from where `token` says. `first` and `last` (both inclusive) bound the fixed layout."""
+        """Up to `count` keys from where `token` says, or fewer, yet not none, if they are long: a token says that there
+        may be more. `first` and `last` (both inclusive) bound the fixed layout."""
 
     async def read_entries(
         self,

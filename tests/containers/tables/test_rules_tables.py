@@ -327,3 +327,26 @@ async def test_an_iteration_has_the_keys_before_it_although_an_earlier_one_sorts
                 keys += [each.key for each in page.keys]
             assert len(keys) == 3001
             assert b"new" in keys
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+async def test_a_page_of_long_keys_has_no_more_bytes_than_a_page_of_entries(
+    *, is_forgotten: bool
+) -> None:
+    async with running(MemoryTiers(), settings=FORGETFUL) as container:
+        await container.create_table("t")
+        async with container.open_table("t") as table:
+            expected = {key(number) + bytes(8_000) for number in range(300)}
+            for each in sorted(expected):
+                await table.update([entry(each, b"")])
+            if is_forgotten:
+                await forget(container)
+            found: list[bytes] = []
+            page = await table.read_keys(count=1_000)
+            while True:
+                assert sum(len(each.key) for each in page.keys) <= 1 << 20
+                found += [each.key for each in page.keys]
+                if not page.token:
+                    break
+                page = await table.read_keys(count=1_000, token=page.token)
+            assert found == sorted(expected)
