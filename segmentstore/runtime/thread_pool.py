@@ -12,6 +12,7 @@ Invariants:
   wait at one queue, as in `ThreadPoolExecutor`, the one that takes a job wakes the next, which finds the queue empty;
   both take the interpreter for it.)
 - A finished job wakes the loop once: its outcome and its free thread are told together.
+- Behind close() no job is taken, so that none waits when the last ones report.
 - Threads end with close(), when the pool is garbage, or at the exit of the process; a job that runs is finished first.
 """
 
@@ -82,13 +83,18 @@ class FairThreadPool:
         for lane in self._turns:
             assert lane.waiting_count > 0, "a lane without jobs has a turn"
 
+    def require_open(self) -> None:
+        """Raises RuntimeError when closed: no report of a job that ran until then may meet a further job."""
+        if not self._end.alive:
+            raise RuntimeError("a job behind the end of its threads")
+
     def enqueue(self, lane: "Lane") -> None:
         """The lane has a job to start, and had none before."""
         self._turns.append(lane)
         self.start_jobs()
 
     def start_jobs(self) -> None:
-        """Give free threads to the lanes whose turn it is. Raises RuntimeError when closed, or without a thread."""
+        """Give free threads to the lanes whose turn it is. Raises RuntimeError without a thread."""
         while self._turns and self._running < self._thread_count:
             lane = self._turns.popleft()
             job = lane.take_job()
@@ -101,8 +107,6 @@ class FairThreadPool:
             worker.start(partial(_run, job, partial(self._finished, worker)))
 
     def _free_worker(self) -> "_Worker":
-        if not self._end.alive:
-            raise RuntimeError("a job behind the end of its threads")
         if self._idle:
             return self._idle.pop()
         worker = _Worker(f"{self._name}_{len(self._workers)}", self._niceness)
@@ -139,6 +143,7 @@ class Lane(Executor):
         *args: _Parameters.args,
         **kwargs: _Parameters.kwargs,
     ) -> Future[_Result]:
+        self._threads.require_open()
         future: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Job(future, partial(fn, *args, **kwargs)))
         if len(self._waiting) == 1:

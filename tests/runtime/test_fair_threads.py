@@ -176,6 +176,20 @@ async def test_behind_the_end_no_job_is_taken() -> None:
         await run(lane, lambda: None)
 
 
+async def test_a_job_behind_the_end_is_refused_also_while_the_last_ones_are_not_told_yet() -> None:
+    threads = FairThreadPool(thread_count=1, name="test")
+    lane, gate = threads.lane(), Gate()
+    last = asyncio.ensure_future(run(lane, gate.wait))
+    await asyncio.sleep(0)
+    gate.open()
+    threads.close()  # the thread has ended; what it says of its job is yet to come
+    with pytest.raises(RuntimeError, match="behind the end"):
+        lane.submit(lambda: None)
+    async with asyncio.timeout(5):
+        await last
+    threads.check()
+
+
 async def test_threads_end_with_a_pool_that_is_garbage() -> None:
     threads = FairThreadPool(thread_count=1, name="test")
     found: list[threading.Thread] = []
