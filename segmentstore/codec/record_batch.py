@@ -66,6 +66,7 @@ from segmentstore.codec.record_fields import Record as Record  # callers know it
 BatchBytes: TypeAlias = bytes | bytearray | memoryview
 
 BATCH_HEADER_BYTES: Final = 61
+OFFSET_MAX: Final = (1 << 63) - 1
 DECODED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of the records of one batch behind decompression, unless a caller says otherwise."""
 
@@ -442,7 +443,10 @@ def _decoded(
     header = proved_header(data)
     append_time = header.append_time
     cursor = FieldCursor(decompressed_records(data, header, bytes_max=bytes_max), _damaged)
-    first_delta = 0 if from_offset is None else from_offset - header.base_offset
+    first_delta = 0
+    if from_offset is not None:
+        require_offsets(header.base_offset, header.last_offset_delta)
+        first_delta = from_offset - header.base_offset
     next_offset = header.next_offset
     records: list[Record] = []
     last_delta = -1
@@ -498,6 +502,16 @@ def decode_batches(
             next_offset = max(next_offset, header.next_offset)
             at += header.size
     return records, next_offset
+
+
+def require_offsets(base_offset: int, last_offset_delta: int) -> None:
+    """Raises BatchError for a placed batch whose offsets no partition has: the base offset is in no checksum."""
+    if base_offset > OFFSET_MAX - last_offset_delta:
+        raise BatchError(
+            BatchProblem.INVALID,
+            f"offsets of a batch have more than 63 bits base_offset={base_offset}"
+            f" last_offset_delta={last_offset_delta}",
+        )
 
 
 def batch_records(batches: memoryview, at: int) -> BatchRecords:

@@ -23,6 +23,7 @@ from typing import Final
 
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
+    OFFSET_MAX,
     BatchBytes,
     BatchError,
     BatchHeader,
@@ -36,6 +37,7 @@ from segmentstore.codec.record_batch import (
     decompressed_records,
     parse_header,
     record_end,
+    require_offsets,
 )
 from segmentstore.codec.record_fields import FieldBytes, FieldCursor, Headers, Record, wrapped
 from segmentstore.runtime.native import native_module
@@ -46,7 +48,6 @@ _ROWS_MIN: Final = 64
 _RECORD_BYTES_GUESSED: Final = 200
 _EXPLAINED_BYTES_MAX: Final = 16 * 1024
 """Of records that the loop in Python says what is wrong with: it takes more than a second for a megabyte."""
-_OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class Stop(IntEnum):
@@ -279,7 +280,7 @@ class _Walk:
 def _refuse_if_long(batch: BatchHeader | BatchRecords, byte_count: int) -> None:
     """The native loop did not read its records. If that is because of their bytes, the loop in Python would only say
     what is wrong with them: of many nothing is said, because servers read batches on their event loops."""
-    was_judged = 0 <= batch.base_offset <= _OFFSET_MAX - batch.last_offset_delta
+    was_judged = 0 <= batch.base_offset <= OFFSET_MAX - batch.last_offset_delta
     if was_judged and byte_count > _EXPLAINED_BYTES_MAX:
         raise BatchError(
             BatchProblem.INVALID,
@@ -321,6 +322,7 @@ def records_to_columns_in_python(
     rows: int,
 ) -> tuple[int, int]:
     """Rows of one batch behind the others; positions count from `shift`. Raises BatchError."""
+    require_offsets(base_offset, last_offset_delta)
     room = len(numbers) // (_COLUMNS * _NUMBER_BYTES)
     cursor = FieldCursor(records, _damaged)
     last_delta = -1

@@ -177,6 +177,21 @@ def test_what_is_refused_as_unreadable_is_what_the_decoder_cannot_read() -> None
 
 
 @pytest.mark.parametrize("loops", LOOPS)
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
+def test_offsets_that_no_column_holds_are_refused_as_by_the_decoder(
+    loops: ColumnLoops, compression: Compression
+) -> None:
+    """A base offset is in no checksum: any byte of it may have been changed on the way."""
+    batch = bytearray(encode_batch([Record(0, TIME, b"k", b"v")] * 3, compression=compression))
+    for behind in range(1, 5):
+        place_batch(batch, 2**63 - behind)
+        found = read_by(loops, bytes(batch), 0)
+        assert found == decoded(bytes(batch), 0)
+        assert isinstance(found, str) == (behind < 3)
+        require_readable(bytes(batch))  # a producer's, which the server is still to place
+
+
+@pytest.mark.parametrize("loops", LOOPS)
 def test_keys_are_found_by_the_loops_as_by_the_decoder(loops: ColumnLoops) -> None:
     bodies = {BODY, b""}
     for at in range(len(BODY)):
