@@ -487,13 +487,19 @@ class SstBlock:
         ]
 
     def check(self) -> None:
-        """Proves that keys grow strictly and that removals have no value. O(n)."""
+        """Proves that keys grow strictly and that removals have no value. Raises CorruptedDataError, because these are
+        bytes of the store: a right checksum says that they are what was written, not that it made sense. O(n)."""
         entries = self.slice(0, self.count)
         for (left, _), (right, _) in pairwise(entries):
-            assert left < right, f"SST block is out of order left={left!r} right={right!r}"
+            if left >= right:
+                raise CorruptedDataError(f"SST block is out of order left={left!r} right={right!r}")
         for index in range(self.count):
             kind = self._content[self._kinds_at + index]
-            assert kind in (0, 1), f"SST block has an unknown kind index={index} kind={kind}"
+            if kind not in (0, 1):
+                raise CorruptedDataError(f"SST block has an unknown kind index={index} kind={kind}")
+            value_start = self._value_ends[index - 1] if index else 0
+            if not kind and self._value_ends[index] != value_start:
+                raise CorruptedDataError(f"SST block: a removed key has a value index={index}")
 
 
 def _column(numbers: "array[int]") -> bytes:

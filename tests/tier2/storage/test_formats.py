@@ -154,6 +154,24 @@ def test_every_flipped_bit_of_a_run_is_found() -> None:
             verify_part(bytes(flipped), part)
 
 
+@pytest.mark.parametrize("names", [[b"c2", b"c1", b"c3"], [b"c1", b"c2", b"c2"]])
+def test_keys_out_of_order_under_a_right_checksum_are_found(names: list[bytes]) -> None:
+    builder = SstBuilder(block_bytes=1024, part_bytes=1 << 20)
+    builder.add([(name, b"v") for name in names])
+    (image,) = builder.finish()
+    with pytest.raises(CorruptedDataError, match="out of order"):
+        verify_part(b"".join(image.buffers), image.named(IDENTITY))
+
+
+def test_a_kind_that_does_not_exist_and_a_removal_with_a_value_are_found() -> None:
+    content = bytearray(encode_block([(b"a", b"v"), (b"b", None)]))
+    kinds_at = 4 + 2 * 8
+    for number, kind, found in ((1, 2, "unknown kind"), (0, 0, "has a value")):
+        damaged = content[: kinds_at + number] + bytes([kind]) + content[kinds_at + number + 1 :]
+        with pytest.raises(CorruptedDataError, match=found):
+            SstBlock(bytes(damaged)).check()
+
+
 def test_records_entries_and_values_come_back_as_they_went_in() -> None:
     value = encode_record(RECORD, no_extended_attribute=True)
     assert decode_record(SegmentId(7), value) == RECORD
