@@ -15,6 +15,8 @@ refuses.
 - An acknowledgement says more than the one before it, or is not sent: clients drop a connection that repeats itself.
 - A refusal ends the writer, once: what it sent meanwhile is dropped without a word, and it has to be set up again.
   Only a conditional append that met another length leaves it as it was.
+- "Sealed" and "another length" say that the append is not stored. They are told only if the segment has the number that
+  this connection stored last: an older connection may have stored the append meanwhile, which the next set-up tells.
 
 | outcome of an append | answer | the writer |
 |---|---|---|
@@ -22,7 +24,8 @@ refuses.
 | another length than expected | ConditionalCheckFailed | goes on |
 | sealed | SegmentIsSealed | ends |
 | no such segment | NoSuchSegment | ends |
-| another last event number | InvalidEventNumber | the connection is closed |
+| another last event number, whatever else | InvalidEventNumber | the connection is closed |
+| sealed, or another length, and no number in memory | none: the outcome is unknown | the connection is closed |
 | (before it is submitted) a number that does not grow | none: a protocol error | the connection is closed |
 | anything else | none: the outcome is unknown | the connection is closed |
 """
@@ -461,6 +464,9 @@ class Writer:
         owner = self._owner
         owner.counters.appends_refused += 1
         number, request_id = append.first_event_number, append.request_id
+        if isinstance(error, SegmentSealedError | BadOffsetError):
+            # The container judges the number last, so it is looked at here.
+            error = self._number_error() or error
         match error:
             case BadOffsetError() if append.expected_offset is not None:
                 if self._submitted_number == append.last_event_number:
@@ -485,6 +491,19 @@ class Writer:
             case _:
                 raise error
         self.end()
+
+    def _number_error(self) -> SegmentStoreError | None:
+        """Why nothing can be said of an append that has no acknowledgement."""
+        assert self._pinned is not None, f"refused by no segment segment={self.segment_name!r}"
+        try:
+            number = self._pinned.handle.pending_attribute(self._key)
+        except KeyError:
+            return SegmentStoreError(f"writer's number left memory segment={self.segment_name!r}")
+        if (NO_EVENT_NUMBER if number is None else number) == self._durable_number:
+            return None
+        return BadAttributeUpdateError(
+            self.segment_name, key=self._key, current=number, why="it differs from the comparison"
+        )
 
     # --- the end, and the segment's handle -------------------------------------------------------
 

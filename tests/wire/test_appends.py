@@ -251,6 +251,46 @@ async def test_h75_what_was_stored_before_a_seal_is_acknowledged_before_the_seal
     assert await node.content(SEGMENT) == event(b"stored")
 
 
+async def test_what_an_older_connection_stored_in_front_of_a_seal_is_not_refused_as_sealed(
+    node: Node, client: ProtocolClient
+) -> None:
+    """Clients take that for "not stored", and send it to the successors. The next set-up tells them."""
+    await client.set_up(WRITER, SEGMENT)
+    newer = await node.client()
+    assert (await newer.set_up(WRITER, SEGMENT)).last_event_number == NO_EVENT_NUMBER
+    client.append(WRITER, event(b"once"), 1)
+    await client.expect(DataAppended)
+    await node.container.seal(SEGMENT)
+    newer.append(WRITER, event(b"once"), 1, request_id=6)
+    assert await newer.expect_close() == [InvalidEventNumber(WRITER, 6, "", 1)]
+    newest = await node.client()
+    assert (await newest.set_up(WRITER, SEGMENT)).last_event_number == 1
+    newest.append(WRITER, event(b"more"), 2, request_id=8)
+    assert await newest.receive() == SegmentIsSealed(8, SEGMENT, "", 2)
+
+
+async def test_a_sealed_segment_refuses_no_append_whose_writer_it_has_no_number_of_in_memory() -> (
+    None
+):
+    async with running_node(replace(QUICK, pin_idle_seconds=0.0)) as node:
+        await node.container.create(SEGMENT)
+        client = await node.client()
+        await client.set_up(WRITER, SEGMENT)
+        client.append(WRITER, event(b"a"), 1)
+        await client.expect(DataAppended)
+        while node.server.statistics().pinned_segments:
+            await asyncio.sleep(0.01)
+        await node.container.seal(SEGMENT)
+        await node.container.flush()
+        assert node.container._components.mapper.evict(10)
+        client.append(WRITER, event(b"b"), 2)
+        assert await client.expect_close() == []
+        again = await node.client()
+        assert (await again.set_up(WRITER, SEGMENT)).last_event_number == 1
+        again.append(WRITER, event(b"b"), 2, request_id=8)
+        assert await again.receive() == SegmentIsSealed(8, SEGMENT, "", 2)
+
+
 async def test_a_set_up_on_a_sealed_segment_tells_the_last_number_and_appends_are_refused(
     node: Node, client: ProtocolClient
 ) -> None:

@@ -8,6 +8,7 @@ from segmentstore.codec.wire_protocol.appends import (
     ConditionalBlockEnd,
     ConditionalCheckFailed,
     DataAppended,
+    InvalidEventNumber,
 )
 from segmentstore.codec.wire_protocol.command import KeepAlive
 from tests.wire.conftest import OTHER, SEGMENT, WRITER
@@ -49,6 +50,22 @@ async def test_a_conditional_append_at_another_offset_stores_nothing_and_the_wri
     assert (ack.event_number, ack.previous_event_number) == (3, 1)
     assert await node.content(SEGMENT) == event(b"a") + event(b"kept")
     assert await node.last_number(SEGMENT, WRITER) == 3
+
+
+async def test_a_condition_that_an_older_connection_met_is_not_told_as_failed(
+    node: Node, client: ProtocolClient
+) -> None:
+    """A client that is told so reads its own change as that of another one, and makes it again."""
+    await client.set_up(WRITER, SEGMENT)
+    newer = await node.client()
+    await newer.set_up(WRITER, SEGMENT)
+    once = ConditionalAppend(WRITER, 1, 0, b"once", 6)
+    client.send(once)
+    await client.expect(DataAppended)
+    newer.send(once)
+    assert await newer.expect_close() == [InvalidEventNumber(WRITER, 6, "", 1)]
+    newest = await node.client()
+    assert (await newest.set_up(WRITER, SEGMENT)).last_event_number == 1
 
 
 async def test_h24_a_failed_condition_is_told_only_when_what_it_met_is_durable(
