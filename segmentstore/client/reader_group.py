@@ -61,7 +61,11 @@ class ReaderGroupInfo:
 
 
 class GroupReader:
-    """Made by `group.reader(id)`; hold it in `async with`, then iterate over it."""
+    """Made by `group.reader(id)`; hold it in `async with`, then iterate over it, in one task.
+
+    A second task that asks meanwhile gets a RuntimeError: to ask acknowledges the event before. Several tasks take a
+    reader each.
+    """
 
     def __init__(
         self,
@@ -130,7 +134,7 @@ class GroupReader:
         return self
 
     async def __anext__(self) -> Event:
-        self._fetcher.check_open()
+        self._fetcher.begin_turn()
         self._acknowledge()
         try:
             while (found := await self._fetcher.next()) is not None:
@@ -142,6 +146,8 @@ class GroupReader:
         except ReaderOfflineError:
             self._settled = self._acknowledged
             raise
+        finally:
+            self._fetcher.end_turn()
         raise StopAsyncIteration
 
     async def checkpoint(self) -> None:

@@ -21,6 +21,8 @@ Invariants:
 - A segment whose reading fails ends the queue: its error is raised by this and every later `next`, and what was read
   ahead is not given out, in whole or in part, also not the rest of a batch, but read again from the position. So does
   closing: a caller that reads behind the end of an `async with` hears so, and not that the stream has ended.
+- One task at a time asks a reader for the next event, as with an asynchronous generator: a second one is refused, and
+  changes nothing.
 - The events of a segment come in order, each once, whatever breaks: a read is repeated from where the last one ended.
 - Where the head was truncated away, reading goes on at the new head; a segment that is gone altogether has ended.
 """
@@ -50,7 +52,7 @@ from segmentstore.runtime.task_set import TaskSet
 
 
 class StreamReader:
-    """Hold it in `async with`, then iterate over it.
+    """Hold it in `async with`, then iterate over it, in one task: a second that asks meanwhile gets a RuntimeError.
 
     ```python
     async with stream.read() as events:
@@ -105,17 +107,21 @@ class StreamReader:
         return self
 
     async def __anext__(self) -> Event:
-        while not self._fetcher.is_idle:
-            found = await self._fetcher.next()
-            if isinstance(found, Event):
-                # The head may have been truncated away in between, so it need not begin where the last one ended.
-                offset = self._positions[found.segment_id]
-                assert found.offset >= offset, f"events overlap {found.offset} < {offset}"
-                self._positions[found.segment_id] = found.next_offset
-                return found
-            if found is None:
-                break
-            await self._follow(found.segment_id)
+        self._fetcher.begin_turn()
+        try:
+            while not self._fetcher.is_idle:
+                found = await self._fetcher.next()
+                if isinstance(found, Event):
+                    # The head may have been truncated away in between, so it need not begin where the last one ended.
+                    offset = self._positions[found.segment_id]
+                    assert found.offset >= offset, f"events overlap {found.offset} < {offset}"
+                    self._positions[found.segment_id] = found.next_offset
+                    return found
+                if found is None:
+                    break
+                await self._follow(found.segment_id)
+        finally:
+            self._fetcher.end_turn()
         self._fetcher.check_open()
         raise StopAsyncIteration
 
@@ -259,7 +265,7 @@ class _Batch:
 
 
 class SegmentFetcher:
-    """`start` and `stop` segments; `next` gives their events as they arrive."""
+    """`start` and `stop` segments; `next` gives their events as they arrive, to the task whose turn it is."""
 
     def __init__(self, *, pieces_ahead_max: int) -> None:
         self._queue: asyncio.Queue[_Batch | BaseException | None] = asyncio.Queue(pieces_ahead_max)
@@ -270,6 +276,7 @@ class SegmentFetcher:
         self._has_ended = False
         """The current segment, and it was not stopped yet."""
         self._is_closed = False
+        self._is_asked = False
 
     @property
     def active(self) -> Sequence[SegmentKey]:
@@ -304,6 +311,17 @@ class SegmentFetcher:
         tasks = self._owned.pop(key, None)
         if tasks is not None:
             await tasks.close()
+
+    def begin_turn(self) -> None:
+        """Before `next`. Raises RuntimeError in the turn of another task, ClientError behind close()."""
+        self.check_open()
+        if self._is_asked:
+            raise RuntimeError("another task waits for this reader's next event")
+        self._is_asked = True
+
+    def end_turn(self) -> None:
+        """Another task may ask."""
+        self._is_asked = False
 
     async def next(self) -> Event | SegmentEnd | None:
         """The event that arrived first, or the end of its segment; None behind finish().

@@ -105,6 +105,22 @@ async def test_the_end_of_a_finished_group_is_met_again_and_again(
                 await anext(reader)
 
 
+async def test_a_second_task_is_refused_while_another_waits_for_the_next_event(
+    group: ReaderGroup, stream: Stream
+) -> None:
+    """It acknowledges nothing either."""
+    async with group.reader("r") as reader:
+        await write(stream, range(1))
+        event = await anext(reader)
+        waiting = asyncio.ensure_future(_collect(reader))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="another task"):
+            await anext(reader)
+        await write(stream, range(1, 10))
+        await stream.seal()
+        assert_each_key_in_order([event.data, *await waiting], 10)
+
+
 @pytest.mark.parametrize("name", ["s/", "/t", "s/t/u", ""])
 async def test_a_group_reads_no_stream_whose_name_cannot_be(store: Store, name: str) -> None:
     with pytest.raises(InvalidRequestError):

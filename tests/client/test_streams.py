@@ -376,6 +376,26 @@ async def test_a_wait_may_be_cancelled_and_repeated(stream: Stream) -> None:
             assert (await anext(reader)).data == b"%d" % number
 
 
+async def test_a_second_task_is_refused_while_another_waits_for_the_next_event(
+    stream: Stream,
+) -> None:
+    written = {each: [b"%d:%d" % (each, number) for number in range(5)] for each in (0, 1)}
+    for each, events in written.items():
+        await stream.segment(each).append(b"".join(map(frame_event, events)))
+    await stream.seal()
+    found: dict[int, list[bytes]] = {0: [], 1: []}
+
+    async def read_on() -> None:
+        async for event in reader:
+            found[event.segment_id].append(event.data)
+
+    async with stream.read() as reader:
+        ends = await asyncio.gather(*(read_on() for _ in range(3)), return_exceptions=True)
+        assert reader.cut().offsets == {0: 55, 1: 55}
+    assert [type(end) for end in ends] == [type(None), RuntimeError, RuntimeError]
+    assert found == written
+
+
 async def test_a_segment_is_a_file_that_grows(store: Store, stream: Stream) -> None:
     segment = stream.segment(0)
     assert await segment.append(b"hello ") == 6
