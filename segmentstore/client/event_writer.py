@@ -23,7 +23,7 @@ Invariants:
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import lru_cache
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -273,8 +273,22 @@ class EventWriter:
         self.failed(ClientError(f"writer failed name={self._target.name!r}: {error!r}"))
 
 
+class _RoomWaiter:
+    """A task that waits for room, at its place in the queue until it leaves."""
+
+    __slots__ = ("length", "woken")
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(self) -> None:
+        if not self.woken.done():
+            self.woken.set_result(None)
+
+
 class AppendWindow:
-    """Of one writer, over all of its segments."""
+    """Of one writer, over all of its segments. Room is given in the order in which it was asked for."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._bytes_max = settings.unacknowledged_bytes_max
@@ -282,7 +296,8 @@ class AppendWindow:
         self._bytes = 0
         self._events = 0
         self._failure: SegmentStoreError | None = None
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[_RoomWaiter] = deque()
+        self._wakes_soon = False
 
     @property
     def events(self) -> int:
@@ -295,9 +310,10 @@ class AppendWindow:
 
     def has_room(self, length: int) -> bool:
         """Whether an event of so many bytes may be let in now."""
-        if self._events == 0:
-            return True
-        return self._events < self._events_max and self._bytes + length <= self._bytes_max
+        return self._fits(length, events=self._events, held_bytes=self._bytes)
+
+    def _fits(self, length: int, *, events: int, held_bytes: int) -> bool:
+        return events == 0 or (events < self._events_max and held_bytes + length <= self._bytes_max)
 
     def admit(self, length: int) -> None:
         """Let an event in. Raises WriterFullError, and the failure."""
@@ -326,12 +342,13 @@ class AppendWindow:
             self._failure = outcome_unknown(error) if is_open else error
         for appender in given_up:
             appender.give_up(error)
-        self._wake()
+        for waiter in self._waiters:
+            waiter.wake()
 
     async def room(self, length: int) -> None:
         """Wait until an event of so many bytes may be let in. Raises the failure."""
-        while self._failure is None and not self.has_room(length):
-            await self._change()
+        if self._waiters or not self.has_room(length):
+            await self._wait_for_room(length)
         if self._failure is not None:
             raise self._failure
 
@@ -351,20 +368,42 @@ class AppendWindow:
         if self._failure is not None:
             raise self._failure
 
-    async def _change(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def _wait_for_room(self, length: int) -> None:
+        """Returns behind a failure too."""
+        waiter = _RoomWaiter(length)
         self._waiters.append(waiter)
         try:
-            await waiter
+            while self._failure is None:
+                await waiter.woken
+                if self._waiters[0] is waiter and self.has_room(length):
+                    break
+                # What was written without waiting has taken the room.
+                waiter.woken = asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
-            # It may be woken already, in the same turn of the loop.
-            with suppress(ValueError):
-                self._waiters.remove(waiter)
+            self._waiters.remove(waiter)
+            self._wake_soon()
             raise
+        self._waiters.remove(waiter)
 
     def _wake(self) -> None:
-        # All of them: each looks again at what it waits for, in the order in which they came.
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+        """Those that there is room for. O(waiters that are woken)."""
+        if self._failure is not None:
+            return  # which has woken all
+        events, held_bytes = self._events, self._bytes
+        for waiter in self._waiters:
+            if not self._fits(waiter.length, events=events, held_bytes=held_bytes):
+                return
+            events += 1
+            held_bytes += waiter.length
+            waiter.wake()
+            self._wake_soon()
+
+    def _wake_soon(self) -> None:
+        """Again when those that were woken have left, which may have let nothing in."""
+        if not self._wakes_soon:
+            self._wakes_soon = True
+            asyncio.get_running_loop().call_soon(self._wake_again)
+
+    def _wake_again(self) -> None:
+        self._wakes_soon = False
+        self._wake()

@@ -633,6 +633,124 @@ async def test_a_wait_for_room_that_is_given_up_leaves_nothing_behind() -> None:
     assert not window._waiters
 
 
+async def test_an_acknowledgement_costs_by_what_it_makes_room_for_and_not_by_what_waits() -> None:
+    looks = 0
+
+    class Watched(AppendWindow):
+        def has_room(self, length: int) -> bool:
+            nonlocal looks
+            looks += 1
+            return super().has_room(length)
+
+    window = Watched(ClientSettings(unacknowledged_events_max=1))
+    window.admit(1)
+    order: list[int] = []
+
+    async def enter(number: int) -> None:
+        await window.room(1)
+        window.admit(1)
+        order.append(number)
+
+    waiting = [asyncio.create_task(enter(number)) for number in range(200)]
+    await asyncio.sleep(0)
+    for each in waiting:
+        window.release(1, 1)
+        await each
+    assert order == list(range(200))
+    assert looks < 10 * 200
+
+
+async def test_room_that_is_not_used_goes_to_those_behind() -> None:
+    window = AppendWindow(ClientSettings(unacknowledged_events_max=2, unacknowledged_bytes_max=10))
+    window.admit(5)
+    large, small, late = (asyncio.create_task(window.room(length)) for length in (9, 5, 5))
+    await asyncio.sleep(0)
+    large.cancel()  # alone, as there is room for the others already
+    for each in (small, late):
+        await each
+    window.admit(5)
+    unused, last = (asyncio.create_task(window.room(1)) for _ in range(2))
+    await asyncio.sleep(0)
+    window.release(1, 5)  # the last that is told of the window
+    async with asyncio.timeout(60):
+        await unused
+        await last
+    assert not window._waiters
+
+
+async def test_an_event_that_needs_much_room_is_not_overtaken_for_ever() -> None:
+    window = AppendWindow(ClientSettings(unacknowledged_bytes_max=10))
+    window.admit(5)
+    large, small = (asyncio.create_task(window.room(length)) for length in (9, 5))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not small.done()
+    window.admit(5)  # without waiting, which may be tried at any time
+    window.release(1, 5)
+    await asyncio.sleep(0)
+    assert not large.done()
+    window.release(1, 5)
+    await large
+    window.admit(9)
+    await asyncio.sleep(0)
+    assert not small.done()
+    window.release(1, 9)
+    await small
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_every_task_gets_room_whatever_others_do_with_theirs(seed: int) -> None:
+    """They let events in or not, are cancelled, or write without waiting."""
+    random = Random(seed)
+    window = AppendWindow(
+        ClientSettings(
+            unacknowledged_events_max=random.choice((1, 2, 5)), unacknowledged_bytes_max=10
+        )
+    )
+    held: list[int] = []
+
+    async def turns(count_max: int) -> None:
+        for _ in range(random.randrange(count_max)):
+            await asyncio.sleep(0)
+
+    async def enter(length: int) -> None:
+        for _ in range(random.randrange(1, 4)):
+            await window.room(length)
+            if random.random() < 0.8:
+                window.admit(length)
+                held.append(length)
+
+    async def write_without_waiting() -> None:
+        for _ in range(20):
+            if window.has_room(2):
+                window.admit(2)
+                held.append(2)
+            await turns(3)
+
+    async def cancel_some() -> None:
+        for _ in range(8):
+            await turns(4)
+            random.choice(entering).cancel()
+
+    async def acknowledge() -> None:
+        while True:
+            await turns(4)
+            if held:
+                count = random.randrange(1, len(held) + 1)
+                window.release(count, sum(held[:count]))
+                del held[:count]
+            await asyncio.sleep(0)
+
+    acknowledging = asyncio.create_task(acknowledge())
+    entering = [asyncio.create_task(enter(random.choice((1, 3, 5, 9, 30)))) for _ in range(30)]
+    async with asyncio.timeout(60):
+        await asyncio.gather(write_without_waiting(), cancel_some())
+        await asyncio.wait(entering)
+    acknowledging.cancel()
+    assert all(each.cancelled() or each.exception() is None for each in entering)
+    assert not window._waiters
+
+
 async def test_a_block_that_cannot_be_sent_fails_the_writer_instead_of_waiting_for_ever(
     store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
