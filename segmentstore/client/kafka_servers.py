@@ -9,7 +9,7 @@ Invariants:
 - A request is sent again only behind an answer that says that nothing was done with it, or where no connection came
   about, and `_PLACES_MAX` times in all; then the last answer is given, or the last error raised.
 - One connection to each server, made when it is needed, and one request after the other over it. How many there are is
-  bounded by the servers of the store.
+  bounded by the servers of the store: one that has ended is forgotten with the next that is made.
 - A caller that leaves holds up no other: the connection that owes it an answer is given up. So does a server that says
   nothing for `silence_seconds`, and longer by what the request lets it wait: what was asked has an unknown outcome.
 - Behind close() nothing is sent, and no connection is left open: what was under way has an unknown outcome, what waited
@@ -35,6 +35,7 @@ from segmentstore.codec.kafka_protocol.cluster import (
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
 from segmentstore.codec.kafka_protocol.structure import Structure
 from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.runtime.keyed_locks import KeyedLocks
 
 Address: TypeAlias = tuple[str, int]
 _Response = TypeVar("_Response", bound=Structure)
@@ -89,7 +90,7 @@ class KafkaServers:
         self._given = addresses
         self._home = addresses[0]
         self._connections: dict[Address, KafkaConnection] = {}
-        self._turns: dict[Address, asyncio.Lock] = {}
+        self._turns: KeyedLocks[Address] = KeyedLocks()
         """Held by the one that uses the connection to the server."""
         self._places: dict[Place, Address] = {}
         self._is_closed = False
@@ -181,12 +182,12 @@ class KafkaServers:
         candidates = list(dict.fromkeys([self._home, *others, *self._places.values()]))
         for address in candidates[:-1]:
             try:
-                async with self._turn(address):
+                async with self._turns.held(address):
                     await self._connection(address)
             except ConnectionLostError:
                 continue
             return address
-        async with self._turn(candidates[-1]):
+        async with self._turns.held(candidates[-1]):
             await self._connection(candidates[-1])
         return candidates[-1]
 
@@ -197,14 +198,11 @@ class KafkaServers:
         kind: type[_Response],
         wait_seconds: float = 0.0,
     ) -> _Response:
-        async with self._turn(address):
+        async with self._turns.held(address):
             connection = await self._connection(address)
             return await connection.ask(
                 request, kind, silence_seconds=self._silence_seconds + wait_seconds
             )
-
-    def _turn(self, address: Address) -> asyncio.Lock:
-        return self._turns.setdefault(address, asyncio.Lock())
 
     async def _connection(self, address: Address) -> KafkaConnection:
         """To be called, and the connection to be used, in the turn of the server."""
@@ -216,9 +214,13 @@ class KafkaServers:
         if self._is_closed:
             await made.close()
             self._check_open()
+        # Of all servers: one that is gone may never be asked again.
+        ended = [each for each in self._connections.items() if not each[1].is_open]
+        for server, _ in ended:
+            del self._connections[server]
         self._connections[address] = made
-        if known is not None:
-            await known.close()
+        for _, connection in ended:
+            await connection.close()
         return made
 
     def _check_open(self) -> None:

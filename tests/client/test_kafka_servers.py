@@ -202,6 +202,22 @@ async def test_the_places_that_are_remembered_are_bounded(monkeypatch: pytest.Mo
     assert store.requests(ProduceRequest) == [1, 2] * 6
 
 
+async def test_nothing_is_kept_of_servers_that_are_gone() -> None:
+    """A store whose servers come with new addresses, as containers do."""
+    async with serving(ScriptedStore()) as home:
+        servers = KafkaServers([("127.0.0.1", home.ports[1])])
+        try:
+            await servers.connect()
+            for _ in range(5):
+                async with serving(ScriptedStore()) as moved:
+                    home.ports[2] = moved.ports[2]
+                    assert len(await servers.ask_all(ListGroupsRequest(), ListGroupsResponse)) == 2
+                    assert len(servers._connections) <= 3
+            assert not len(servers._turns)
+        finally:
+            await servers.close()
+
+
 @pytest.mark.parametrize("told_leader", [None, 2])
 async def test_where_no_server_has_the_partition_a_few_are_asked_and_then_the_caller_is_told(
     told_leader: int | None,
