@@ -8,6 +8,7 @@
 Invariants:
 
 - A directory keeps the kind of store that it has: another one is refused, since its segments would seem to be gone.
+  It has it from the first thing that a start makes in it, so one that is killed half-way goes on as it meant.
 - A store need not answer when the process starts: all but that in memory are behind a LazyObjectStore, which
   starts them by the first call that reaches it. Until that succeeds every call raises StorageError, which containers
   understand as "Tier 2 does not answer": they recover from their logs, serve what they have, try again.
@@ -51,13 +52,26 @@ def tier2_place(
     path = directory.tier2_path
     if not files.is_directory(path) or not files.list(path):
         return asked
-    found = "volumes" if is_engine_directory(path, files) else "filesystem"
+    found = _kind_of(path, files)
     if asked != found and resolved.source_of("tier2.place") != "default":
         raise DataDirectoryError(
             f"Tier 2 of this data directory is kept as {found}, not as {asked}: leave --tier2 out, or name {found} "
             f"path={path}"
         )
     return found
+
+
+def _kind_of(path: str, files: FileSystem) -> str:
+    """Of the store in a directory that is not empty; of one whose first start was cut off, what that start meant."""
+    if is_engine_directory(path, files):
+        return "volumes"
+    if not files.is_directory(f"{path}/volumes"):
+        return "filesystem"
+    # Volumes make this directory first and their identity last. Objects beside it are files of a store that went on in
+    # what was half made: they stay in sight.
+    objects = f"{path}/objects"
+    has_objects = files.is_directory(objects) and bool(files.list(objects))
+    return "filesystem" if has_objects else "volumes"
 
 
 class Tier2Stores:
