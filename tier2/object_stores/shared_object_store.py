@@ -14,12 +14,17 @@ A request and its answer have one form:
     answer          ok: true, and of tag, size what the verb gives
                     ok: false, error (the name of a class of `segmentstore/contracts/errors.py`), message, state
 
+While a change is being made, its client hears a sign of life at intervals, in front of the answer: a header with
+at_work: true, and no body.
+
 A listing has as many answers as it has pages, each with more: whether another one follows. The body of a page is a JSON
 array of [key, size].
 
 Invariants:
 
 - A connection carries one request at a time; one whose exchange was not finished is never used again.
+- A change may take any time while the server says that it is at work: only its silence is limited. What reads is
+  limited as a whole, since a user waits for it.
 - A request is done whole or not at all: its body is here before the store is asked. It is held only while its client
   waits: one that gives up comes again with the next body, and the disk may stand still meanwhile.
 - What may be repeated (reads, listings, deletions, puts of immutable objects) is sent a second time, over a new
@@ -37,8 +42,8 @@ import logging
 import socket
 import struct
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,9 +73,9 @@ _HEADER_BYTES_MAX: Final = 1 << 20
 _BODY_BYTES_MAX: Final = 1 << 30
 """No chunk and no manifest comes near; a longer one is no request of ours."""
 _STREAM_BYTES: Final = 1 << 20
-_ANSWER_SECONDS_MAX: Final = 60.0
 _LISTING_PAGE_OBJECTS: Final = 1_000
 _READING_VERBS: Final = frozenset(("get", "get_range", "size"))
+_AT_WORK: Final = "at_work"
 _ERRORS: Final = {
     kind.__name__: kind
     for kind in (
@@ -107,8 +112,10 @@ class Message:
 class ObjectStoreServer:
     """Answers from a store: start(), then close(). The store is its caller's."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, *, sign_seconds: float = 10.0) -> None:
+        """`sign_seconds`: between two signs of life to a client whose change is being made."""
         self._store = store
+        self._sign_seconds = sign_seconds
         self._server: asyncio.Server | None = None
         self._connections = TaskSet(on_failure=self._broke)
 
@@ -139,10 +146,10 @@ class ObjectStoreServer:
                     request = await _receive(reader)
                     if request.header["verb"] == "list":
                         await self._answer_listing(request, writer)
-                    elif request.body:
-                        await _send(writer, await self._answer_while_there(request, reader))
-                    else:
+                    elif request.header["verb"] in _READING_VERBS:
                         await _send(writer, await self._answer(request))
+                    else:
+                        await _send(writer, await self._answer_change(request, reader, writer))
         finally:
             writer.close()
 
@@ -151,6 +158,39 @@ class ObjectStoreServer:
             return await self._do(request)
         except SegmentStoreError as error:
             return _refusal_of(error)
+
+    async def _answer_change(
+        self, request: Message, reader: StreamReader, writer: StreamWriter
+    ) -> Message:
+        with self._signs_of_life(writer):
+            if request.body:
+                return await self._answer_while_there(request, reader)
+            return await self._answer(request)
+
+    @contextmanager
+    def _signs_of_life(self, writer: StreamWriter) -> Iterator[None]:
+        """At intervals, until the block ends."""
+
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
+
+        def tell() -> None:
+            connection = writer.transport
+            # A client that reads nothing gets no more of them.
+            if not (connection.is_closing() or connection.get_write_buffer_size()):
+                writer.write(_packed({_AT_WORK: True}))
+            wait()
+
+        def wait() -> None:
+            nonlocal timer
+            timer = loop.call_later(self._sign_seconds, self._connections.guarded(tell))
+
+        wait()
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def _answer_while_there(self, request: Message, reader: StreamReader) -> Message:
         """Ends with the connection, and lets go of the body; what the store has begun it may do all the same (B4)."""
@@ -213,9 +253,12 @@ class ObjectStoreServer:
 class SharedObjectStore:
     """An ObjectStore that asks the server behind a socket. Nothing is connected before the first call."""
 
-    def __init__(self, path: str, *, connections_max: int = 16) -> None:
-        """`path`: of the socket."""
+    def __init__(
+        self, path: str, *, connections_max: int = 16, silence_seconds_max: float = 60.0
+    ) -> None:
+        """`path`: of the socket. `silence_seconds_max`: a server that says nothing for so long does not answer."""
         self._path = path
+        self._silence_seconds_max = silence_seconds_max
         self._free: list[tuple[StreamReader, StreamWriter]] = []
         self._reads = asyncio.Semaphore(connections_max)
         self._changes = asyncio.Semaphore(connections_max)
@@ -286,7 +329,7 @@ class SharedObjectStore:
             try:
                 while more:
                     try:
-                        async with asyncio.timeout(_ANSWER_SECONDS_MAX):
+                        async with asyncio.timeout(self._silence_seconds_max):
                             if connection is None:
                                 connection = await self._connected()
                                 await _send(
@@ -318,8 +361,10 @@ class SharedObjectStore:
         async with self._reads if header["verb"] in _READING_VERBS else self._changes:
             for left in reversed(range(attempts)):
                 try:
-                    async with asyncio.timeout(_ANSWER_SECONDS_MAX):
-                        answer = await self._exchange(header, content, is_new=left < attempts - 1)
+                    async with asyncio.timeout(self._silence_seconds_max) as limit:
+                        answer = await self._exchange(
+                            header, content, is_new=left < attempts - 1, limit=limit
+                        )
                     break
                 except TimeoutError as error:
                     raise _silent() from error
@@ -333,9 +378,14 @@ class SharedObjectStore:
         return await asyncio.open_unix_connection(self._path, limit=_STREAM_BYTES)
 
     async def _exchange(
-        self, header: Mapping[str, Field], content: Sequence[BufferView], *, is_new: bool
+        self,
+        header: Mapping[str, Field],
+        content: Sequence[BufferView],
+        *,
+        is_new: bool,
+        limit: asyncio.Timeout,
     ) -> Message:
-        """`is_new`: over a new connection; what the others were connected to has ended."""
+        """`is_new`: over a new connection; what the others were connected to has ended. `limit`: of silence."""
         if is_new:
             for _, writer in self._free:
                 writer.close()
@@ -346,7 +396,8 @@ class SharedObjectStore:
             reader, writer = await self._connected()
         try:
             await _send(writer, Message(header), content)
-            answer = await _receive(reader)
+            while _AT_WORK in (answer := await _receive(reader)).header:
+                limit.reschedule(asyncio.get_running_loop().time() + self._silence_seconds_max)
         except BaseException:
             writer.transport.abort()
             raise
@@ -408,14 +459,18 @@ def _refusal(kind: type[BaseException], message: str, *, state: str = "") -> Mes
 
 async def _send(writer: StreamWriter, message: Message, content: Sequence[BufferView] = ()) -> None:
     body = content or [message.body]
-    header = json.dumps(message.header, separators=(",", ":")).encode()
-    lengths = _LENGTHS.pack(len(header), sum(memoryview(each).nbytes for each in body))
-    writer.write(lengths + header)
+    writer.write(_packed(message.header, sum(memoryview(each).nbytes for each in body)))
     for each in body:
         # A transport may keep what it is given until it is sent, and the caller's buffer is another's by then.
         if memoryview(each).nbytes:
             writer.write(bytes(each))
     await writer.drain()
+
+
+def _packed(fields: Mapping[str, Field], body_length: int = 0) -> bytes:
+    """What stands in front of a body."""
+    header = json.dumps(fields, separators=(",", ":")).encode()
+    return _LENGTHS.pack(len(header), body_length) + header
 
 
 async def _receive(reader: StreamReader) -> Message:

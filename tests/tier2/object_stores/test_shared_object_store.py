@@ -279,3 +279,53 @@ async def test_a_refusal_in_the_middle_of_a_listing_arrives_as_itself(path: Path
     await store.put("a", [b"1"])
     await store.close()
     await server.close()
+
+
+class SlowStore(MemoryObjectStore):
+    """Each of its changes takes as long."""
+
+    SECONDS = 1.0
+
+    @override
+    async def put(self, key: str, content: Sequence[BufferView]) -> None:
+        await asyncio.sleep(self.SECONDS)
+        await super().put(key, content)
+
+    @override
+    async def put_if_absent(self, key: str, content: BufferView) -> str:
+        await asyncio.sleep(self.SECONDS)
+        return await super().put_if_absent(key, content)
+
+    @override
+    async def delete(self, key: str) -> None:
+        await asyncio.sleep(self.SECONDS)
+        await super().delete(key)
+
+
+async def test_a_change_may_take_longer_than_a_store_may_be_silent(path: Path) -> None:
+    behind = SlowStore()
+    server = ObjectStoreServer(behind, sign_seconds=0.05)
+    await server.start(listening(path))
+    store = SharedObjectStore(str(path), silence_seconds_max=0.5)
+    async with asyncio.timeout(30.0):
+        await asyncio.gather(
+            store.put("a", [b"1" * 3_000_000]),
+            store.put("empty", []),
+            store.put_if_absent("b", b"2"),
+            store.delete("c"),
+        )
+        assert await store.size("a") == 3_000_000
+        assert (await store.get("b")).content == b"2"
+    await store.close()
+    await server.close()
+
+
+async def test_a_store_that_is_silent_counts_as_one_that_does_not_answer(path: Path) -> None:
+    listener = listening(path)
+    store = SharedObjectStore(str(path), silence_seconds_max=0.1)
+    async with asyncio.timeout(30.0):
+        for asking in (store.put("a", [b"1" * 3_000_000]), store.delete("a"), store.size("a")):
+            with pytest.raises(StorageUnavailableError, match="does not answer"):
+                await asking
+    await store.close()
+    listener.close()
