@@ -17,36 +17,18 @@ All together hold `bytes_max`, `streams_max` requests of the greatest length, an
 """
 
 import asyncio
-from asyncio import Future
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
 
 import grpc
 
+from segmentstore.runtime.shared_room import Room, SharedRoom
+
 LOOKAHEAD_BYTES: Final = 64 << 10
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
-
-
-class Room:
-    """Bytes that are taken, until they are given back."""
-
-    def __init__(self, byte_count: int, give_back: Callable[[int], None]) -> None:
-        self._byte_count = byte_count
-        self._give_back = give_back
-
-    def shrink(self, byte_count: int) -> None:
-        """So many are enough."""
-        assert byte_count <= self._byte_count, f"{byte_count} > {self._byte_count}"
-        rest, self._byte_count = self._byte_count - byte_count, byte_count
-        self._give_back(rest)
-
-    def give_back(self) -> None:
-        """All of it. Idempotent."""
-        self.shrink(0)
 
 
 class RequestBytes:
@@ -62,25 +44,23 @@ class RequestBytes:
     ) -> None:
         assert message_bytes_max <= bytes_max, f"{message_bytes_max} > {bytes_max}"
         self.message_bytes_max = message_bytes_max
-        self.held_bytes = 0
-        self._bytes_max = bytes_max
+        self._room = SharedRoom(bytes_max)
         self._message_seconds_max = message_seconds_max
         self._streams_max = streams_max
         self._streams = 0
-        self._waiting: deque[tuple[Future[None], int]] = deque()
+
+    @property
+    def held_bytes(self) -> int:
+        return self._room.held_bytes
 
     @property
     def waiting_count(self) -> int:
-        return len(self._waiting)
+        return self._room.waiting_count
 
     async def take(self, byte_count: int) -> Room:
         """Waits for room; the caller gives it back."""
         assert byte_count <= self.message_bytes_max, f"{byte_count} > {self.message_bytes_max}"
-        if self._waiting or self.held_bytes + byte_count > self._bytes_max:
-            await self._wait(byte_count)
-        else:
-            self.held_bytes += byte_count
-        return Room(byte_count, self._give_back)
+        return await self._room.take(byte_count)
 
     @asynccontextmanager
     async def received(
@@ -118,35 +98,6 @@ class RequestBytes:
             yield
         finally:
             self._streams -= 1
-
-    async def _wait(self, byte_count: int) -> None:
-        given: Future[None] = asyncio.get_running_loop().create_future()
-        waiting = (given, byte_count)
-        self._waiting.append(waiting)
-        try:
-            await given
-        except asyncio.CancelledError:
-            if given.cancelled():
-                self._waiting.remove(waiting)
-                self._go_on()
-            else:
-                self._give_back(byte_count)
-            raise
-
-    def _give_back(self, byte_count: int) -> None:
-        self.held_bytes -= byte_count
-        assert self.held_bytes >= 0, f"held_bytes={self.held_bytes}"
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """Give room to those that wait, in their order."""
-        while self._waiting and self.held_bytes + self._waiting[0][1] <= self._bytes_max:
-            given, byte_count = self._waiting[0]
-            if given.done():
-                return  # It is cancelled, and goes on by itself.
-            self._waiting.popleft()
-            self.held_bytes += byte_count
-            given.set_result(None)
 
 
 class ReceivedInTurn(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic for the type checker alone

@@ -14,7 +14,8 @@ A request and its answer have one form:
     answer          ok: true, and of tag, size what the verb gives
                     ok: false, error (the name of a class of `segmentstore/contracts/errors.py`), message, state
 
-While a change is being made, its client hears a sign of life at intervals, in front of the answer: a header with
+Behind the header of a request with a body the server says go_on: true when it has room for that, and then the body is
+sent. While a change is being made, its client hears a sign of life at intervals, in front of the answer: a header with
 at_work: true, and no body.
 
 A listing has as many answers as it has pages, each with more: whether another one follows. The body of a page is a JSON
@@ -25,6 +26,8 @@ Invariants:
 - A connection carries one request at a time; one whose exchange was not finished is never used again.
 - A change may take any time while the server says that it is at work: only its silence is limited. What reads is
   limited as a whole, since a user waits for it.
+- The bodies of all requests hold `bodies_bytes_max` together, or one that is longer alone; each is received when there
+  is room, in the order of their headers. A client that does not send what it has room for loses its connection.
 - A request is done whole or not at all: its body is here before the store is asked. It is held only while its client
   waits: one that gives up comes again with the next body, and the disk may stand still meanwhile.
 - What may be repeated (reads, listings, deletions, puts of immutable objects) is sent a second time, over a new
@@ -43,7 +46,7 @@ import socket
 import struct
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +64,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
+from segmentstore.runtime.shared_room import Room, SharedRoom
 from segmentstore.runtime.task_set import TaskSet
 from tier2.object_stores.object_key import check_key, check_prefix, check_range
 
@@ -76,6 +80,7 @@ _STREAM_BYTES: Final = 1 << 20
 _LISTING_PAGE_OBJECTS: Final = 1_000
 _READING_VERBS: Final = frozenset(("get", "get_range", "size"))
 _AT_WORK: Final = "at_work"
+_GO_ON: Final = "go_on"
 _ERRORS: Final = {
     kind.__name__: kind
     for kind in (
@@ -112,10 +117,22 @@ class Message:
 class ObjectStoreServer:
     """Answers from a store: start(), then close(). The store is its caller's."""
 
-    def __init__(self, store: ObjectStore, *, sign_seconds: float = 10.0) -> None:
-        """`sign_seconds`: between two signs of life to a client whose change is being made."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        sign_seconds: float = 10.0,
+        bodies_bytes_max: int = 256 << 20,
+        body_seconds_max: float = 60.0,
+    ) -> None:
+        """`sign_seconds`: between two signs of life to a client whose change is being made.
+
+        `bodies_bytes_max`: of all requests together; `body_seconds_max`: for one body to come, once there is room.
+        """
         self._store = store
         self._sign_seconds = sign_seconds
+        self._room = SharedRoom(bodies_bytes_max)
+        self._body_seconds_max = body_seconds_max
         self._server: asyncio.Server | None = None
         self._connections = TaskSet(on_failure=self._broke)
 
@@ -143,13 +160,19 @@ class ObjectStoreServer:
         try:
             with suppress(OSError, EOFError):
                 while True:
-                    request = await _receive(reader)
-                    if request.header["verb"] == "list":
-                        await self._answer_listing(request, writer)
-                    elif request.header["verb"] in _READING_VERBS:
-                        await _send(writer, await self._answer(request))
+                    header, body_length = await _receive_head(reader)
+                    if header["verb"] == "list":
+                        await self._answer_listing(Message(header), writer)
+                    elif header["verb"] in _READING_VERBS:
+                        await _send(writer, await self._answer(Message(header)))
                     else:
-                        await _send(writer, await self._answer_change(request, reader, writer))
+                        with self._signs_of_life(writer):
+                            answer = await (
+                                self._answer_with_body(header, body_length, reader, writer)
+                                if body_length
+                                else self._answer(Message(header))
+                            )
+                        await _send(writer, answer)
         finally:
             writer.close()
 
@@ -159,13 +182,27 @@ class ObjectStoreServer:
         except SegmentStoreError as error:
             return _refusal_of(error)
 
-    async def _answer_change(
-        self, request: Message, reader: StreamReader, writer: StreamWriter
+    async def _answer_with_body(
+        self,
+        header: Mapping[str, Field],
+        body_length: int,
+        reader: StreamReader,
+        writer: StreamWriter,
     ) -> Message:
-        with self._signs_of_life(writer):
-            if request.body:
-                return await self._answer_while_there(request, reader)
-            return await self._answer(request)
+        """Raises OSError or EOFError when the connection has ended, or its body does not come."""
+        room: Room | None = None
+        try:
+            async with _while_there(reader):
+                room = await self._room.take(min(body_length, self._room.bytes_max))
+            await _send(writer, Message({_GO_ON: True}))
+            async with asyncio.timeout(self._body_seconds_max):
+                request = Message(header, await reader.readexactly(body_length))
+            # What the store has begun it may do all the same (B4).
+            async with _while_there(reader):
+                return await self._answer(request)
+        finally:
+            if room is not None:
+                room.give_back()
 
     @contextmanager
     def _signs_of_life(self, writer: StreamWriter) -> Iterator[None]:
@@ -191,16 +228,6 @@ class ObjectStoreServer:
         finally:
             if timer is not None:
                 timer.cancel()
-
-    async def _answer_while_there(self, request: Message, reader: StreamReader) -> Message:
-        """Ends with the connection, and lets go of the body; what the store has begun it may do all the same (B4)."""
-        task = asyncio.current_task()
-        assert task is not None, "runs outside a task"
-        async with asyncio.TaskGroup() as group:
-            watching = group.create_task(_cancel_at_end(reader, task))
-            answer = await self._answer(request)
-            watching.cancel()
-        return answer
 
     async def _answer_listing(self, request: Message, writer: StreamWriter) -> None:
         page: list[tuple[str, int]] = []
@@ -395,9 +422,14 @@ class SharedObjectStore:
         else:
             reader, writer = await self._connected()
         try:
-            await _send(writer, Message(header), content)
-            while _AT_WORK in (answer := await _receive(reader)).header:
-                limit.reschedule(asyncio.get_running_loop().time() + self._silence_seconds_max)
+            body_length = sum(memoryview(each).nbytes for each in content)
+            writer.write(_packed(header, body_length))
+            if body_length:
+                allowed = await self._heard(reader, limit)
+                if _GO_ON not in allowed.header:
+                    raise ConnectionError("an answer in front of the body")
+                await _send_body(writer, content)
+            answer = await self._heard(reader, limit)
         except BaseException:
             writer.transport.abort()
             raise
@@ -406,6 +438,25 @@ class SharedObjectStore:
         else:
             self._free.append((reader, writer))
         return answer
+
+    async def _heard(self, reader: StreamReader, limit: asyncio.Timeout) -> Message:
+        """The next message that is no sign of life; each begins the time of silence anew."""
+        while True:
+            message = await _receive(reader)
+            limit.reschedule(asyncio.get_running_loop().time() + self._silence_seconds_max)
+            if _AT_WORK not in message.header:
+                return message
+
+
+@asynccontextmanager
+async def _while_there(reader: StreamReader) -> AsyncGenerator[None, None]:
+    """The block ends with the connection, by the cancellation of its task."""
+    task = asyncio.current_task()
+    assert task is not None, "runs outside a task"
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(_cancel_at_end(reader, task))
+        yield
+        watching.cancel()
 
 
 async def _cancel_at_end(reader: StreamReader, task: "asyncio.Task[None]") -> None:
@@ -457,9 +508,12 @@ def _refusal(kind: type[BaseException], message: str, *, state: str = "") -> Mes
     return Message({"ok": False, "error": kind.__name__, "message": message, "state": state})
 
 
-async def _send(writer: StreamWriter, message: Message, content: Sequence[BufferView] = ()) -> None:
-    body = content or [message.body]
-    writer.write(_packed(message.header, sum(memoryview(each).nbytes for each in body)))
+async def _send(writer: StreamWriter, message: Message) -> None:
+    writer.write(_packed(message.header, len(message.body)))
+    await _send_body(writer, [message.body])
+
+
+async def _send_body(writer: StreamWriter, body: Sequence[BufferView]) -> None:
     for each in body:
         # A transport may keep what it is given until it is sent, and the caller's buffer is another's by then.
         if memoryview(each).nbytes:
@@ -475,9 +529,14 @@ def _packed(fields: Mapping[str, Field], body_length: int = 0) -> bytes:
 
 async def _receive(reader: StreamReader) -> Message:
     """Raises OSError or EOFError when the connection has ended."""
+    header, body_length = await _receive_head(reader)
+    return Message(header, await reader.readexactly(body_length) if body_length else b"")
+
+
+async def _receive_head(reader: StreamReader) -> tuple[Mapping[str, Field], int]:
+    """The header, and the length of the body behind it. Raises as _receive()."""
     lengths = await reader.readexactly(_LENGTHS.size)
     header_length, body_length = _LENGTHS.unpack(lengths)
     if header_length > _HEADER_BYTES_MAX or body_length > _BODY_BYTES_MAX:
         raise ConnectionError(f"no message of ours header={header_length} body={body_length}")
-    header: dict[str, Field] = json.loads(await reader.readexactly(header_length))
-    return Message(header, await reader.readexactly(body_length) if body_length else b"")
+    return json.loads(await reader.readexactly(header_length)), body_length

@@ -45,7 +45,8 @@ from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.cancellation import retrieve_exception
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.grpc_listening import listening_server, words_of
-from segmentstore.runtime.grpc_request_bytes import RequestBytes, Room
+from segmentstore.runtime.grpc_request_bytes import RequestBytes
+from segmentstore.runtime.shared_room import Room
 from segmentstore.topics.consume import is_short, next_offset_of, told_records
 from segmentstore.topics.errors import (
     InvalidConfigError,

@@ -329,3 +329,73 @@ async def test_a_store_that_is_silent_counts_as_one_that_does_not_answer(path: P
                 await asking
     await store.close()
     listener.close()
+
+
+class CountingStore(MemoryObjectStore):
+    """Its puts stand until they are let go; it knows what they hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = asyncio.Event()
+        self.held = self.most_held = 0
+
+    @override
+    async def put(self, key: str, content: Sequence[BufferView]) -> None:
+        size = sum(memoryview(each).nbytes for each in content)
+        self.held += size
+        self.most_held = max(self.held, self.most_held)
+        try:
+            await self.let_go.wait()
+            await super().put(key, content)
+        finally:
+            self.held -= size
+
+
+MIB = 1 << 20
+
+
+async def test_bodies_of_all_clients_together_hold_no_more_than_they_may(path: Path) -> None:
+    behind = CountingStore()
+    server = ObjectStoreServer(behind, bodies_bytes_max=3 * MIB, sign_seconds=0.01)
+    await server.start(listening(path))
+    stores = [SharedObjectStore(str(path), silence_seconds_max=5.0) for _ in range(3)]
+    async with asyncio.timeout(30.0):
+        putting = [
+            asyncio.ensure_future(store.put(f"{index}/{number}", [bytes(MIB)]))
+            for number in range(8)
+            for index, store in enumerate(stores)
+        ]
+        while behind.held < 3 * MIB:
+            await asyncio.sleep(0.001)
+        leaving = asyncio.ensure_future(stores[0].put("left", [bytes(MIB)]))
+        await asyncio.sleep(0.1)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        assert behind.most_held == 3 * MIB
+        assert not any(each.done() for each in putting)
+        behind.let_go.set()
+        await asyncio.gather(*putting)
+        await stores[0].put("long", [bytes(5 * MIB)])
+        assert await stores[0].size("long") == 5 * MIB, "longer than all room, and alone in it"
+    assert behind.most_held == 5 * MIB
+    for store in stores:
+        await store.close()
+    await server.close()
+
+
+async def test_a_client_that_stands_still_does_not_keep_the_room_of_others(path: Path) -> None:
+    behind = MemoryObjectStore()
+    server = ObjectStoreServer(behind, bodies_bytes_max=MIB, body_seconds_max=0.2)
+    await server.start(listening(path))
+    store = SharedObjectStore(str(path))
+    async with asyncio.timeout(30.0):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        header = b'{"verb":"put","key":"a"}'
+        writer.write(len(header).to_bytes(4, "big") + MIB.to_bytes(8, "big") + header)
+        await reader.readexactly(1)
+        await store.put("b", [bytes(MIB)])
+        await reader.read()
+        writer.close()
+    assert [info.key async for info in behind.list("")] == ["b"]
+    await store.close()
+    await server.close()
