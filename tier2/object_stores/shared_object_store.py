@@ -509,6 +509,10 @@ def _refusal(kind: type[BaseException], message: str, *, state: str = "") -> Mes
 
 
 async def _send(writer: StreamWriter, message: Message) -> None:
+    """Raises OSError when the connection has ended."""
+    if writer.transport.is_closing():
+        # Not every loop takes what is written to it then.
+        raise ConnectionResetError("the connection has ended")
     writer.write(_packed(message.header, len(message.body)))
     await _send_body(writer, [message.body])
 

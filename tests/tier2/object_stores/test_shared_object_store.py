@@ -7,6 +7,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+import uvloop
 from typing_extensions import override
 
 from segmentstore.contracts.errors import (
@@ -399,3 +400,26 @@ async def test_a_client_that_stands_still_does_not_keep_the_room_of_others(path:
     assert [info.key async for info in behind.list("")] == ["b"]
     await store.close()
     await server.close()
+
+
+def test_an_answer_to_a_client_that_has_gone_is_no_fault_of_ours(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the loop of the processes, which refuses to write to a connection that a sign of life has found closed."""
+
+    async def leave() -> None:
+        behind = SlowStore()
+        server = ObjectStoreServer(behind, sign_seconds=0.02)
+        await server.start(listening(path))
+        store = SharedObjectStore(str(path))
+        for leaving in (store.delete("a"), store.put("b", []), store.put("c", [b"1"])):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await leaving
+        await asyncio.sleep(behind.SECONDS + 0.5)
+        await store.close()
+        await server.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(leave())
+    assert not caplog.records
