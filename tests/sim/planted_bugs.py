@@ -186,7 +186,7 @@ def _forget_that_removed_keys_are_gone(patch: pytest.MonkeyPatch) -> None:
     """Removals change the count, and leave the places where they were (H64)."""
 
     def evaluate_known(self: RemovalBatch, segment: SegmentMetadata) -> AttributeChanges:
-        _ = self._places(segment)
+        _ = self._values_before(segment)
         return []
 
     patch.setattr(RemovalBatch, "_evaluate_known", evaluate_known)
