@@ -22,7 +22,8 @@ Invariants:
 - A stream that fails is left for the next interval and holds up no other.
 - New ranges cover exactly the union of the sealed ones.
 - The stream never has fewer segments than the policy's minimum because of a merge, nor more than the bound because of a
-  split. Splits come first: while a segment is hot nothing is merged.
+  split. Splits come first: while one can be done nothing is merged.
+- No new range is empty: a hot segment without a number between its bounds is left, and holds up no other.
 - A segment takes part in at most one merge of a choice.
 - Rates are never negative, and a segment that grows steadily has that rate in all windows.
 - Samples may come at any distance from one another; the result does not depend on how a steady growth is cut up.
@@ -309,9 +310,15 @@ def _choose_splits(
         parts = min(max(2, int(excess)), max(2, limits.split_factor), room + 1)
         if excess <= 1 or parts < 2:
             continue
-        room -= parts - 1
+        # A hot key has its range halved until no number is left between the bounds; an empty part would refuse it all.
+        split = [
+            each for each in split_range(segment.low, segment.high, parts) if each[0] < each[1]
+        ]
+        if len(split) < 2:
+            continue
+        room -= len(split) - 1
         sealed.append(segment.segment_id)
-        ranges += split_range(segment.low, segment.high, parts)
+        ranges += split
     return ScaleChoice(tuple(sealed), tuple(ranges)) if sealed else None
 
 

@@ -1,12 +1,14 @@
 """Which segments are split and merged: by table."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from segmentstore.codec.controller_records.stream_records import SegmentWithRange
+from segmentstore.codec.controller_records.stream_records import SegmentWithRange, StreamSegment
 from segmentstore.controller.auto_scale import ScaleChoice, ScaleLimits, SegmentRates, choose_scale
 from segmentstore.controller.settings import AutoScaleSettings, StreamSettings
+from segmentstore.controller.streams.key_space import replacing_ranges
 
 SETTINGS = AutoScaleSettings()
 LIMITS = ScaleLimits(target=100.0, split_factor=4, segments_min=1)
@@ -102,6 +104,33 @@ def test_what_is_asked_for_is_never_more_than_a_stream_may_have() -> None:
     assert chosen is not None
     after = 995 - len(chosen.sealed) + len(chosen.ranges)
     assert after == StreamSettings().segments_per_stream_max
+
+
+def test_a_hot_segment_of_one_single_key_is_left_and_holds_up_no_other() -> None:
+    """Its key has split it until no number lies between the bounds: such a scale is refused as a whole."""
+    (_, hot), (_, cold) = segments(900.0, 1.0)
+    end = math.nextafter(0.5, 1.0)
+    one_key = (SegmentWithRange(0, 0.5, end), hot)
+
+    def chosen(*others: tuple[SegmentWithRange, SegmentRates]) -> ScaleChoice | None:
+        return choose_scale(segments=[one_key, *others], limits=LIMITS, settings=SETTINGS)
+
+    assert chosen() is None
+    split = chosen((SegmentWithRange(1, 0.0, 0.5), hot))
+    assert split is not None
+    assert split.sealed == (1,)
+    merged = chosen((SegmentWithRange(1, 0.0, 0.25), cold), (SegmentWithRange(2, 0.25, 0.5), cold))
+    assert merged == ScaleChoice((1, 2), ((0.0, 0.5),))
+
+
+def test_a_hot_segment_has_no_more_parts_than_there_are_numbers_between_its_bounds() -> None:
+    ((_, hot),) = segments(900.0)
+    end = math.nextafter(math.nextafter(0.5, 1.0), 1.0)
+    narrow = [(SegmentWithRange(0, 0.5, end), hot)]
+    chosen = choose_scale(segments=narrow, limits=LIMITS, settings=SETTINGS)
+    assert chosen is not None
+    sealed = [StreamSegment(0, 0.5, end, 0)]
+    assert len(replacing_ranges(sealed, chosen.ranges)) == 2
 
 
 def test_rates_do_not_depend_on_how_a_steady_growth_is_sampled() -> None:
