@@ -112,6 +112,10 @@ class PreconditionError(ControllerError):
     kind = ErrorKind.CONFLICT
 
 
+class PolicyReplacedError(PreconditionError):
+    """What was to be done by a policy is not done: an update has replaced the policy meanwhile."""
+
+
 class RetryLaterError(ControllerError):
     """The answer is not known yet: recovery, or an operation on the same stream, is under way. Nothing was changed."""
 

@@ -22,6 +22,8 @@ Invariants:
 
 - Nothing is deleted by age while the clocks are not trusted: no cut of such a stream is taken either, because
   its time would be wrong for ever. Retention by size goes on.
+- Nothing is deleted by a policy that an update has replaced: it is read anew for each stream, and again where the
+  stream is truncated.
 - Times of cuts never go down.
 - Cuts of an earlier stream of the name count for nothing: they name segments that this one does not have.
 - A stream that fails is left for the next interval and holds up no other.
@@ -46,7 +48,11 @@ from segmentstore.codec.controller_records.stream_records import (
 )
 from segmentstore.codec.stream_names import creation_epoch_of, is_user_name
 from segmentstore.contracts.errors import SegmentStoreError
-from segmentstore.controller.errors import PreconditionError, StreamSegmentNotFoundError
+from segmentstore.controller.errors import (
+    PolicyReplacedError,
+    PreconditionError,
+    StreamSegmentNotFoundError,
+)
 from segmentstore.controller.metadata.batch import Batch, RecordKey
 from segmentstore.controller.metadata.metadata_store import MetadataStore
 from segmentstore.controller.settings import RetentionSettings
@@ -126,9 +132,9 @@ class Retention:
     async def look_at_all(self) -> None:
         """One pass over all streams."""
         async with aclosing(self._streams_with_limits()) as streams:
-            async for scope, stream, limits in streams:
+            async for scope, stream in streams:
                 try:
-                    await self.look_at(scope, stream, limits)
+                    await self.look_at(scope, stream)
                 except SegmentStoreError as error:
                     _LOG.warning("stream=%s/%s keeps everything for now: %s", scope, stream, error)
 
@@ -137,8 +143,8 @@ class Retention:
             async for _ in streams:
                 self._clock_watch.look()
 
-    async def _streams_with_limits(self) -> AsyncGenerator[tuple[str, str, RetentionLimits], None]:
-        """Scope, stream and limits of every stream that has some. Hold it in `aclosing`."""
+    async def _streams_with_limits(self) -> AsyncGenerator[tuple[str, str], None]:
+        """Scope and name of every stream that has limits, as of when its page was read. Hold it in `aclosing`."""
         is_complete = True
         has_rules_of_age = False
 
@@ -154,20 +160,24 @@ class Retention:
                     if limits is None or not is_user_name(listed.stream):
                         continue
                     has_rules_of_age |= limits.type is RetentionType.TIME
-                    yield listed.scope, listed.stream, limits
+                    yield listed.scope, listed.stream
         except SegmentStoreError as error:
             is_complete = False
             _LOG.warning("retention is put off: %s", error)
         # What could not be read may have such a policy, as it may have had before.
         self._has_rules_of_age = has_rules_of_age or (self._has_rules_of_age and not is_complete)
 
-    async def look_at(self, scope: str, stream: str, limits: RetentionLimits) -> None:
+    async def look_at(self, scope: str, stream: str) -> None:
         """Take a cut of one stream, and truncate it if it is time."""
-        if limits.type is RetentionType.TIME and not self._clock_watch.trusted():
-            return
         history = await self._operations.history(scope, stream)
         state = await history.state()
         if state.is_sealing_or_sealed:
+            return
+        configuration = (await history.configuration()).record
+        limits = None if configuration is None else limits_of(configuration.retention)
+        if configuration is None or limits is None:
+            return
+        if limits.type is RetentionType.TIME and not self._clock_watch.trusted():
             return
         key = cuts_key(stream)
         known = await history.table.read(key)
@@ -177,13 +187,8 @@ class Retention:
         ranges |= {each.segment_id: each.with_range for each in epoch.segments}
         cuts, total = await self._with_new_cut(history, cuts, epoch.segments)
         chosen, keys = await self._choose(history, limits, cuts, total, ranges)
-        if chosen is not None:
+        if chosen is not None and await self._truncate(history, chosen, configuration.retention):
             keyed = {keys[each]: offset for each, offset in chosen.items()}
-            try:
-                await self._truncation.truncate(scope, stream, chosen)
-            except PreconditionError as error:
-                # Another truncation went further, or across this cut: it will be of no use any more.
-                _LOG.info("stream=%s is not truncated at a cut: %s", history.name, error)
             cuts = [
                 cut
                 for cut in cuts
@@ -196,6 +201,20 @@ class Retention:
             batch = Batch()
             batch.put(key, after, known)
             await history.table.commit(batch)
+
+    async def _truncate(
+        self, history: StreamHistory, cut: Mapping[int, int], policy: RetentionPolicy
+    ) -> bool:
+        """Whether the cut will be of no use any more."""
+        try:
+            await self._truncation.truncate(history.scope, history.stream, cut, while_policy=policy)
+        except PolicyReplacedError as error:
+            _LOG.info("stream=%s keeps everything for now: %s", history.name, error)
+            return False
+        except PreconditionError as error:
+            # Another truncation went further, or across this cut.
+            _LOG.info("stream=%s is not truncated at a cut: %s", history.name, error)
+        return True
 
     async def on_stream_deletion(self, history: StreamHistory) -> None:
         """The stream is being deleted: its cuts are of no interest any more."""

@@ -12,12 +12,17 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from segmentstore.codec.controller_records.stream_records import (
+    RetentionPolicy,
     StreamSegment,
     StreamState,
     TruncationRecord,
 )
 from segmentstore.codec.stream_names import creation_epoch_of
-from segmentstore.controller.errors import PreconditionError, StreamSealedError
+from segmentstore.controller.errors import (
+    PolicyReplacedError,
+    PreconditionError,
+    StreamSealedError,
+)
 from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
 from segmentstore.controller.settings import StreamSettings
@@ -58,8 +63,13 @@ class Truncation:
         """Call this before segments behind a cut go. May be called again for the same ones."""
         self._before_deletion.append(before_deletion)
 
-    async def truncate(self, scope: str, stream: str, cut: Cut) -> None:
+    async def truncate(
+        self, scope: str, stream: str, cut: Cut, *, while_policy: RetentionPolicy | None = None
+    ) -> None:
         """Let the stream begin at the cut; doing it again is fine.
+
+        With `while_policy` refused by PolicyReplacedError if the stream has another policy by now: its user was told
+        that it is in force.
 
         Raises PreconditionError (no valid cut, before the head, past the end), StreamSegmentNotFoundError,
         StreamNotFoundError, ScopeNotFoundError, StreamSealedError, InvalidRequestError.
@@ -75,6 +85,8 @@ class Truncation:
             offsets = normalised(cut)
             if offsets == normalised(head):
                 return
+            if while_policy is not None:
+                await _require_policy(history, while_policy)
             await self._check(history, offsets, head)
             # What could not be done behind the intent is refused before it.
             await self._prepare_deletion(history, [])
@@ -149,3 +161,9 @@ class Truncation:
     ) -> bool:
         gone_before = bool(previous) and lies_behind(segment, previous)
         return lies_behind(segment, head) and not gone_before
+
+
+async def _require_policy(history: StreamHistory, policy: RetentionPolicy) -> None:
+    configuration = (await history.configuration()).record
+    if configuration is None or configuration.retention != policy:
+        raise PolicyReplacedError(f"the policy is another one meanwhile stream={history.name!r}")

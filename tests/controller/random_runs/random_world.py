@@ -28,7 +28,6 @@ from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.tables import Table, TableApi, TableEntry
 from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
-from segmentstore.controller.retention import RetentionLimits
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_supervisor import ControllerSupervisor
 from segmentstore.host.run_pauses import RunEnd
@@ -64,11 +63,11 @@ class WatchedController(Controller):
         retention = self.components.retention
         look_at = retention.look_at
 
-        async def known_look_at(scope: str, stream: str, limits: RetentionLimits) -> None:
+        async def known_look_at(scope: str, stream: str) -> None:
             look = object()
             self.looks.add(look)
             try:
-                await look_at(scope, stream, limits)
+                await look_at(scope, stream)
             finally:
                 self.looks.remove(look)
 

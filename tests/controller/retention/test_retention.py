@@ -14,6 +14,8 @@ from segmentstore.codec.controller_records.stream_records import (
 )
 from segmentstore.controller.retention import cuts_key
 from segmentstore.controller.settings import ControllerSettings, RetentionSettings
+from segmentstore.controller.streams.stream_cuts import CutWithRanges
+from segmentstore.controller.streams.stream_history import StreamHistory
 from tests.controller.far_tables import FarTables, turns
 from tests.controller.transactions.feature_cluster import FeatureCluster
 from tests.sim.clock import SimulatedWallClock
@@ -60,11 +62,11 @@ class RetentionCluster(FeatureCluster):
         history = await self.streams.operations.history("s", "a")
         return await history.head()
 
-    async def stored(self) -> int:
+    async def stored(self, stream: str = "a") -> int:
         """Bytes between the head and the end."""
         total = 0
         for name in self.memory_segments.names():
-            if name.startswith("s/a/"):
+            if name.startswith(f"s/{stream}/"):
                 info = await self.memory_segments.info(name)
                 total += info.length - info.start_offset
         return total
@@ -330,6 +332,41 @@ def test_a_group_that_was_reset_reads_all_that_it_has_yet_to_read(seed: int) -> 
         assert (await cluster.head())[0] >= min(each.position for each in groups)
 
     run_simulation(seed, main)
+
+
+@pytest.mark.parametrize("turn_of", ["a", "b"])
+def test_what_an_updated_policy_keeps_stays_though_the_update_comes_in_the_middle_of_a_pass(
+    turn_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`b` is updated while the pass looks at `a`, which was read in one page with it, or at `b` itself."""
+
+    async def main(loop: SimLoop) -> None:
+        cluster = RetentionCluster(loop)
+        await cluster.begin_with(by_size(10))
+        small = StreamConfigurationRecord(retention=by_size(10))
+        await cluster.streams.create("s", "b", small)
+        look = cluster.components.retention.look_at_all
+        await cluster.append("b", 0, 100)
+        await look()
+        await cluster.append("b", 0, 100)
+        lowest_cut = cluster.components.subscribers.lowest_cut
+
+        async def update_first(history: StreamHistory) -> CutWithRanges | None:
+            if history.stream == turn_of:
+                large = StreamConfigurationRecord(retention=by_size(10_000))
+                await cluster.streams.update("s", "b", large)
+            return await lowest_cut(history)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster.components.subscribers, "lowest_cut", update_first)
+            await look()
+        assert await cluster.stored("b") == 200
+        # Its cuts are still there for the policies to come.
+        await cluster.streams.update("s", "b", small)
+        await look()
+        assert await cluster.stored("b") == 100
+
+    run_simulation(1, main)
 
 
 def test_cuts_are_bounded_and_get_coarser_with_age() -> None:
