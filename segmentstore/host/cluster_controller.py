@@ -159,7 +159,8 @@ class ClusterController:
         await self._status.close()
 
     def look(self) -> None:
-        """The view has other news of nodes, or of the map."""
+        """The view has other news of nodes, of the map, or of who leads."""
+        self._relay.look()
         if self._supervisor is not None:
             self._changes.look()
 

@@ -15,12 +15,15 @@ Invariants:
 - A call is handed on once: one that was handed on to a controller which does not lead (any more, or not yet) is refused
   with UNAVAILABLE, which clients retry.
 - Where no leader is known or reachable the call is answered UNAVAILABLE, and nothing was done. A leader that goes away
-  under a call ends it as the loss of a connection to a controller does; whether it was done is not known then.
+  under a call ends it as the loss of a connection to a controller does; whether it was done is not known then. So do
+  the news of another leader, or of none, and so does a leader from which nothing comes any more: a process that is
+  stopped, or a way that is cut, leaves the connection as it is.
 - At most `_CHANNELS_MAX` connections to leaders are open; the one that was needed longest ago is closed.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final, cast
+from typing import Final
 
 import grpc
 
@@ -34,7 +37,10 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # A call may wait for long; without this the questions whether the leader is there end after the second.
+    ("grpc.http2.max_pings_without_data", 0),
 )
+_ANOTHER_LEADS: Final = "another controller leads now, or none"
 _NOT_HANDED_ON: Final = ("user-agent", "content-type", "te")
 """Metadata of the connection, not of the call."""
 
@@ -51,19 +57,40 @@ class LeaderRelay:
         leader_address: Callable[[], str | None],
         own_calls: Iterable[Call],
         answers_own_calls: Callable[[], bool],
+        silence_seconds: float = 10.0,
     ) -> None:
         """`own_service` is None while this process does not lead; `leader_address` is HOST:PORT, None if not known;
-        `own_calls` are those that it answers whether it leads or not, as long as `answers_own_calls` says so."""
+        `own_calls` are those that it answers whether it leads or not, as long as `answers_own_calls` says so; a leader
+        that was silent for `silence_seconds` under a call is asked whether it is there, and has as long to answer."""
         self._own_handlers = handlers_of(own_calls)
         self._answers_own_calls = answers_own_calls
         self._own_service = own_service
         self._leader_address = leader_address
         self._channels: dict[str, grpc.aio.Channel] = {}
         """The one that was used last is the last."""
+        # Servers here end a connection that asks more often than every five seconds.
+        silence_ms = round(silence_seconds * 1000)
+        self._channel_options = (
+            *_CHANNEL_OPTIONS,
+            ("grpc.keepalive_time_ms", silence_ms),
+            ("grpc.keepalive_timeout_ms", silence_ms),
+            # gRPC 1.85 waits for the answer so long, a minute if not told, whatever the timeout above is.
+            ("grpc.http2.ping_timeout_ms", silence_ms),
+        )
+        self._handed_on: dict[grpc.aio.UnaryUnaryCall[bytes, bytes], str] = {}
+        """Calls that wait for the leader of that address."""
 
     def handlers(self, *, wait_seconds: float) -> "list[grpc.GenericRpcHandler[bytes, bytes]]":
         """What a gRPC server registers. As long as this process leads, calls wait so long for its recovery."""
         return [_Handler(self, wait_seconds)]
+
+    def look(self) -> None:
+        """There may be other news of who leads: what waits for an earlier leader ends."""
+        # Who leads is asked for each call: the first news come before this process has an address to compare with.
+        for call, address in list(self._handed_on.items()):
+            if address != self._leader_address():
+                del self._handed_on[call]
+                call.cancel()
 
     async def close(self) -> None:
         """Closing twice is fine."""
@@ -96,8 +123,10 @@ class LeaderRelay:
             )
         assert address is not None, "abort returned"
         channel = await self._channel(address)
+        if address != self._leader_address():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, _ANOTHER_LEADS)
         # The request is at hand: a call that streams it would hide the leader's refusal behind a failed write.
-        call = channel.unary_unary(method, None, None)(
+        call: grpc.aio.UnaryUnaryCall[bytes, bytes] = channel.unary_unary(method, None, None)(
             request,
             timeout=context.time_remaining(),
             metadata=grpc.aio.Metadata(
@@ -105,18 +134,26 @@ class LeaderRelay:
                 (RELAYED, "1"),
             ),
         )
+        self._handed_on[call] = address
         try:
-            return cast(bytes, await call)
+            return await call
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), error.details() or "")
             raise AssertionError("abort returned") from error
+        except asyncio.CancelledError:
+            # The caller has left; or look() has ended the call.
+            if call in self._handed_on:
+                raise
+            await context.abort(grpc.StatusCode.UNAVAILABLE, _ANOTHER_LEADS)
+            raise
         finally:
+            self._handed_on.pop(call, None)
             call.cancel()
 
     async def _channel(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.pop(address, None)
         if channel is None:
-            channel = grpc.aio.insecure_channel(address, _CHANNEL_OPTIONS)
+            channel = grpc.aio.insecure_channel(address, self._channel_options)
         self._channels[address] = channel
         if len(self._channels) > _CHANNELS_MAX:
             oldest = next(iter(self._channels))

@@ -25,7 +25,7 @@ SCOPE = api.ScopeInfo(scope="s")
 class Follower:
     """A controller's server that relays; `leader` and `own` are what it knows of itself and of others."""
 
-    def __init__(self, leader: str | None) -> None:
+    def __init__(self, leader: str | None, *, silence_seconds: float = 10.0) -> None:
         self.leader = leader
         self.own: ControllerService | None = None
         self.is_fresh = True
@@ -38,6 +38,7 @@ class Follower:
                 controllers=(),
             ).calls(),
             answers_own_calls=lambda: self.is_fresh,
+            silence_seconds=silence_seconds,
         )
         self.server = ControllerServer(
             service=self.relay,
@@ -58,7 +59,7 @@ class Follower:
         await self.server.close()
         await self.relay.close()
 
-    async def call(self, name: str, request: bytes, *, seconds: float = 60.0) -> bytes:
+    async def call(self, name: str, request: bytes, *, seconds: float | None = 60.0) -> bytes:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(
             f"/{SERVICE}/{name}", bytes, bytes
         )
@@ -70,6 +71,49 @@ class Follower:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await self.call(name, request, seconds=seconds)
         return raised.value
+
+
+class CutWay:
+    """A way to a server that may be cut: connections stay, and carry nothing any more."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._open = asyncio.Event()
+        self._open.set()
+        self._server: asyncio.Server
+        self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> str:
+        """Its address."""
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()
+        return f"{host}:{port}"
+
+    def cut(self) -> None:
+        self._open.clear()
+
+    async def close(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers += [writer, back]
+        self._tasks += [
+            asyncio.create_task(self._carry(reader, back)),
+            asyncio.create_task(self._carry(there, writer)),
+        ]
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while content := await reader.read(1 << 16):
+            await self._open.wait()
+            writer.write(content)
+        writer.close()
 
 
 @pytest.fixture
@@ -132,6 +176,46 @@ async def test_a_caller_that_leaves_ends_the_call_at_the_leader(
         async with asyncio.timeout(60):
             while open_calls:
                 await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("then", [None, "127.0.0.1:1"])
+async def test_a_call_that_waits_for_a_leader_ends_once_another_one_leads(
+    node: Node, follower: Follower, then: str | None
+) -> None:
+    """None: no other is known, or it is this one. The connection to the first one is there, and no answer comes."""
+    operations = node.controller.components.streams.operations
+    stream = api.StreamInfo(scope="s", stream="a").SerializeToString()
+    async with operations.exclusive("s", "a"):
+        asking = asyncio.create_task(follower.call("sealStream", stream, seconds=None))
+        while not node.controller.service.open_calls:
+            await asyncio.sleep(0.01)
+        follower.relay.look()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(asking), 0.1)
+        follower.leader = then
+        follower.relay.look()
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await asyncio.wait_for(asking, 10)
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_call_ends_when_the_way_to_its_leader_is_cut(node: Node) -> None:
+    """Also where it goes on leading: both may still reach the coordination store."""
+    way = CutWay(node.server.port)
+    follower = Follower(await way.start(), silence_seconds=0.5)
+    await follower.start()
+    operations = node.controller.components.streams.operations
+    stream = api.StreamInfo(scope="s", stream="a").SerializeToString()
+    async with operations.exclusive("s", "a"):
+        asking = asyncio.create_task(follower.call("sealStream", stream, seconds=None))
+        while not node.controller.service.open_calls:
+            await asyncio.sleep(0.01)
+        way.cut()
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await asyncio.wait_for(asking, 10)
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+    await follower.close()
+    await way.close()
 
 
 async def test_without_a_leader_calls_are_unavailable(node: Node, follower: Follower) -> None:
