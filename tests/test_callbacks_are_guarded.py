@@ -40,6 +40,7 @@ LOOKED_AT = {
     "containers/read_index/tail_waiters.py:_wake_slice": "sets futures",
     "containers/tables/table_handle.py:appended": "what it raises is its caller's answer",
     "segmentstore/cli/pipes.py:announce": "sets a future",
+    "segmentstore/client/event_writer.py:self._wake_again": "counts, and sets futures",
     "segmentstore/controller/metadata/metadata_table.py:self._abandoned.pop": "takes out of a dictionary",
     "segmentstore/host/serving.py:give_up": "ends the process",
     "segmentstore/runtime/cancellation.py:wake": "sets a future",
