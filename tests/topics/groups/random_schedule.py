@@ -105,6 +105,7 @@ class SubmittingTable:
         self.get_nowait = table.get_nowait
         self.get = table.get
         self.read_keys = table.read_keys
+        self.confirm = table.confirm
         self.update = update
 
 
