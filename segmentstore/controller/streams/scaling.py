@@ -121,7 +121,7 @@ class Scaling:
     ) -> ScaleOutcome:
         """Replace active segments by new ones over just the same keys; returns when writers are sent to these.
 
-        With `while_policy` refused if the stream has another policy by now: its user was told that it is in force.
+        With `while_policy` refused by PolicyReplacedError if the stream has another policy by now.
 
         Raises PreconditionError, StreamNotFoundError, ScopeNotFoundError, StreamSealedError.
         """
@@ -134,7 +134,7 @@ class Scaling:
             if state.record.state is StreamState.SEALED:
                 raise StreamSealedError(scope, stream)
             if while_policy is not None:
-                await _require_policy(history, while_policy)
+                await history.require_policy(while_policy)
             before = await history.epoch(state.record.current_epoch)
             after = self._next_epoch(before, state.record, sealed=sealed, ranges=ranges)
             await self._write_intent(history, state, state.record, after)
@@ -215,12 +215,6 @@ class Scaling:
         batch.put(state_key(history.stream), active, state)
         batch.unlist_name(PENDING_INDEX, history.stream)
         await history.table.commit(batch)
-
-
-async def _require_policy(history: StreamHistory, policy: ScalingPolicy) -> None:
-    configuration = (await history.configuration()).record
-    if configuration is None or configuration.scaling != policy:
-        raise PreconditionError(f"the policy is another one meanwhile stream={history.name!r}")
 
 
 def new_segments(before: EpochRecord, after: EpochRecord) -> list[StreamSegment]:

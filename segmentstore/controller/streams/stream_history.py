@@ -29,6 +29,8 @@ from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.scope_records import SegmentNumberRecord
 from segmentstore.codec.controller_records.stream_records import (
     EpochRecord,
+    RetentionPolicy,
+    ScalingPolicy,
     SealedSegmentRecord,
     SegmentWithRange,
     StreamConfigurationRecord,
@@ -41,6 +43,7 @@ from segmentstore.codec.stream_names import creation_epoch_of, segment_name
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.controller.errors import (
     EpochNotFoundError,
+    PolicyReplacedError,
     RetryLaterError,
     ScopeNotFoundError,
     StreamNotFoundError,
@@ -100,6 +103,12 @@ class StreamHistory:
     async def configuration(self) -> Versioned[StreamConfigurationRecord]:
         """What the user asked for; the record is absent if the stream is."""
         return await self.table.read(configuration_key(self.stream))
+
+    async def require_policy(self, policy: ScalingPolicy | RetentionPolicy) -> None:
+        """Raises PolicyReplacedError unless the stream has it: of an update its user was told that it is in force."""
+        record = (await self.configuration()).record
+        if record is None or policy not in (record.scaling, record.retention):
+            raise PolicyReplacedError(f"the policy is another one meanwhile stream={self.name!r}")
 
     async def epoch(self, epoch: int) -> EpochRecord:
         """One epoch. Raises EpochNotFoundError."""

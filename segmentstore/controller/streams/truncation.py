@@ -19,7 +19,6 @@ from segmentstore.codec.controller_records.stream_records import (
 )
 from segmentstore.codec.stream_names import creation_epoch_of
 from segmentstore.controller.errors import (
-    PolicyReplacedError,
     PreconditionError,
     StreamSealedError,
 )
@@ -68,8 +67,7 @@ class Truncation:
     ) -> None:
         """Let the stream begin at the cut; doing it again is fine.
 
-        With `while_policy` refused by PolicyReplacedError if the stream has another policy by now: its user was told
-        that it is in force.
+        With `while_policy` refused by PolicyReplacedError if the stream has another policy by now.
 
         Raises PreconditionError (no valid cut, before the head, past the end), StreamSegmentNotFoundError,
         StreamNotFoundError, ScopeNotFoundError, StreamSealedError, InvalidRequestError.
@@ -86,7 +84,7 @@ class Truncation:
             if offsets == normalised(head):
                 return
             if while_policy is not None:
-                await _require_policy(history, while_policy)
+                await history.require_policy(while_policy)
             await self._check(history, offsets, head)
             # What could not be done behind the intent is refused before it.
             await self._prepare_deletion(history, [])
@@ -161,9 +159,3 @@ class Truncation:
     ) -> bool:
         gone_before = bool(previous) and lies_behind(segment, previous)
         return lies_behind(segment, head) and not gone_before
-
-
-async def _require_policy(history: StreamHistory, policy: RetentionPolicy) -> None:
-    configuration = (await history.configuration()).record
-    if configuration is None or configuration.retention != policy:
-        raise PolicyReplacedError(f"the policy is another one meanwhile stream={history.name!r}")
