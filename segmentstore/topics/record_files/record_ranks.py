@@ -8,7 +8,7 @@ first, and a record whose rank is lower than that of everything else is the answ
 Batches that are long, or that may be behind decompression, are looked into in a thread: a megabyte may hold millions of
 records.
 
-Invariant: of several batches with a codec only one at a time is decompressed, and only its records are columns.
+Invariant: compressed batches are looked into one after the other, so that only one is decompressed at a time.
 """
 
 from collections.abc import Callable, Iterator
