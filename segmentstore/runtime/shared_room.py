@@ -33,8 +33,10 @@ class Room:
 class SharedRoom:
     """The room that all of them share."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, *, is_full: Callable[[], bool] = lambda: False) -> None:
+        """`is_full`: whether none is given for another reason; go_on() when that is over."""
         self.bytes_max = bytes_max
+        self._is_full = is_full
         self.held_bytes = 0
         self._waiting: deque[tuple[Future[None], int]] = deque()
 
@@ -45,10 +47,10 @@ class SharedRoom:
     async def take(self, byte_count: int) -> Room:
         """Waits for room; the caller gives it back."""
         assert byte_count <= self.bytes_max, f"{byte_count} > {self.bytes_max}"
-        if self._waiting or self.held_bytes + byte_count > self.bytes_max:
-            await self._wait(byte_count)
-        else:
+        if not self._waiting and self._has_room(byte_count):
             self.held_bytes += byte_count
+        else:
+            await self._wait(byte_count)
         return Room(byte_count, self._give_back)
 
     async def _wait(self, byte_count: int) -> None:
@@ -60,7 +62,7 @@ class SharedRoom:
         except asyncio.CancelledError:
             if given.cancelled():
                 self._waiting.remove(waiting)
-                self._go_on()
+                self.go_on()
             else:
                 self._give_back(byte_count)
             raise
@@ -68,14 +70,17 @@ class SharedRoom:
     def _give_back(self, byte_count: int) -> None:
         self.held_bytes -= byte_count
         assert self.held_bytes >= 0, f"held_bytes={self.held_bytes}"
-        self._go_on()
+        self.go_on()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Give room to those that wait, in their order."""
-        while self._waiting and self.held_bytes + self._waiting[0][1] <= self.bytes_max:
+        while self._waiting and self._has_room(self._waiting[0][1]):
             given, byte_count = self._waiting[0]
             if given.done():
                 return  # It is cancelled, and goes on by itself.
             self._waiting.popleft()
             self.held_bytes += byte_count
             given.set_result(None)
+
+    def _has_room(self, byte_count: int) -> bool:
+        return not self._is_full() and self.held_bytes + byte_count <= self.bytes_max
