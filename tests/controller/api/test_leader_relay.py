@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import grpc
 import pytest
@@ -178,17 +179,24 @@ async def test_a_caller_that_leaves_ends_the_call_at_the_leader(
                 await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("then", [None, "127.0.0.1:1"])
-async def test_a_call_that_waits_for_a_leader_ends_once_another_one_leads(
-    node: Node, follower: Follower, then: str | None
-) -> None:
-    """None: no other is known, or it is this one. The connection to the first one is there, and no answer comes."""
+@asynccontextmanager
+async def call_that_waits(node: Node, follower: Follower) -> AsyncIterator["asyncio.Task[bytes]"]:
+    """Without a deadline; it has come to the leader, and is not answered inside of the block."""
     operations = node.controller.components.streams.operations
     stream = api.StreamInfo(scope="s", stream="a").SerializeToString()
     async with operations.exclusive("s", "a"):
         asking = asyncio.create_task(follower.call("sealStream", stream, seconds=None))
         while not node.controller.service.open_calls:
             await asyncio.sleep(0.01)
+        yield asking
+
+
+@pytest.mark.parametrize("then", [None, "127.0.0.1:1"])
+async def test_a_call_that_waits_for_a_leader_ends_once_another_one_leads(
+    node: Node, follower: Follower, then: str | None
+) -> None:
+    """None: no other is known, or it is this one. The connection to the first one is there, and no answer comes."""
+    async with call_that_waits(node, follower) as asking:
         follower.relay.look()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(asking), 0.1)
@@ -204,12 +212,7 @@ async def test_a_call_ends_when_the_way_to_its_leader_is_cut(node: Node) -> None
     way = CutWay(node.server.port)
     follower = Follower(await way.start(), silence_seconds=0.5)
     await follower.start()
-    operations = node.controller.components.streams.operations
-    stream = api.StreamInfo(scope="s", stream="a").SerializeToString()
-    async with operations.exclusive("s", "a"):
-        asking = asyncio.create_task(follower.call("sealStream", stream, seconds=None))
-        while not node.controller.service.open_calls:
-            await asyncio.sleep(0.01)
+    async with call_that_waits(node, follower) as asking:
         way.cut()
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await asyncio.wait_for(asking, 10)
