@@ -9,6 +9,7 @@ Invariants:
 
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 
 import click
@@ -90,6 +91,9 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit."""
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        # A letter that this terminal does not have is shown as an escape; it ends no listing.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:], program=_program()))
 
 

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,17 @@ def test_what_can_be_no_name_or_port_is_a_usage_error_in_one_sentence(
     result = offline(*arguments)
     assert result.exit_code == ExitCode.USAGE
     assert len(result.errors.splitlines()) == 1
+
+
+def test_a_letter_that_the_terminal_does_not_have_is_shown_as_an_escape() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "segmentstore.cli", "config", "show", "--data", "/\u65e5"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        check=False,
+    )
+    assert (shown.returncode, shown.stderr) == (ExitCode.OK, b"")
+    assert rb"/\u65e5" in shown.stdout
 
 
 @pytest.mark.parametrize(
