@@ -11,7 +11,7 @@ from tests.integration.cluster.process_shim import ProcessShim
 
 _STEPS = (30.0, -30.0, 600.0, -600.0, 3600.0, -3600.0, 0.0)
 """Seconds before the machine's clock."""
-_STEP_SECONDS = 3.0
+_STEP_SECONDS = 2.0
 
 
 async def step_clock_of_node(run: FaultRun) -> None:

@@ -12,8 +12,8 @@ operations were checked, the longest time between two acknowledged appends to on
 when the first and the last of its segments took an append again.
 
 Over all faults of a round Pravega's Java client writes and reads events and transactions (pravega_load.py), and a Kafka
-client records (kafka_load.py). Behind each fault they have to go on; behind the last one each event and each record was
-there once, in its order.
+client records (kafka_load.py). Behind each fault they have to go on, while the next one works; behind the last one each
+event and each record was there once, in its order.
 """
 
 import argparse
@@ -468,17 +468,24 @@ class _Round:
                 _say(str(each))
 
     async def _run(self, faults: Sequence[Fault], loads: Sequence[PravegaLoad | KafkaLoad]) -> None:
-        """Each history is checked while the next fault runs."""
-        async with asyncio.TaskGroup() as group:
-            checking: asyncio.Task[None] | None = None
+        """While the next fault runs each history is checked, and each load has to go on.
+
+        Pravega's client pauses up to half a minute between its attempts: to wait for that takes a third of a round.
+        """
+        behind: list[asyncio.Task[None]] = []
+        try:
             for fault in faults:
                 report = await self._try(fault)
-                for each in loads:
-                    await each.until_it_goes_on()
-                if checking is not None:
-                    await checking
+                # What has failed ends the round here, where no process is on its way down or up.
+                await asyncio.gather(*(each for each in behind if each.done()))
+                behind += [asyncio.create_task(each.until_it_goes_on()) for each in loads]
                 if report is not None:
-                    checking = group.create_task(self._check(report))
+                    behind.append(asyncio.create_task(self._check(report)))
+            await asyncio.gather(*behind)
+        finally:
+            for each in behind:
+                each.cancel()
+            await asyncio.gather(*behind, return_exceptions=True)
 
     async def _try(self, fault: Fault) -> Report | None:
         try:
@@ -533,7 +540,19 @@ async def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--session-seconds", type=float, default=10.0)
-    parser.add_argument("--s3-seconds", type=float, default=120.0, help="that Tier 2 is away")
+    parser.add_argument(
+        "--s3-seconds",
+        type=float,
+        nargs="+",
+        default=[120.0],
+        help="that Tier 2 is away, in the first round, the second, ...; the last one for all behind it",
+    )
+    parser.add_argument(
+        "--pause-seconds",
+        type=float,
+        default=WorkloadSettings().pause_seconds,
+        help="of each client of segments and tables between two calls",
+    )
     parser.add_argument("--cuts", type=int, choices=(1, 2, 3), default=3, help="of each partition")
     parser.add_argument("--only", nargs="*", choices=[each.__name__ for each in FAULTS], default=())
     parser.add_argument("--http-only", action="store_true", help="neither streams nor tables")
@@ -542,14 +561,15 @@ async def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--keep", type=Path, default=Path("histories"))
     given = parser.parse_args(arguments)
     processes = Processes(given.processes)
-    work = WorkloadSettings(table_clients=0) if given.http_only else WorkloadSettings()
+    work = WorkloadSettings(pause_seconds=given.pause_seconds)
+    if given.http_only:
+        work = replace(work, table_clients=0)
     random = Random(given.seed)
     chosen = [each for each in FAULTS if not given.only or each.__name__ in given.only]
     settings = FaultSettings(
-        before_seconds=2.0,
-        after_seconds=2.0,
+        before_seconds=1.0,
+        after_seconds=1.0,
         session_seconds=given.session_seconds,
-        s3_seconds=given.s3_seconds,
         cuts=given.cuts,
     )
     passed_in_a_row = 0
@@ -564,8 +584,16 @@ async def main(arguments: Sequence[str]) -> int:
             shimmed = await stack.enter_async_context(all_shimmed(processes))
         for number in range(given.rounds):
             name = f"{int(time.time())}-{number}"
+            s3_seconds = given.s3_seconds[min(number, len(given.s3_seconds) - 1)]
             one_round = _Round(
-                name, processes, random, settings, work, given.keep, shimmed, checker
+                name,
+                processes,
+                random,
+                replace(settings, s3_seconds=s3_seconds),
+                work,
+                given.keep,
+                shimmed,
+                checker,
             )
             began = time.monotonic()
             try:

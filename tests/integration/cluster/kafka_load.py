@@ -33,7 +33,8 @@ _PER_SECOND = 100
 _UNDER_WAY_MAX = 2_000
 _DELIVERY_MS_MAX = 600_000
 _CALL_SECONDS = 10.0
-_GO_ON_SECONDS_MAX = 120.0
+_GO_ON_SECONDS_MAX = 240.0
+"""Behind a fault, while the next ones come."""
 _LOOK_SECONDS = 0.1
 _ASK_SECONDS = 0.2
 
