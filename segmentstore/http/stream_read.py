@@ -26,7 +26,6 @@ Server-sent events (GET with live=sse):
 import asyncio
 import base64
 import json
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
@@ -64,7 +63,6 @@ from segmentstore.http.stream_ranges import (
 from segmentstore.runtime.clock import WallClock
 
 _CACHEABLE = "public, max-age=60, stale-while-revalidate=300"
-_LINE_END = re.compile("\r\n|\r|\n")
 
 
 class Waiters:
@@ -390,15 +388,13 @@ class _EventConnection:
 
 
 def data_event(payload: str) -> str:
-    """One data event; the payload may hold any line ends.
+    """One data event; the payload may hold any line ends, and be nothing else.
 
     Readers take one space away behind the colon, so a line that begins with a space gets another one before it.
     """
-    lines = "".join(
-        f"data: {line}\n" if line.startswith(" ") else f"data:{line}\n"
-        for line in _LINE_END.split(payload)
-    )
-    return f"event: data\n{lines}\n"
+    lines = payload.replace("\r\n", "\n").replace("\r", "\n")
+    fields = f"\n{lines}".replace("\n", "\ndata:").replace("\ndata: ", "\ndata:  ")
+    return f"event: data{fields}\n\n"
 
 
 def control_event(*, next_offset: str, cursor: str | None, up_to_date: bool, closed: bool) -> str:
