@@ -206,18 +206,25 @@ class PartitionReader:
 
     async def _of_service(self, service: "TopicService") -> AsyncGenerator[list[RecordRun], None]:
         part = self._part
+        empty_end = 0  # the last answer had no record below it
         while self._offset < part.end:
             fetched = await service.fetch(
                 part.topic, part.index, offset=self._offset, bytes_max=_FETCH_BYTES
             )
             if fetched is None:
                 await self._skip_to_served(service)
-                continue
-            if not fetched.content:
+            elif fetched.content:
+                empty_end = 0
+                yield self._pass(fetched.content, part.end)
+            elif fetched.end <= self._offset:
                 self._lose(head=self._offset, tail=fetched.end)
                 self._offset = part.end
-                return
-            yield self._pass(fetched.content, part.end)
+            elif empty_end <= self._offset:
+                # A file that is made at this moment may hide records from one look, and no more.
+                empty_end = fetched.end
+            else:
+                # Compaction left no record from there to the end.
+                self._offset = min(part.end, empty_end)
 
     def _pass(self, content: bytes, end: int) -> list[RecordRun]:
         """The records of whole batches; reading goes on behind them."""

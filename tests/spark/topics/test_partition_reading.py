@@ -238,6 +238,25 @@ async def test_records_that_the_service_reads_too_slowly_are_asked_for_again_and
         assert (rows, slow_reads) == (store.expected(0, end), 0)
 
 
+@pytest.mark.parametrize("served", [True, False])
+async def test_offsets_at_the_end_that_compaction_left_without_records_are_no_loss(
+    served: bool,
+) -> None:
+    async with topic_store() as store:
+        compacted = {"cleanup.policy": "compact", "delete.retention.ms": "0"}
+        await store.service.topics.alter(TOPIC, compacted)
+        for pairs in ([(b"a", b"1"), (b"b", b"1")], [(b"c", b"1"), (b"a", None)]):
+            await store.produce([Record(0, NOW, *pair) for pair in pairs])
+            await store.make_file(small_blocks=False)
+        partition = await store.service.topics.own_partition(TOPIC, 0)
+        for _ in range(2):  # what the tombstone supersedes, and then the tombstone
+            assert await partition.compact(age_is_known=True)
+        assert (partition.high_watermark, await partition.fetch(3, 1000)) == (4, b"")
+        await store.flush()
+        rows = await store.read(store.part(0, 4), served=served, tier2=not served)
+        assert rows == [*store.expected(1, 2), *store.expected(2, 3)]
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_time_is_found_where_the_service_finds_it(seed: int) -> None:
     random = Random(seed)
