@@ -157,10 +157,17 @@ def _as_binary(values: pa.Array) -> pa.BinaryArray:
 def _timestamps_ms(times: pa.Array | None, count: int, now_ms: int) -> npt.NDArray[np.int64]:
     if times is None:
         return np.full(count, now_ms, np.int64)
-    # Rounded down, also before 1970.
-    whole = pc.floor_temporal(times, unit="millisecond").cast(pa.timestamp("ms", tz="UTC"))
-    filled = pc.fill_null(whole.cast(pa.int64()), now_ms)
+    filled = pc.fill_null(whole_milliseconds(times), now_ms)
     return np.asarray(filled.to_numpy(zero_copy_only=False), np.int64)
+
+
+def whole_milliseconds(times: pa.Array) -> pa.Array:
+    """Times as Unix milliseconds, rounded down, also before 1970; null stays null."""
+    # By UTC: Arrow rounds what a clock of the column's zone shows, that of Spark's session, and refuses a time of the
+    # hour that such a clock shows twice.
+    instants = times.cast(pa.timestamp("us", tz="UTC"))
+    whole = pc.floor_temporal(instants, unit="millisecond")
+    return whole.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
 
 
 def blocks_of(

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from segmentstore.codec.murmur2 import partition_of
 from segmentstore.codec.record_batch import Compression, Record, encode_batch
 from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.spark.sink.event_encoder import whole_milliseconds
 
 BATCH_BYTES: Final = 512 << 10
 _WAITING_BYTES_MAX: Final = 32 << 20
@@ -174,9 +175,7 @@ class RecordEncoder:
 def _times_of(batch: pa.RecordBatch, now_ms: int) -> Sequence[int]:
     if "timestamp" not in batch.schema.names:
         return [now_ms] * len(batch)
-    # Rounded down, also before 1970.
-    whole = pc.floor_temporal(batch.column("timestamp"), unit="millisecond")
-    numbers = whole.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+    numbers = whole_milliseconds(batch.column("timestamp"))
     times: Sequence[int] = pc.fill_null(numbers, now_ms).to_pylist()
     return times
 

@@ -193,3 +193,11 @@ def test_a_time_is_rounded_down_to_milliseconds() -> None:
     moment = datetime(1969, 12, 31, 23, 59, 59, 999_500, UTC)
     some = rows([b""], timestamp=pa.array([moment], pa.timestamp("us", tz="UTC")))
     assert some.timestamps_ms.tolist() == [-1]
+
+
+def test_times_of_an_hour_that_comes_twice_in_the_zone_of_the_session_are_those_that_were_given() -> (
+    None
+):
+    moments = [datetime(2026, 10, 25, hour, 30, 0, 123_456, UTC) for hour in (0, 1)]
+    some = rows([b"", b""], timestamp=pa.array(moments, pa.timestamp("us", tz="Europe/Berlin")))
+    assert some.timestamps_ms.tolist() == [1_792_888_200_123, 1_792_891_800_123]

@@ -1,6 +1,7 @@
 """Goal: rows become batches that say what the rows said, in their order, each where it belongs."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
@@ -104,6 +105,21 @@ def test_batches_are_cut_before_they_are_too_large() -> None:
         encoded([[(None, bytes(2000), 0)]], batch_bytes_max=1000)
     with pytest.raises(InvalidRequestError, match="no such partition"):
         encoded([[(None, b"", PARTITIONS)]])
+
+
+def test_times_of_an_hour_that_comes_twice_in_the_zone_of_the_session_are_those_that_were_given() -> (
+    None
+):
+    moments = [datetime(2026, 10, 25, hour, 30, 0, 123_456, UTC) for hour in (0, 1)]
+    moments.append(datetime(1969, 12, 31, 23, 59, 59, 999_500, UTC))
+    times = pa.array([*moments, None], pa.timestamp("us", tz="Europe/Berlin"))
+    batch = pa.record_batch({"value": pa.array([b""] * 4, pa.binary()), "timestamp": times})
+    encoder = RecordEncoder(topic="logs", first_partition=0)
+    target = TopicTarget(partitions=1, batch_bytes_max=1 << 20, compression=Compression.NONE)
+    found = [*encoder.add(batch, {"logs": target}, now_ms=NOW), *encoder.finish()]
+    records = [record for each in found for record in decode_batch(each.content)]
+    given_ms = [each.timestamp_ms for each in records]
+    assert given_ms == [1_792_888_200_123, 1_792_891_800_123, -1, NOW]
 
 
 @given(
