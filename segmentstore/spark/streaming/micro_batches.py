@@ -386,7 +386,11 @@ def _not_behind(start: Cut, end: Cut, stream: StreamMetadata) -> dict[int, int]:
 
 
 def _clipped(stream: StreamMetadata, frozen: StreamMetadata) -> StreamMetadata:
-    """The stream as it is, without what came to it since."""
+    """The stream as it is, without what came to it since.
+
+    Segments of the head stay, with nothing to read: they are in the place of those that retention removed meanwhile,
+    and without them a position would name nothing for their keys.
+    """
     segments: list[StreamSegmentMetadata] = []
     for each in stream.segments:
         before = frozen.by_id.get(each.segment_id)
@@ -399,6 +403,10 @@ def _clipped(stream: StreamMetadata, frozen: StreamMetadata) -> StreamMetadata:
                     is_sealed=before.is_sealed,
                     successors=tuple(one for one in each.successors if one in frozen.by_id),
                 )
+            )
+        elif each.segment_id in stream.head:
+            segments.append(
+                replace(each, end_offset=each.start_offset, is_sealed=False, successors=())
             )
     return replace(stream, segments=segments)
 

@@ -198,6 +198,31 @@ async def test_available_now_ends_with_what_was_there_when_the_query_began() -> 
     assert await batches.next_end(second) == second
 
 
+async def test_a_run_to_a_fixed_end_leaves_a_position_that_names_what_replaced_segments_meanwhile() -> (
+    None
+):
+    streams = MemoryStreams()
+    streams.put(0, numbered("a", 4))
+    streams.put(1, numbered("b", 4))
+    run = batches_of(streams)
+    await run.freeze()
+    # The query has read segment 0 to its end. It is split now, and retention removes it.
+    left, right = EPOCH_1 | 2, EPOCH_1 | 3
+    streams.put(0, numbered("a", 4), sealed=True, successors=(left, right))
+    streams.put(left, numbered("c", 2), predecessors=(0,))
+    streams.put(right, numbered("d", 3), predecessors=(0,))
+    streams.truncate_to({1: 0, left: 0, right: 0})
+    start: StreamsOffset = {NAME: {0: 80, 1: 20}}
+    end = await run.next_end(start)
+    assert end == {NAME: {1: 80, left: 0, right: 0}}
+    assert await events_in(streams, run, start, end) == numbered("b", 4)[1:]
+    assert await run.next_end(end) == end, "what came since is not for this run"
+    following = batches_of(streams)
+    last = await following.next_end(end)
+    events = await events_in(streams, following, end, last)
+    assert sorted(events) == sorted(numbered("c", 2) + numbered("d", 3))
+
+
 async def test_small_batches_wait_for_bytes_or_time_but_not_when_a_query_reads_what_is_there() -> (
     None
 ):
