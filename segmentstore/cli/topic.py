@@ -20,6 +20,7 @@ from segmentstore.cli.output import (
     write_bytes,
 )
 from segmentstore.cli.pipes import LinesOfPieces, arriving_pieces, key_separator_option
+from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
 from segmentstore.codec.murmur2 import partition_of
 from segmentstore.codec.record_batch import Compression, Record
 
@@ -203,12 +204,19 @@ def consume(
         raise click.UsageError("an offset is one of a --partition")
 
     async def work(topics: "Topics") -> None:
+        from segmentstore.client.topics import TopicRequestError
+
         places = await _places(topics, chosen, partition, start)
         left = limit
         while places:
             wait_ms = max(_FOLLOW_WAIT_MS // len(places), _FOLLOW_WAIT_MS_MIN) if follow else 0
             for index, (offset, end) in list(places.items()):
-                page = await topics.fetch(chosen, index, offset=offset, wait_ms=wait_ms)
+                try:
+                    page = await topics.fetch(chosen, index, offset=offset, wait_ms=wait_ms)
+                except TopicRequestError as error:
+                    if follow and error.code == ErrorCode.REQUEST_TIMED_OUT:
+                        continue  # the server has waited for its storage, and may have the records next time
+                    raise
                 shown = [each for each in page.records if follow or each.offset < end][:left]
                 for record in shown:
                     _print(chosen, index, record, output)

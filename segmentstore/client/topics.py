@@ -416,8 +416,8 @@ class Topics:
     ) -> FetchedRecords:
         """Records from `offset` on: those of one batch at least, if there are any within `wait_ms`.
 
-        Also raises CorruptedDataError. Batches that the server cuts at the end of its answer are not expected: ours are
-        whole.
+        Also raises CorruptedDataError, and TopicRequestError with REQUEST_TIMED_OUT if the server's storage is too slow
+        for it. Batches that the server cuts at the end of its answer are not expected: ours are whole.
         """
         found = await self._fetched(name, partition, offset, wait_ms, bytes_max)
         with _read_as_batches(name, partition):
@@ -531,7 +531,13 @@ class Topics:
             wait_seconds=wait_ms / 1000,
         )
         found = fetched(answer)
-        _require(found.error_code, f"topic={name!r} partition={partition} offset={offset}")
+        what = f"topic={name!r} partition={partition} offset={offset}"
+        _require(found.error_code, what)
+        if not found.records and found.high_watermark < 0:
+            # Its storage is slow. An empty answer would say that the partition ends here.
+            raise TopicRequestError(
+                what, ErrorCode.REQUEST_TIMED_OUT, "the server gave the read up"
+            )
         return found
 
     async def _metadata(self, name: str | None) -> Sequence[MetadataTopic]:

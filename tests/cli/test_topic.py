@@ -12,6 +12,7 @@ import pytest
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.topics.groups.committed_offsets import TopicPartition
 from segmentstore.topics.groups.groups import OffsetToCommit
+from segmentstore.topics.partition import Partition
 from tests.cli.command_line import CommandLine, Result
 from tests.containers.node import MemoryTiers
 from tests.topics.kafka_service import KafkaService, kafka_service
@@ -192,6 +193,32 @@ def test_a_follower_ends_at_its_limit(kafka: KafkaCommands) -> None:
     kafka.works("topic", "produce", "logs", "--partition", "1", lines=b"one\ntwo\n")
     followed = kafka.works("topic", "consume", "logs", "--follow", "--limit", "1")
     assert followed.content == b"one\n"
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_read_that_storage_is_too_slow_for_ends_a_listing_with_an_error_and_no_follower(
+    kafka: KafkaCommands, monkeypatch: pytest.MonkeyPatch, follow: bool
+) -> None:
+    # The server's answer was empty, and was taken for the end of the partition: exit code 0, and records missing.
+    kafka.works("topic", "create", "logs")
+    kafka.works("topic", "produce", "logs", lines=b"a\nb\n")
+    fetch, slow_reads = Partition.fetch, 1
+
+    async def slow_at_first(partition: Partition, offset: int, max_bytes: int) -> bytes:
+        nonlocal slow_reads
+        if slow_reads:
+            slow_reads -= 1
+            raise TimeoutError  # of the server's own bound for a read
+        return await fetch(partition, offset, max_bytes)
+
+    monkeypatch.setattr(Partition, "fetch", slow_at_first)
+    if follow:
+        shown = kafka.works("topic", "consume", "logs", "--follow", "--limit", "2")
+        assert shown.content == b"a\nb\n"
+        return
+    shown = kafka("topic", "consume", "logs")
+    assert (shown.exit_code, shown.content) == (ExitCode.UNAVAILABLE, b"")
+    assert "code=REQUEST_TIMED_OUT" in shown.errors
 
 
 def test_groups_are_listed_shown_and_deleted(kafka: KafkaCommands) -> None:

@@ -1,8 +1,7 @@
 """The service as readers and writers of topics ask it: one connection, made again where it broke.
 
 Invariant: only what may be asked twice is asked here: reads, and batches whose producer's sequence makes a repetition
-harmless. What is not answered in time, however often the connection was made, ends with the last error. A fetch that
-the server answers without a word of the partition, because its storage is slow, is not answered.
+harmless. What is not answered in time, however often the connection was made, ends with the last error.
 """
 
 import asyncio
@@ -97,17 +96,12 @@ class TopicService:
 
         Raises TopicMissingError, and as ask().
         """
-
-        async def fetch(topics: Topics) -> FetchedBatches:
-            found = await topics.fetch_batches(topic, partition, offset=offset, bytes_max=bytes_max)
-            if not found.content and found.end < 0:
-                # The server gave a slow read up, and says nothing of the partition: it is no answer.
-                what = f"topic={topic!r} partition={partition} offset={offset}"
-                raise TopicRequestError(what, ErrorCode.REQUEST_TIMED_OUT, "read too slowly")
-            return found
-
         try:
-            return await self.ask(fetch)
+            return await self.ask(
+                lambda topics: topics.fetch_batches(
+                    topic, partition, offset=offset, bytes_max=bytes_max
+                )
+            )
         except TopicRequestError as error:
             if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 return None
