@@ -354,6 +354,7 @@ class Tier2RecordFiles:
         newest: Newest,
         *,
         tombstones_end: int,
+        keeps_last: bool,
         form: FileForm,
     ) -> MadeFile | None:
         assert isinstance(newest, NewestOffsets), f"not made here {newest!r}"
@@ -363,8 +364,11 @@ class Tier2RecordFiles:
         pieces: list[bytes] = []
         with self._pace.working():
             for number, entry in enumerate(opened.entries):
+                is_kept = keeps_last and number == len(opened.entries) - 1
 
-                def filtered(stored: bytes, entry: BlockEntry = entry) -> bytes:
+                def filtered(
+                    stored: bytes, entry: BlockEntry = entry, keeps_last: bool = is_kept
+                ) -> bytes:
                     return surviving_batches(
                         decode_block(entry, stored, source=key),
                         entry,
@@ -372,6 +376,7 @@ class Tier2RecordFiles:
                         newest,
                         tombstones_end=tombstones_end,
                         batch_bytes_max=self._batch_bytes_max,
+                        keeps_last=keeps_last,
                         source=key,
                     )
 

@@ -181,14 +181,18 @@ class Partition:
         return self._log.watch(callback)
 
     async def wait_behind(self, offset: int) -> None:
-        """Until there may be a record at `offset`, or its next fetch says why there is none. It has no time-out.
+        """Behind a fetch that gave nothing: until there may be a record at `offset` or behind it, or its next fetch
+        says why there is none. It has no time-out.
 
         It looks again behind its registration: what came in between wakes nothing.
         """
         moved = asyncio.Event()
         unwatch = self._log.watch(moved.set)
         try:
-            if self.is_open and self._log.high_watermark <= offset:
+            # The fetch has looked through the files. Compaction by an older version may have left no last record.
+            looked_through = max(offset, self._registered.cold_end)
+            is_deleted = offset < self._log.log_start_offset
+            if self.is_open and self._log.high_watermark <= looked_through and not is_deleted:
                 await moved.wait()
         finally:
             unwatch()

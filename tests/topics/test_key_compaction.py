@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,14 @@ from segmentstore.codec.record_batch import Compression, encode_batch
 from segmentstore.codec.record_fields import Record
 from segmentstore.codec.topic_files import file_key
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
+from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.topics.errors import (
     InvalidRecordError,
     OffsetOutOfRangeError,
     PartitionUnavailableError,
 )
 from segmentstore.topics.partition import Partition
+from segmentstore.topics.record_files.record_files import MadeFile
 from tests.http.memory_segment import MemorySegment
 from tests.http.memory_segments import MemorySegments
 from tests.sim.loop import SimLoop
@@ -108,6 +111,58 @@ async def test_superseded_records_go_and_tombstones_later() -> None:
     )
     assert b"b" not in {r.key for r in await read_all(partition)}
     partition.check()
+
+
+async def test_a_consumer_reaches_the_end_behind_a_tombstone_that_is_the_last_record() -> None:
+    clock = Clock()
+    partition = await open_partition(
+        MemorySegments(), clock=clock, config=CONFIG, record_files=files_in(MemoryObjectStore())
+    )
+    await partition.produce(keyed((b"a", b"x"), (b"b", b"x")))
+    await partition.produce(keyed((b"c", None), (b"b", None)))
+    await partition.make_file()
+    for _ in range(3):
+        await partition.compact(age_is_known=True)
+        clock.now += 1000
+    records = await read_all(partition)
+    assert [(r.offset, r.key) for r in records] == [(0, b"a"), (3, b"b")]
+    assert records[-1].offset + 1 == partition.high_watermark, "else it waits for what never comes"
+    await partition.produce(keyed((b"d", b"x")))
+    await partition.make_file()
+    for _ in range(3):
+        await partition.compact(age_is_known=True)
+        clock.now += 1000
+    assert [(r.offset, r.key) for r in await read_all(partition)] == [(0, b"a"), (4, b"d")]
+
+
+async def test_a_reader_waits_where_an_older_version_left_no_last_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it asks again and again, with no turn of the loop for anything else."""
+    surviving = Tier2RecordFiles.surviving
+
+    async def without_last(self: Tier2RecordFiles, *args: Any, **more: Any) -> MadeFile | None:
+        return await surviving(self, *args, **{**more, "keeps_last": False})
+
+    monkeypatch.setattr(Tier2RecordFiles, "surviving", without_last)
+    clock = Clock()
+    partition = await open_partition(
+        MemorySegments(), clock=clock, config=CONFIG, record_files=files_in(MemoryObjectStore())
+    )
+    await partition.produce(keyed((b"a", b"x"), (b"b", None)))
+    await partition.make_file()
+    for _ in range(3):
+        await partition.compact(age_is_known=True)
+        clock.now += 1000
+    assert await partition.fetch(1, 1000) == b""
+    waiting = asyncio.create_task(partition.wait_behind(1))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    await partition.produce(keyed((b"c", b"x")))
+    await waiting
+    assert [each.offset for each in records_in(await partition.fetch(1, 1000))] == [2]
+    await partition.delete_records(2)
+    await partition.wait_behind(1)
 
 
 async def test_a_file_that_is_replaced_beside_a_slow_look_up_is_not_taken_for_dead(

@@ -18,7 +18,9 @@ What survives:
   had so long to read the tombstone, and those values went in that pass at the latest;
 - of these, a tombstone whose key was pinned: a file that would be empty keeps its last record, though it is superseded,
   and without the tombstone that value would be the key's last one again;
-- no record without a key: there is nothing to compact it by.
+- no record without a key: there is nothing to compact it by;
+- the last record of a block of which the caller says so, whatever it is: a consumer goes on behind the last record that
+  it is given, and would never come to the end of a partition whose last records went.
 
 Invariants: offsets and times stay, so consumers see gaps and never another order. The newest value of a key is never
 removed, whatever the passes are and wherever they break off: each only removes records that a newer one of the same
@@ -101,9 +103,12 @@ def surviving_batches(
     *,
     tombstones_end: int,
     batch_bytes_max: int,
+    keeps_last: bool = False,
     source: str = "block",
 ) -> bytes:
     """Batches of the records of a block that survive, as batches_of_block() makes them; no bytes if none does.
+
+    `keeps_last`: the last record survives, whatever it is.
 
     Raises CorruptedDataError.
     """
@@ -118,8 +123,9 @@ def surviving_batches(
         columns.value_lengths,
         strict=True,
     )
+    kept_row = len(columns) - 1 if keeps_last else -1
     for row, (offset, at, length, value_length) in enumerate(rows):
-        if offset < newest.end_offset:
+        if offset < newest.end_offset and row != kept_row:
             if length < 0:
                 continue
             key = batches[at : at + length]

@@ -12,6 +12,8 @@ Invariants:
 - A record goes only if a newer one of its key is in a registered file. So the last value of each key is there, wherever
   a pass breaks off; what it has done until then stays done.
 - COMPACTED_END moves behind the last replacement of a pass, and so says what is done.
+- The last record of the last file stays, also a tombstone, as long as there is no file behind it: a consumer goes on
+  behind the last record that it is given, and would wait at a gap for an end that it is told of and never comes to.
 - Files are filtered in order: what is kept in front is known when a tombstone behind it is judged.
 - A tombstone goes `delete.retention.ms` behind the pass that removed the values before it, at the earliest.
 
@@ -110,7 +112,12 @@ async def compact_files(
         if file.first_offset >= newest.end_offset:
             break
         made = await files.surviving(
-            key_of(file), file, newest, tombstones_end=tombstones_end, form=form
+            key_of(file),
+            file,
+            newest,
+            tombstones_end=tombstones_end,
+            keeps_last=number == last,
+            form=form,
         )
         if made is not None and not await replace(number, file, made):
             return None

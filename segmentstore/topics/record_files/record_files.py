@@ -119,10 +119,12 @@ class RecordFiles(Protocol):
         newest: NewestOffsets,
         *,
         tombstones_end: int,
+        keeps_last: bool,
         form: FileForm,
     ) -> MadeFile | None:
         """Another file of the same range, without records that newer ones supersede; None if there are none of these.
 
+        `keeps_last`: its last record stays, whatever it is.
         `form.log_append_time` has no meaning: it stays as it is. Raises ObjectNotFoundError, CorruptedDataError.
         """
 
