@@ -227,8 +227,11 @@ class Partition:
                 raise
             self._held = held
             self._log.open(segment)
-        await self._start.drop_bytes()
-        self._note_hot()
+        try:
+            await self._start.drop_bytes()
+        finally:
+            # It is open, also where its caller has gone.
+            self._note_hot()
 
     async def _load(self, segment: Segment) -> None:
         """Every part, as of one moment. Raises SegmentStoreError."""

@@ -196,15 +196,16 @@ class PartitionFiles:
                 raise PartitionUnavailableError(str(error)) from error
             except SegmentStoreError as error:
                 raise self._start.failed(segment, error) from error
-            if gathered is None:
-                return 0
-            await self._start.drop_bytes()
-            self._hot_since, self._is_file_full = None, False
-            if self._start.hot_bytes and segment is self._log.segment:
-                # Appended while this one was made.
-                self._hot_since = began
-                self._is_file_full = self._start.hot_bytes >= self._settings.file_bytes
-            return gathered.size
+            if gathered is not None:
+                await self._start.drop_bytes()
+            if segment is self._log.segment:  # what another opening has noted is due by itself
+                # Also where all records are deleted: what is due no more must not be asked for again, at once.
+                self._hot_since, self._is_file_full = None, False
+                if self._start.hot_bytes and gathered is not None:
+                    # Appended while this one was made.
+                    self._hot_since = began
+                    self._is_file_full = self._start.hot_bytes >= self._settings.file_bytes
+            return 0 if gathered is None else gathered.size
 
     async def _make_one(
         self, segment: Segment, bytes_max: int, until: float

@@ -14,6 +14,7 @@ import pytest
 
 from segmentstore.contracts.errors import StorageError
 from segmentstore.contracts.identifiers import BufferView
+from segmentstore.topics.partition_start import PartitionStart
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topics import Topics
 from tests.http.memory_segments import MemorySegments
@@ -279,3 +280,67 @@ def test_records_that_a_process_left_behind_become_a_file_of_the_next_one() -> N
         await topics.close()
 
     run_simulation(4, main)
+
+
+def test_of_records_that_are_deleted_before_their_file_is_due_no_file_is_due() -> None:
+    """Else the partition is looked at again at once, for ever, with no turn of the loop for anything else."""
+
+    async def main(loop: SimLoop) -> None:
+        objects = Objects()
+        async with topics_over(objects, partitions=2) as topics:
+            deleted, other = [await topics.own_partition("t", n) for n in range(2)]
+            await deleted.produce(batch_of(b"early"))
+            await other.produce(batch_of(b"early"))
+            assert await deleted.delete_records(-1) == 1
+            await asyncio.sleep(12)
+            assert await objects.count() == 1
+            assert deleted.file_due_at is None
+            await deleted.produce(batch_of(b"late"))
+            await asyncio.sleep(12)
+            assert [r.value for r in await read_all(deleted)] == [b"late"]
+            assert await objects.count() == 2
+            assert loop.time() > 0
+
+    run_simulation(6, main)
+
+
+def test_records_of_a_partition_that_is_opened_anew_beside_a_put_become_a_file_all_the_same() -> (
+    None
+):
+    async def main(loop: SimLoop) -> None:
+        objects = Objects()
+        async with topics_over(objects, partitions=1) as topics:
+            partition = await topics.own_partition("t", 0)
+            await partition.produce(batch_of(b"x"))
+            await asyncio.sleep(10.5)
+            assert objects.under_way == 1
+            partition.leave()
+            await partition.recover()
+            await asyncio.sleep(20)
+            assert partition.hot_bytes == 0
+            assert [r.value for r in await read_all(partition)] == [b"x"]
+            assert loop.time() > 0
+
+    run_simulation(7, main)
+
+
+def test_records_of_a_partition_whose_opening_was_broken_off_late_become_a_file_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main(loop: SimLoop) -> None:
+        objects = Objects()
+        async with topics_over(objects, partitions=1) as topics:
+            partition = await topics.own_partition("t", 0)
+            await partition.produce(batch_of(b"x"))
+            partition.leave()
+            with monkeypatch.context() as patch:
+                patch.setattr(PartitionStart, "drop_bytes", lambda _self: asyncio.sleep(5))
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(1):
+                        await partition.recover()
+            assert partition.is_open
+            await asyncio.sleep(20)
+            assert partition.hot_bytes == 0
+            assert loop.time() > 0
+
+    run_simulation(8, main)
