@@ -6,6 +6,8 @@
 
 Invariants:
 
+- Files are made and compacted piece by piece: neither holds all records of one, which may be a thousand times as long
+  as its image.
 - The memory of an image is used again only when its caller says that it is stored: a put that failed may still read it.
 - Indexes and blocks in memory take at most `cache_bytes` each; an object is never changed, so neither is what is kept.
 - One block is read once, however many wait for it; at most `WAITERS_MAX` do.
@@ -63,8 +65,13 @@ from tier2.format.chunk_format import (
     Compression,
 )
 from tier2.format.image_memory import ImageMemories, ImageMemory
-from tier2.format.record_compaction import NewestOffsets, last_batch, surviving_batches
-from tier2.format.record_file import RecordFileBuilder, RecordFileImage, make_record_file
+from tier2.format.record_compaction import (
+    NewestOffsets,
+    all_survive,
+    last_batch,
+    surviving_batches,
+)
+from tier2.format.record_file import RecordFileBuilder, RecordFileImage
 from tier2.read.record_file_index import (
     batches_of_stored_block,
     read_checked,
@@ -111,6 +118,52 @@ class _Opened:
     @property
     def memory_bytes(self) -> int:
         return 600 * len(self.blocks) + 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Survival:
+    """Which records of a file survive a pass of compaction, block by block. Its methods raise CorruptedDataError."""
+
+    key: str
+    opened: _Opened
+    newest: NewestOffsets
+    tombstones_end: int
+    keeps_last: bool
+
+    def is_whole(self, number: int, stored: bytes) -> bool:
+        """Whether no record of the block goes."""
+        entry = self.opened.entries[number]
+        return all_survive(
+            decode_block(entry, stored, source=self.key),
+            entry,
+            self.opened.flags,
+            self.newest,
+            tombstones_end=self.tombstones_end,
+            keeps_last=self._keeps_last_of(number),
+            source=self.key,
+        )
+
+    def batches(self, number: int, batch_bytes_max: int, stored: bytes) -> bytes:
+        """Of the records of the block that stay."""
+        entry = self.opened.entries[number]
+        return surviving_batches(
+            decode_block(entry, stored, source=self.key),
+            entry,
+            self.opened.flags,
+            self.newest,
+            tombstones_end=self.tombstones_end,
+            batch_bytes_max=batch_bytes_max,
+            keeps_last=self._keeps_last_of(number),
+            source=self.key,
+        )
+
+    def last_batch(self, stored: bytes) -> bytes:
+        """Of the last record, in the last block."""
+        content = decode_block(self.opened.entries[-1], stored, source=self.key)
+        return last_batch(content, self.opened.flags, source=self.key)
+
+    def _keeps_last_of(self, number: int) -> bool:
+        return self.keeps_last and number == len(self.opened.entries) - 1
 
 
 @dataclass(slots=True)
@@ -190,10 +243,19 @@ class Tier2RecordFiles:
         return await run_blocking(self._writers, self._finished, builder, memory, form)
 
     def _finished(
-        self, builder: RecordFileBuilder, memory: ImageMemory, form: FileForm
+        self,
+        builder: RecordFileBuilder,
+        memory: ImageMemory,
+        form: FileForm,
+        range_of: RegisteredFile | None = None,
     ) -> MadeFile:
         try:
-            made = builder.finish(created_ms=form.created_ms, log_append_time=form.log_append_time)
+            made = builder.finish(
+                created_ms=form.created_ms,
+                log_append_time=form.log_append_time,
+                start_offset=None if range_of is None else range_of.first_offset,
+                end_offset=None if range_of is None else range_of.end_offset,
+            )
         except (BatchError, ValueError) as error:
             raise _damaged(error) from error
         return replace(_in_memory(made), release=partial(self._memories.give_back, memory))
@@ -361,50 +423,54 @@ class Tier2RecordFiles:
         if file.is_batch:
             return None
         opened = await self._open(key, file)
-        pieces: list[bytes] = []
+        survival = _Survival(key, opened, newest, tombstones_end, keeps_last)
         with self._pace.working():
-            for number, entry in enumerate(opened.entries):
-                is_kept = keeps_last and number == len(opened.entries) - 1
-
-                def filtered(
-                    stored: bytes, entry: BlockEntry = entry, keeps_last: bool = is_kept
-                ) -> bytes:
-                    return surviving_batches(
-                        decode_block(entry, stored, source=key),
-                        entry,
-                        opened.flags,
-                        newest,
-                        tombstones_end=tombstones_end,
-                        batch_bytes_max=self._batch_bytes_max,
-                        keeps_last=keeps_last,
-                        source=key,
-                    )
-
-                pieces.append(await self._checked_block(key, number, entry, filtered))
-                await self._pace.rest()
-        batches = b"".join(pieces)
-        if not batches:
-            # No file is empty.
-            entry = opened.entries[-1]
-            batches = await self._checked_block(
-                key,
-                len(opened.entries) - 1,
-                entry,
-                lambda stored: last_batch(
-                    decode_block(entry, stored, source=key), opened.flags, source=key
-                ),
+            # Of most files no record goes: that is found out without making another one. (A single one: see below.)
+            if file.record_count > 1 and await self._all_survive(survival):
+                return None
+            memory = self._memories.take()
+            builder = RecordFileBuilder(
+                memory, compression=_COMPRESSIONS[form.compression], level=form.level
             )
-        count = _record_count(batches)
+            count, batches = 0, b""
+            async with aclosing(self._survivors(survival)) as pieces:
+                async for batches in pieces:
+                    count += _record_count(batches)
+                    await run_blocking(self._writers, _add, builder, batches)
         if count == 1:
             # It may be one that is kept only because no file is empty.
             (record,) = decode_batches(batches)[0]
             newest.pin(record.key or b"")
         if count == file.record_count:
+            self._memories.give_back(memory)
             return None
-        has_append_time = ChunkFlag.LOG_APPEND_TIME in opened.flags
-        return await run_blocking(
-            self._writers, _made, batches, replace(form, log_append_time=has_append_time), file
-        )
+        form = replace(form, log_append_time=ChunkFlag.LOG_APPEND_TIME in opened.flags)
+        return await run_blocking(self._writers, self._finished, builder, memory, form, file)
+
+    async def _all_survive(self, survival: "_Survival") -> bool:
+        """Whether no record goes, as far as the first block of which one does."""
+        for number, entry in enumerate(survival.opened.entries):
+            whole = partial(survival.is_whole, number)
+            if not await self._checked_block(survival.key, number, entry, whole):
+                return False
+            await self._pace.rest()
+        return True
+
+    async def _survivors(self, survival: "_Survival") -> AsyncGenerator[bytes, None]:
+        """Batches, block by block; of the last record, if there are none: no file is empty. Hold it in `aclosing`."""
+        is_empty = True
+        entries = survival.opened.entries
+        for number, entry in enumerate(entries):
+            batches_of = partial(survival.batches, number, self._batch_bytes_max)
+            batches = await self._checked_block(survival.key, number, entry, batches_of)
+            if batches:
+                is_empty = False
+                yield batches
+            await self._pace.rest()
+        if is_empty:
+            yield await self._checked_block(
+                survival.key, len(entries) - 1, entries[-1], survival.last_batch
+            )
 
     async def _checked_block(
         self, key: str, number: int, entry: BlockEntry, check: Callable[[bytes], _Result]
@@ -481,23 +547,6 @@ def _add(builder: RecordFileBuilder, batches: BufferView) -> None:
         raise _damaged(error) from error
     if builder.unreadable:
         raise UnfitBatchError(builder.unreadable[0].base_offset, builder.unreadable[0].cause)
-
-
-def _made(batches: bytes, form: FileForm, range_of: RegisteredFile) -> MadeFile:
-    """Another file of a range, of batches that were made of files."""
-    try:
-        made = make_record_file(
-            batches,
-            compression=_COMPRESSIONS[form.compression],
-            level=form.level,
-            created_ms=form.created_ms,
-            log_append_time=form.log_append_time,
-            start_offset=range_of.first_offset,
-            end_offset=range_of.end_offset,
-        )
-    except (BatchError, ValueError) as error:
-        raise _damaged(error) from error
-    return _in_memory(made)
 
 
 def _in_memory(made: RecordFileImage) -> MadeFile:

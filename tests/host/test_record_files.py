@@ -5,6 +5,7 @@ Method: the real thing over each object store that runs in this process.
 """
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from random import Random
@@ -27,6 +28,7 @@ from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFileSystem
 from segmentstore.topics.record_files.record_files import FileCompression, FileForm, MadeFile
+from tier2.background_pace import BackgroundPace
 from tier2.object_stores.filesystem import FilesystemObjectStore
 from tier2.object_stores.lazy_object_store import LazyObjectStore
 from tier2.object_stores.memory import MemoryObjectStore
@@ -359,3 +361,39 @@ async def test_what_contradicts_its_registration_is_refused(where: str) -> None:
     await store.put_if_absent(KEY, bytes(image))
     with pytest.raises(CorruptedDataError):
         await files.blocks(KEY, file)
+
+
+async def test_a_file_is_compacted_with_the_memory_of_a_few_blocks() -> None:
+    """Its records may be a hundred times as long as the file is, or more: producers and files compress."""
+    objects = MemoryObjectStore()
+    files = files_over(objects)
+    files._pace = BackgroundPace(busy_share_min=1, busy_share_max=1)
+    value = bytes(1 << 20)
+    keys = [b"superseded", *(b"%d" % n for n in range(22)), b"superseded"]
+    records = [Record(n, 1_000 + n, key, value) for n, key in enumerate(keys)]
+    content = b"".join(encode_batch([each], keeps_offsets=True) for each in records)
+    form = FileForm(FileCompression.LZ4, 3, log_append_time=False, created_ms=1)
+    made = await files.make(pieces_of(content), form)
+    assert len(made.image) < 1 << 20
+    await files.put(KEY, made.image)
+    file = registered(made)
+    newest = files.newest_offsets(start_offset=0, secret=b"s")
+    assert await files.note_keys(KEY, file, newest)
+    tracemalloc.start()
+    try:
+        smaller = await files.surviving(
+            KEY, file, newest, tombstones_end=0, keeps_last=True, form=form
+        )
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert smaller is not None
+    assert (smaller.first_offset, smaller.end_offset, smaller.record_count) == (0, 24, 23)
+    assert peak < 16 << 20, f"{peak=}"
+    other = KEY.replace(".seg", ".0000000000000001.seg")
+    await files.put(other, smaller.image)
+    blocks = [
+        await files.batches(other, registered(smaller), number)
+        for number in range(len(await files.blocks(other, registered(smaller))))
+    ]
+    assert [each for block in blocks for each in records_of(block)] == records[1:]

@@ -2,7 +2,7 @@
 
     newest = NewestOffsets(keys_max=..., secret=...)
     blocks of the files that were not compacted yet, in order  -- newest.note_block, until there is no room -->
-    blocks of all files below newest.end_offset                -- surviving_batches --> batches --> make_record_file
+    blocks of all files below newest.end_offset                -- surviving_batches --> batches --> RecordFileBuilder
 
 A pass notes the newest offset of each key in files that no pass has seen, and then filters every file below them. Keys
 are kept as digests of 16 bytes, at most `keys_max` of them or those of one block: where there is no room for the keys
@@ -34,6 +34,7 @@ Both steps together: 0.27 M records of 100 bytes a second. Callers run them in a
 from hashlib import blake2b
 from typing import Final
 
+from segmentstore.codec.record_columns import RecordColumns
 from segmentstore.contracts.identifiers import BufferView
 from tier2.format.chunk_format import BlockEntry, ChunkFlag
 from tier2.format.record_transcoding import (
@@ -95,6 +96,25 @@ class NewestOffsets:
         return blake2b(key, digest_size=_DIGEST_BYTES, key=self._secret).digest()
 
 
+def all_survive(
+    content: BufferView,
+    entry: BlockEntry,
+    flags: ChunkFlag,
+    newest: NewestOffsets,
+    *,
+    tombstones_end: int,
+    keeps_last: bool = False,
+    source: str = "block",
+) -> bool:
+    """Whether no record of a block goes; as surviving_batches(). Raises CorruptedDataError."""
+    columns, facts = columns_of_block(content, flags, source=source)
+    require_agreement(facts, entry, source=source)
+    survivors = _surviving_rows(
+        columns, newest, tombstones_end=tombstones_end, keeps_last=keeps_last
+    )
+    return len(survivors) == len(columns)
+
+
 def surviving_batches(
     content: BufferView,
     entry: BlockEntry,
@@ -114,6 +134,23 @@ def surviving_batches(
     """
     columns, facts = columns_of_block(content, flags, source=source)
     require_agreement(facts, entry, source=source)
+    survivors = _surviving_rows(
+        columns, newest, tombstones_end=tombstones_end, keeps_last=keeps_last
+    )
+    if len(survivors) == len(columns):
+        return batches_of_block(
+            content, entry, flags, batch_bytes_max=batch_bytes_max, source=source
+        )
+    has_append_time = ChunkFlag.LOG_APPEND_TIME in flags
+    builder = BatchBuilder(has_append_time=has_append_time, bytes_max=batch_bytes_max)
+    for row in survivors:
+        builder.add(columns.offsets[row], columns.timestamps_ms[row], tail_of_row(columns, row))
+    return builder.finished()
+
+
+def _surviving_rows(
+    columns: RecordColumns, newest: NewestOffsets, *, tombstones_end: int, keeps_last: bool
+) -> list[int]:
     batches = memoryview(columns.content)
     survivors: list[int] = []
     rows = zip(
@@ -134,15 +171,7 @@ def surviving_batches(
             if value_length < 0 and offset < tombstones_end and not newest.is_pinned(key):
                 continue
         survivors.append(row)
-    if len(survivors) == len(columns):
-        return batches_of_block(
-            content, entry, flags, batch_bytes_max=batch_bytes_max, source=source
-        )
-    has_append_time = ChunkFlag.LOG_APPEND_TIME in flags
-    builder = BatchBuilder(has_append_time=has_append_time, bytes_max=batch_bytes_max)
-    for row in survivors:
-        builder.add(columns.offsets[row], columns.timestamps_ms[row], tail_of_row(columns, row))
-    return builder.finished()
+    return survivors
 
 
 def last_batch(content: BufferView, flags: ChunkFlag, *, source: str = "block") -> bytes:
