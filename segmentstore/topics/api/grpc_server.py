@@ -20,6 +20,7 @@ Invariants:
   room is not read further.
 - The first request of a stream that fails ends it, behind the answers of those before it. Those behind it in the same
   moment may have been stored; a producer with sequences sends them again and they are stored once.
+- Records become batches, and batches records, in a thread, unless they are few.
 - A fault of ours is logged here with its traceback, and reaches the client as INTERNAL without it.
 """
 
@@ -42,7 +43,7 @@ from segmentstore.codec.record_batch import (
 )
 from segmentstore.codec.topics_api import topics_pb2 as api
 from segmentstore.contracts.errors import SegmentStoreError
-from segmentstore.runtime.cancellation import retrieve_exception
+from segmentstore.runtime.cancellation import retrieve_exception, run_blocking
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.grpc_listening import listening_server, words_of
 from segmentstore.runtime.grpc_request_bytes import RequestBytes
@@ -81,10 +82,14 @@ _LOG = logging.getLogger(__name__)
 SERVICE: Final = "segmentstore.topics.v1.Topics"
 _FETCH_BYTES: Final = 1 << 20
 _NO_OFFSET: Final = -1
+_INLINE_RECORDS_MAX: Final = 256
+_INLINE_BYTES_MAX: Final = 64 << 10
+"""Of a request whose records become batches on the loop."""
 
 Status = grpc.StatusCode
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Request = TypeVar("Request", bound=Message)
+_Result = TypeVar("_Result")
 
 _STATUS: Final[Mapping[type[TopicError], grpc.StatusCode]] = {
     TopicNotFoundError: Status.NOT_FOUND,
@@ -233,27 +238,32 @@ class TopicServer:
     # --- records in ------------------------------------------------------------------------------
 
     async def _produce(self, data: bytes) -> Message:
-        return await self._produced(_parsed(api.ProduceRequest, data))
+        return await self._produced(_parsed(api.ProduceRequest, data), len(data))
 
-    async def _produced(self, request: api.ProduceRequest) -> api.ProduceResponse:
+    async def _produced(self, request: api.ProduceRequest, byte_count: int) -> api.ProduceResponse:
         topics = self._present()
         description = await _described(topics, request.topic)
         if request.HasField("partition"):
+            batch = await self._batch_of(description, request, byte_count)
             partition = await topics.partition(request.topic, request.partition)
-            append = self._submit(partition, description, request)
-            return await self._answer(append)
+            return await self._answer(_submitted(partition, request, *batch))
         if request.WhichOneof("payload") != "records":
             raise _refused("a batch needs a partition")
         if request.HasField("producer"):
             raise _refused("a producer's sequences need a partition")
         if request.durability == api.BUFFERED:
             raise _refused("buffered records need a partition")
-        batches = batches_of(
-            self._records_of(request),
-            partition=None,
-            drawn=self._random.randrange(description.partitions),
-            partition_count=description.partitions,
-            compression=compression_of(description),
+        drawn = self._random.randrange(description.partitions)
+        batches = await _beside_the_loop(
+            request,
+            byte_count,
+            lambda: batches_of(
+                self._records_of(request),
+                partition=None,
+                drawn=drawn,
+                partition_count=description.partitions,
+                compression=compression_of(description),
+            ),
         )
         appended = await append_batches(topics, request.topic, batches)
         return api.ProduceResponse(
@@ -305,50 +315,48 @@ class TopicServer:
         try:
             request = _parsed(api.ProduceRequest, data)
             if not request.HasField("partition"):
-                response = await self._produced(request)
+                response = await self._produced(request, len(data))
                 room.give_back()
                 return response
             topics = self._present()
             description = await _described(topics, request.topic)
+            batch = await self._batch_of(description, request, len(data))
             key = (request.topic, request.partition)
             partition = partitions.get(key)
             if partition is None or not partition.is_open:
                 partition = partitions[key] = await topics.partition(*key)
-            submitted = self._submit(partition, description, request)
+            submitted = _submitted(partition, request, *batch)
         except BaseException:
             room.give_back()
             raise
         submitted.append.add_done_callback(lambda _: room.give_back())
         return submitted
 
-    def _submit(
-        self, partition: ServedPartition, description: TopicDescription, request: api.ProduceRequest
-    ) -> "_Submitted":
-        """In the order of the calls. Raises _StatusError, TopicError."""
+    async def _batch_of(
+        self, description: TopicDescription, request: api.ProduceRequest, byte_count: int
+    ) -> tuple[bytes, int]:
+        """The batch of a request to one partition, and its records. Raises _StatusError, InvalidRecordError."""
         if request.WhichOneof("payload") == "batch":
-            batch = request.batch
             try:
-                count = parse_header(batch).record_count
+                return request.batch, parse_header(request.batch).record_count
             except BatchError as error:
                 raise InvalidRecordError(error.problem, str(error)) from error
-        else:
-            records = self._records_of(request)
-            count = len(records)
-            producer = request.producer if request.HasField("producer") else None
-            try:
-                batch = encode_batch(
-                    records,
+        producer = request.producer if request.HasField("producer") else None
+        try:
+            batch = await _beside_the_loop(
+                request,
+                byte_count,
+                lambda: encode_batch(
+                    self._records_of(request),
                     compression=compression_of(description),
                     producer_id=-1 if producer is None else producer.producer_id,
                     producer_epoch=-1 if producer is None else producer.epoch,
                     base_sequence=-1 if producer is None else request.base_sequence,
-                )
-            except ValueError as error:
-                raise _refused(str(error)) from error
-        append = partition.produce(batch)
-        # A stream that ends on an earlier failure asks for no outcome of this one.
-        append.add_done_callback(retrieve_exception)
-        return _Submitted(append, count, request.partition, request.durability == api.BUFFERED)
+                ),
+            )
+        except ValueError as error:
+            raise _refused(str(error)) from error
+        return batch, len(request.records.records)
 
     async def _answer(self, submitted: "_Submitted") -> api.ProduceResponse:
         if submitted.is_buffered and not submitted.append.done():
@@ -452,6 +460,25 @@ class _StatusError(Exception):
     def __init__(self, code: grpc.StatusCode, sentence: str) -> None:
         super().__init__(sentence)
         self.code = code
+
+
+def _submitted(
+    partition: ServedPartition, request: api.ProduceRequest, batch: bytes, count: int
+) -> _Submitted:
+    """In the order of the calls. Raises TopicError."""
+    append = partition.produce(batch)
+    # A stream that ends on an earlier failure asks for no outcome of this one.
+    append.add_done_callback(retrieve_exception)
+    return _Submitted(append, count, request.partition, request.durability == api.BUFFERED)
+
+
+async def _beside_the_loop(
+    request: api.ProduceRequest, byte_count: int, encode: Callable[[], _Result]
+) -> _Result:
+    """A byte or two of a request may be a record, which takes some microseconds."""
+    if len(request.records.records) <= _INLINE_RECORDS_MAX and byte_count <= _INLINE_BYTES_MAX:
+        return encode()
+    return await run_blocking(None, encode)
 
 
 def _refused(sentence: str) -> _StatusError:

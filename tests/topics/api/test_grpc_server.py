@@ -317,6 +317,25 @@ async def test_a_reader_of_many_records_holds_up_no_other_call(
     assert max(turns) < decoding_seconds / 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["partition", "key", "stream"])
+async def test_a_producer_of_many_records_holds_up_no_other_call(served: Served, way: str) -> None:
+    records = [api.Record(value=b"v")] * 50_000
+    more = {} if way == "key" else {"partition": 1}
+    request = api.ProduceRequest(topic="t", records=api.Records(records=records), **more)
+    many = [Record(0, NOW, None, b"v")] * len(records)
+    began = time.thread_time()
+    encode_batch(many, compression=Compression.LZ4)
+    encoding_seconds = time.thread_time() - began
+    async with longest_turn() as turns:
+        if way == "stream":
+            (answer,) = [each async for each in await served.send_all([request])]
+        else:
+            answer = await served.call("Produce", request)
+    assert [each.record_count for each in answer.partitions] == [len(many)]
+    assert max(turns) < encoding_seconds / 2
+
+
 async def test_what_one_answer_tells_is_bounded_however_few_bytes_it_was_compressed_to(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
