@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -19,20 +18,19 @@ from segmentstore.codec.record_batch import Compression, encode_batch
 from segmentstore.codec.record_fields import Record
 from segmentstore.codec.topic_files import file_key
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
-from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.topics.errors import (
     InvalidRecordError,
     OffsetOutOfRangeError,
     PartitionUnavailableError,
 )
 from segmentstore.topics.partition import Partition
-from segmentstore.topics.record_files.record_files import MadeFile
 from tests.http.memory_segment import MemorySegment
 from tests.http.memory_segments import MemorySegments
 from tests.sim.loop import SimLoop
 from tests.sim.object_store import SimulatedObjectStore, StoreFaults
 from tests.sim.simulation import run_simulation
 from tests.topics.batches import NOW, SMALL, Clock, files_in, open_partition, records_in
+from tests.topics.older_compaction import keep_no_last_record
 from tier2.format.record_compaction import NewestOffsets
 from tier2.object_stores.memory import MemoryObjectStore
 
@@ -139,12 +137,7 @@ async def test_a_reader_waits_where_an_older_version_left_no_last_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else it asks again and again, with no turn of the loop for anything else."""
-    surviving = Tier2RecordFiles.surviving
-
-    async def without_last(self: Tier2RecordFiles, *args: Any, **more: Any) -> MadeFile | None:
-        return await surviving(self, *args, **{**more, "keeps_last": False})
-
-    monkeypatch.setattr(Tier2RecordFiles, "surviving", without_last)
+    keep_no_last_record(monkeypatch)
     clock = Clock()
     partition = await open_partition(
         MemorySegments(), clock=clock, config=CONFIG, record_files=files_in(MemoryObjectStore())

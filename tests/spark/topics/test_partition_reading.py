@@ -20,6 +20,7 @@ from tests.spark.topics.topic_store import (
     topic_store,
 )
 from tests.topics.batches import unreadable_batch
+from tests.topics.older_compaction import keep_no_last_record
 
 CODECS = list(Compression)
 
@@ -240,8 +241,9 @@ async def test_records_that_the_service_reads_too_slowly_are_asked_for_again_and
 
 @pytest.mark.parametrize("served", [True, False])
 async def test_offsets_at_the_end_that_compaction_left_without_records_are_no_loss(
-    served: bool,
+    monkeypatch: pytest.MonkeyPatch, served: bool
 ) -> None:
+    keep_no_last_record(monkeypatch)
     async with topic_store() as store:
         compacted = {"cleanup.policy": "compact", "delete.retention.ms": "0"}
         await store.service.topics.alter(TOPIC, compacted)

@@ -321,8 +321,9 @@ async def test_a_reader_of_many_records_holds_up_no_other_call(
 @pytest.mark.parametrize("way", ["partition", "key", "stream"])
 async def test_a_producer_of_many_records_holds_up_no_other_call(served: Served, way: str) -> None:
     records = [api.Record(value=b"v")] * 50_000
-    more = {} if way == "key" else {"partition": 1}
-    request = api.ProduceRequest(topic="t", records=api.Records(records=records), **more)
+    request = api.ProduceRequest(topic="t", records=api.Records(records=records))
+    if way != "key":
+        request.partition = 1
     many = [Record(0, NOW, None, b"v")] * len(records)
     began = time.thread_time()
     encode_batch(many, compression=Compression.LZ4)
