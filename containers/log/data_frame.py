@@ -8,7 +8,7 @@ A frame, little-endian:
     u16 magic = 0x4644 ("DF")
     u8  version = 2
     u8  zero
-    u32 checksum               CRC32C of the header behind this field; in version 1 of the payload, too
+    u32 checksum               CRC32C of the header behind this field; frames of version 1: of header and payload
     u32 payload_length
     u32 leading_bytes          bytes at the start of the payload that continue a record of earlier frames
     u64 frame_number           +1 from frame to frame within an epoch
@@ -179,6 +179,7 @@ class DataFrameBuilder:
         self._operations_max = operations_max
         self._next_frame_number = 1
         self._last_started: SequenceNumber = NO_SEQUENCE_NUMBER
+        """What a frame is marked with: the last operation *started* in it, not the last of those completed in it."""
         self._rest: deque[BufferView] = deque()
         """What is still to be written of the operation begun last."""
         self._rest_of: Operation | None = None
@@ -308,22 +309,17 @@ class DataFrameBuilder:
             leading_bytes=leading,
             frame_number=self._next_frame_number,
             epoch=self._epoch,
-            last_started=self._marker(completed),
+            last_started=self._last_started,
         )
         self._next_frame_number += 1
         return FrameInFlight(
             buffers=entry,
             length=length + FRAME_HEADER_BYTES,
             completed=completed,
-            last_started=self._marker(completed),
+            last_started=self._last_started,
             internal=internal,
             queued_bytes=queued_bytes,
         )
-
-    def _marker(self, completed: list[Operation]) -> SequenceNumber:
-        """The frame's marker: the last operation *started* in it, not the last completed one."""
-        del completed
-        return self._last_started
 
 
 def _take_none(_payload: memoryview, position: int) -> int:

@@ -5,9 +5,9 @@ the newest answered heartbeat was *sent*. The rest of the session is a margin:
 
 - In an ensemble the server that answers tells the leader of the session in its own time, with every half tick. A
   server that loses the leader right behind an answered heartbeat has told it of the heartbeat before that: a sixth of
-  the session, and half a tick, may be missing. A session has to last for five ticks or more, so this is 27 of the 30
-  hundredths.
-- The rest is for clocks that do not run at the same pace.
+  the session (0.167), and half a tick, may be missing. A session has to last for five ticks or more, so half a tick is
+  a tenth of it at most: 0.267 of the 0.3.
+- The rest, 0.033 of the session, is for clocks that do not run at the same pace.
 
 Invariants:
 

@@ -117,7 +117,7 @@ class Tier2Stores:
                     wall_clock=wall_clock,
                     random=random,
                     settings=VolumeSettings(
-                        scrub_bytes_per_second=settings.tier2.volume_scrub_bytes_max
+                        scrub_bytes_per_second=settings.tier2.volume_scrub_byte_rate
                     ),
                 )
                 self._metrics, self._complaints = volumes.metrics, volumes.complaints

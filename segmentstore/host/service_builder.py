@@ -41,9 +41,10 @@ from segmentstore.contracts.cluster import ContainerLocations, Lease, NodeInClus
 from segmentstore.contracts.containers import BackupOwner, HostId, SegmentContainer
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.cluster_access import cluster_place
-from segmentstore.host.container_manager import ContainerManager, InProcessAssignmentSource
+from segmentstore.host.container_manager import ContainerManager
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError, DirectoryIdentity
+from segmentstore.host.in_process_assignment import InProcessAssignmentSource
 from segmentstore.host.kept_backups import KeptBackups
 from segmentstore.host.log_cluster import (
     OpenedCluster,
@@ -667,8 +668,8 @@ class ContainerFactory:
             garbage_grace_seconds=tier2.garbage_grace_seconds,
             cold_compression=Compression[tier2.cold_codec.upper()],
             cold_seconds=tier2.cold_seconds,
-            compaction_bytes_per_second=tier2.compaction_bytes_max,
-            scrub_bytes_per_second=tier2.scrub_bytes_max,
+            compaction_bytes_per_second=tier2.compaction_byte_rate,
+            scrub_bytes_per_second=tier2.scrub_byte_rate,
         )
 
 

@@ -7,7 +7,8 @@ its environment variable is `SEGMENTSTORE_SECTION_FIELD`. Where values come from
 
 Invariants:
 
-- The unit is in the name: `_bytes` and `_bytes_max` are bytes, `_seconds` are seconds, `_count` are counts.
+- The unit is in the name: `_bytes` and `_bytes_max` are bytes, `_byte_rate` are bytes a second, `_seconds` are seconds,
+  `_count` are counts.
 - Every setting has a default, a sentence and a range (or a list of choices); `check_setting` refuses what is outside.
 - Settings are values: nothing here opens, reads or starts anything.
 
@@ -425,19 +426,19 @@ class Tier2Settings:
         minimum=1,
         maximum=365 * 86400,
     )
-    compaction_bytes_max: int = count(
+    compaction_byte_rate: int = count(
         16 * MIB,
         "Bytes per second that each container may re-write to join small chunks.",
         minimum=64 * 1024,
         maximum=16 * GIB,
     )
-    scrub_bytes_max: int = count(
+    scrub_byte_rate: int = count(
         0,
         "Bytes per second that each container reads again to prove them; 0: never.",
         minimum=0,
         maximum=16 * GIB,
     )
-    volume_scrub_bytes_max: int = count(
+    volume_scrub_byte_rate: int = count(
         MIB,
         "Bytes per second of the volumes that are read again, once a week, and compared with their index; 0: never.",
         minimum=0,
@@ -451,7 +452,7 @@ class Tier2Settings:
     )
     garbage_grace_seconds: float = number(
         60.0,
-        "How long an object stays after the last reference to it is gone.",
+        "How long an object stays after this process learned that the last reference to it is gone.",
         minimum=0,
         maximum=30 * 86400,
     )
@@ -634,7 +635,7 @@ class SettingDefinition:
 
     @property
     def is_size(self) -> bool:
-        return "bytes" in self.name.split("_")
+        return not {"bytes", "byte"}.isdisjoint(self.name.split("_"))
 
     @property
     def is_duration(self) -> bool:

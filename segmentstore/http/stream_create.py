@@ -8,7 +8,7 @@ A fork is a new stream that begins with a copy of another one's first bytes.
 
 - The fork keeps its source's byte offsets up to the fork point, and tokens minted for the source (or the source's own
   source) stay valid in the fork up to there.
-- Bytes are copied in bounded pieces while the fork is still `initialising`; half of them are never visible.
+- Bytes are copied in bounded pieces while the fork is still `initialising`: a part of them alone is never visible.
 - A source whose front was truncated cannot be forked: offsets would no longer fit.
 
 Fork point = Stream-Fork-Offset (default: the source's end) + Stream-Fork-Sub-Offset, which counts bytes or, in JSON

@@ -19,7 +19,7 @@ from segmentstore.contracts.errors import (
     StorageError,
 )
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.host.container_manager import InProcessAssignmentSource
+from segmentstore.host.in_process_assignment import InProcessAssignmentSource
 from segmentstore.host.settings import RestartSettings
 from tests.host.managed_host import HOST, start_host
 from tests.host.scripted_assignments import ScriptedAssignments

@@ -179,6 +179,13 @@ def test_what_is_shown_can_be_given_back_by_every_text_source() -> None:
     assert resolve(flags=shown).settings == ServiceSettings()
 
 
+def test_a_rate_of_bytes_is_given_as_a_size_is() -> None:
+    flags = {"kafka.producer_byte_rate": "4MiB", "tier2.scrub_byte_rate": "1MB"}
+    settings = resolve(flags=flags).settings
+    assert settings.kafka.producer_byte_rate == 4 << 20
+    assert settings.tier2.scrub_byte_rate == 1_000_000
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [

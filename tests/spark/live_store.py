@@ -14,7 +14,7 @@ from segmentstore.spark.tier2_access import Tier2Location, open_tier2_reader
 
 T = TypeVar("T")
 
-OPTIONS = ["--set", "writer.flush_interval_seconds=1h", "--set", "tier2.compaction_bytes_max=65536"]
+OPTIONS = ["--set", "writer.flush_interval_seconds=1h", "--set", "tier2.compaction_byte_rate=65536"]
 """Only what a test flushes is flushed, and nothing is joined behind its back."""
 
 

@@ -108,7 +108,7 @@ async def is_known(view: ManifestView, reference: ObjectReference) -> bool:
 class GarbageWatch:
     """Remembers since when each garbage record is known here.
 
-    Of more than `watched_max` records the graces of the rest begin later: so many go in one grace at most.
+    It watches `watched_max` records at most: the grace of the others begins when some of these are gone.
     """
 
     def __init__(self, *, grace_seconds: float, batch_max: int, watched_max: int) -> None:

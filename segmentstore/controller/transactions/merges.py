@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Into one segment, transactions are merged in the order given: at any moment the first so many of them.
+- Into one segment, transactions are merged in the order given: wherever it breaks off, the first ones are merged.
 - A source that is missing counts as merged only where a segment remembers it: the target itself, or an earlier
   segment of the same number, if the stream was scaled between two attempts; or where that was recorded before the
   segment was truncated away. Otherwise its bytes are lost, which is an error and never a success.

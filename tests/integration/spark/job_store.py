@@ -21,7 +21,7 @@ from tests.integration.spark.sink_runs import make_stream, scale_to
 
 ROUNDS, LINES = 6, 300
 _SEEN_SECONDS_MAX = 120.0
-_SETTINGS = ("tier2.compaction_bytes_max=65536", "writer.flush_interval_seconds=600")
+_SETTINGS = ("tier2.compaction_byte_rate=65536", "writer.flush_interval_seconds=600")
 
 
 class JobStore(StoreProcess):
