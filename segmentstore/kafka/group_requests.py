@@ -6,6 +6,8 @@ Invariants:
 - An offset is committed to, and told of, the topic that has the name when the request comes: consumers name no ids.
   So the catalogue is looked at behind each such request, as another process may have deleted a topic and made it
   again. Of a consumer that still means the deleted one that cannot be told, here or in Kafka.
+- What passes is told by a code that all clients of that API go on behind. That offsets cannot be read is 14: with 15
+  Java's consumers before 3.9 end, and librdkafka does not ask again, so that it never reads the partition.
 """
 
 import asyncio
@@ -207,12 +209,14 @@ class GroupRequests:
         problem: int = ErrorCode.NONE
         found: Mapping[TopicPartition, CommittedOffset] = {}
         if not await self._know_topics():
-            problem = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            problem = GroupProblem.COORDINATOR_NOT_AVAILABLE
         else:
             try:
                 found = await self._groups.committed(request.group_id, places)
             except GroupError as error:
                 problem = error.problem
+        if problem == GroupProblem.COORDINATOR_NOT_AVAILABLE:
+            problem = GroupProblem.COORDINATOR_LOAD_IN_PROGRESS
         named = list(found) if places is None else places
         topics: dict[str, list[messages.OffsetFetchedPartition]] = {}
         for told, place in enumerate(named, 1):

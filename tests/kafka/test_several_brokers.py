@@ -367,7 +367,7 @@ async def test_while_the_catalogue_is_away_no_offset_is_told_or_taken() -> None:
         answer = await coordinator.client.ask(
             OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse
         )
-        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 async def test_while_the_offsets_are_nowhere_there_is_no_coordinator() -> None:

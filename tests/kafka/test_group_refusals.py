@@ -1,0 +1,38 @@
+"""Goal: while a coordinator cannot answer, requests are told so by codes that all clients go on behind.
+
+Each API has codes of its own that say "ask again", those that it has always had; another one ends a consumer.
+"""
+
+import pytest
+
+from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.kafka_protocol.groups import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchTopic,
+)
+from tests.kafka.node import running
+from tests.reference.memory_tables import MemoryTables
+
+OF_ONE = OffsetFetchRequest(
+    group_id="g", topics=(OffsetFetchTopic(name="t", partition_indexes=(0,)),)
+)
+
+
+@pytest.mark.parametrize("which", ["catalogue", "offsets"])
+async def test_offsets_that_cannot_be_read_are_asked_for_again_by_every_client(which: str) -> None:
+    """With 15 Java's consumers before 3.9 end, and librdkafka's do not fetch the partition any more."""
+    async with running() as node:
+        client = await node.client()
+        away = MemoryTables()
+        away.stop()
+        if which == "catalogue":
+            node.topics._catalogue._tables = away
+        else:
+            node.groups._offsets._tables = away
+        for version in (1, 2, 3):
+            answer = await client.ask(OF_ONE, OffsetFetchResponse, version)
+            (partition,) = answer.topics[0].partitions
+            assert partition.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            if version > 1:
+                assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
