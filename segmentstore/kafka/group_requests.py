@@ -8,6 +8,8 @@ Invariants:
   again. Of a consumer that still means the deleted one that cannot be told, here or in Kafka.
 - What passes is told by a code that all clients of that API go on behind. That offsets cannot be read is 14: with 15
   Java's consumers before 3.9 end, and librdkafka does not ask again, so that it never reads the partition.
+- While the coordinator is loading, SyncGroup is answered with 27 and a heartbeat with none, as in Kafka: neither API
+  knows 14. The member is a stranger by then, which it hears of (25) when it joins, or with a later heartbeat.
 """
 
 import asyncio
@@ -101,7 +103,10 @@ class GroupRequests:
                 instance_id=request.group_instance_id,
             )
         except GroupError as error:
-            return messages.SyncGroupResponse(error_code=error.problem, assignment=b"")
+            problem = error.problem
+            if problem is GroupProblem.COORDINATOR_LOAD_IN_PROGRESS:
+                problem = GroupProblem.REBALANCE_IN_PROGRESS
+            return messages.SyncGroupResponse(error_code=problem, assignment=b"")
         return messages.SyncGroupResponse(error_code=ErrorCode.NONE, assignment=assignment)
 
     def heartbeat(self, request: messages.HeartbeatRequest) -> messages.HeartbeatResponse:
@@ -114,7 +119,8 @@ class GroupRequests:
                 instance_id=request.group_instance_id,
             )
         except GroupError as error:
-            code = error.problem
+            if error.problem is not GroupProblem.COORDINATOR_LOAD_IN_PROGRESS:
+                code = error.problem
         return messages.HeartbeatResponse(error_code=code)
 
     async def leave(

@@ -7,11 +7,15 @@ import pytest
 
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
 from segmentstore.codec.kafka_protocol.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchTopic,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
-from tests.kafka.node import running
+from tests.kafka.node import Client, running
 from tests.reference.memory_tables import MemoryTables
 
 OF_ONE = OffsetFetchRequest(
@@ -36,3 +40,22 @@ async def test_offsets_that_cannot_be_read_are_asked_for_again_by_every_client(w
             assert partition.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             if version > 1:
                 assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+async def beat_of(client: Client) -> int:
+    request = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    return (await client.ask(request, HeartbeatResponse)).error_code
+
+
+async def test_a_member_hears_of_a_coordinator_that_begins_anew_when_that_has_begun() -> None:
+    """aiokafka's consumers end with 14 in SyncGroup and in Heartbeat, Java's in SyncGroup."""
+    async with running() as node:
+        client = await node.client()
+        node.groups.lose()
+        request = SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=())
+        synced = await client.ask(request, SyncGroupResponse)
+        assert synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        assert await beat_of(client) == ErrorCode.NONE
+        await node.groups.close()
+        await node.groups.start()
+        assert await beat_of(client) == ErrorCode.UNKNOWN_MEMBER_ID
