@@ -11,6 +11,8 @@ Invariants:
 - The answer names exactly the partitions that the request names; in a session (`fetch_sessions.py`), of all that it
   follows, those of which there is news.
 - Of a fetch that has ended nothing is watched any more.
+- A partition that takes too long, as one whose records are in a Tier 2 that is silent, is answered without records. Of
+  those that the request names behind it, it holds up none whose records are at hand.
 """
 
 import asyncio
@@ -51,6 +53,10 @@ _LOG = logging.getLogger(__name__)
 _UNKNOWN = -1
 _NO_RECORD = (_UNKNOWN, _UNKNOWN)
 """Offset and time."""
+_AT_HAND_SECONDS = 0.05
+"""For each of the partitions behind one that took too long: what is in memory takes less."""
+_REST_SECONDS = 1.0
+"""For all of them."""
 _VERSION_WITH_MAX_TIMESTAMP = 7
 """From this version of ListOffsets on the record with the highest time is asked for by a number of its own."""
 
@@ -138,10 +144,7 @@ class Fetching:
         is_watching = False
         while True:
             watch.moved.clear()
-            try:
-                async with asyncio.timeout(self._settings.read_seconds):
-                    await self._look(looks, bytes_max, watch if is_watching else None)
-            except TimeoutError:
+            if not await self._look(looks, bytes_max, watch if is_watching else None):
                 _LOG.info("a fetch is answered without what takes too long to read")
                 return
             has_error = any(look.error_code for look in looks)
@@ -158,12 +161,27 @@ class Fetching:
             if len(looks) > 1 and any(look.is_stale for look in looks):
                 await asyncio.sleep(min(self._settings.wake_seconds, max(0, until - loop.time())))
 
-    async def _look(self, looks: list[_Look], bytes_max: int, watch: _Watch | None) -> None:
+    async def _look(self, looks: list[_Look], bytes_max: int, watch: _Watch | None) -> bool:
+        """Whether nothing took too long. What does is left out, and hides nothing of those behind it."""
+        now = asyncio.get_running_loop().time
+        until = now() + self._settings.read_seconds
+        end = until + _REST_SECONDS
+        is_whole = True
         taken = 0
-        for look in looks:
-            if look.is_stale:
-                await self._look_at(look, bytes_max - taken, is_first=taken == 0, watch=watch)
-            taken += len(look.records)
+        rest = iter(looks)
+        while True:
+            try:
+                async with asyncio.timeout_at(until):
+                    for look in rest:
+                        if look.is_stale:
+                            await self._look_at(
+                                look, bytes_max - taken, is_first=taken == 0, watch=watch
+                            )
+                        taken += len(look.records)
+                return is_whole
+            except TimeoutError:
+                is_whole = False
+                until = min(now() + _AT_HAND_SECONDS, end)
 
     async def _look_at(
         self, look: _Look, bytes_max: int, *, is_first: bool, watch: _Watch | None

@@ -240,6 +240,26 @@ async def test_a_fetch_with_an_error_does_not_wait() -> None:
     assert none.topics == ()
 
 
+@pytest.mark.parametrize("slow", [0, 1])
+async def test_a_partition_that_takes_too_long_hides_no_other(
+    slow: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose records are in a Tier 2 that is silent, beside others whose records are in memory."""
+
+    async def silent(offset: int, max_bytes: int) -> bytes:
+        never: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        return await never
+
+    async with running(KafkaSettings(read_seconds=0.05)) as node:
+        client = await node.client()
+        await client.ask(produce((0, batch(b"a")), (1, batch(b"b"))), ProduceResponse)
+        monkeypatch.setattr(await node.topics.own_partition("t", slow), "fetch", silent)
+        answer = await client.ask(fetch((0, 0), (1, 0), wait_ms=30_000), FetchResponse)
+
+    assert [fetched(answer, at).error_code for at in range(2)] == [ErrorCode.NONE] * 2
+    assert [bool(fetched(answer, at).records) for at in range(2)] == [slow != 0, slow != 1]
+
+
 async def test_a_fetch_of_a_topic_that_is_deleted_ends() -> None:
     async with running() as node:
         reader = await node.client()
