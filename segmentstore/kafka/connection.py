@@ -14,7 +14,8 @@ Invariants:
 - Behind a request that was above its client's rate (`quotas.py`) none is begun until the time that the client was told
   is over.
 - The socket is not read while too much of this connection, or of all, waits for an answer; no request is begun while
-  too many answers are unsent.
+  too many answers are unsent: wait for those before them, or for the client to take them.
+- A client that takes nothing while others wait for room for their answers (`answer_room.py`) loses its connection.
 - When the connection goes, its task ends and what it waited for is withdrawn; batches that were handed over go on.
 """
 
@@ -38,6 +39,7 @@ from segmentstore.codec.kafka_protocol.frames import (
     read_request_header,
 )
 from segmentstore.codec.kafka_protocol.produce import ProduceRequest
+from segmentstore.kafka.answer_room import AnswerRoom
 from segmentstore.kafka.cluster_requests import VERSION_TOO_NEW
 from segmentstore.kafka.fetch_sessions import FetchSessions
 from segmentstore.kafka.produce_requests import NO_ACKS, Producing, Submission
@@ -45,7 +47,9 @@ from segmentstore.kafka.received_frames import FrameMemories, ReceivedFrames
 from segmentstore.kafka.requests import Asker, Requests
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
+from segmentstore.runtime.shared_room import SharedRoom
 from segmentstore.runtime.task_set import TaskSet
+from segmentstore.runtime.waiting import sleep_and_tell_lateness
 from segmentstore.topics.errors import TopicError
 
 _LOG = logging.getLogger(__name__)
@@ -68,6 +72,7 @@ class ConnectionServices:
     producing: Producing
     fetch_sessions: FetchSessions
     frame_memories: FrameMemories
+    answer_room: SharedRoom
     ready: Event
     """Set while topics and groups answer."""
     opened: Callable[["KafkaConnection"], bool]
@@ -85,6 +90,10 @@ class _Answer:
     frame_bytes: int
     parts: list[Buffer] | None = None
     """None: not known yet."""
+    kept_bytes: int = 0
+    """Of it, while it waits for answers before it."""
+    room: AnswerRoom | None = None
+    """For its records, if it has any."""
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
@@ -104,7 +113,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._fetch_session = services.fetch_sessions.of_connection()
         self._has_frames = Event()
         self._can_write = Event()
+        """Unless too many answers are unsent."""
         self._can_write.set()
+        self._is_taking = True
+        """Whether the client takes what it is sent."""
+        self._times_taken = 0
+        """How often it has taken all but a little of what it was sent."""
+        self._kept_bytes = 0
+        """Of answers that wait for those before them."""
+        self._sent_rooms: list[AnswerRoom] = []
+        """Of answers that were sent and may not be taken yet."""
+        self._is_watched = False
+        """Whether a task looks if they are."""
         self._submitted = 0
         """Requests whose batches were handed over and are not settled."""
         self._all_settled = Event()
@@ -166,10 +186,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._can_write.clear()
+        self._is_taking = False
+        self._update_writing()
 
     def resume_writing(self) -> None:
-        self._can_write.set()
+        self._is_taking = True
+        self._times_taken += 1
+        self._update_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio names it
         self._is_closing = True
@@ -184,7 +207,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             requests=-len(self._frames) - len(self._answers),
         )
         self._frames.clear()
+        for room in (*self._sent_rooms, *(each.room for each in self._answers)):
+            if room is not None:
+                room.give_back()
+        self._sent_rooms.clear()
         self._answers.clear()
+        self._kept_bytes = 0
         self._services.closed(self)
 
     # --- requests ------------------------------------------------------------------------------------
@@ -235,12 +263,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             )
             await _pause(submission.throttle_ms)
             return
+        room = answer.room = AnswerRoom(self._services.answer_room)
         asker = Asker(
             version=header.api_version,
             client_id=client_id,
             client_host=self._client_host,
             reached_at=self._reached_at,
             fetch_session=self._fetch_session,
+            answer_room=room,
         )
         response = await self._services.requests.answer(request, asker)
         self._answered(answer, encode_response(header.correlation_id, response, header.api_version))
@@ -280,13 +310,54 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _answered(self, answer: _Answer, parts: list[Buffer]) -> None:
         assert answer.parts is None, "a request is answered twice"
         answer.parts = parts
+        if self._answers and self._answers[0] is not answer:
+            answer.kept_bytes = sum(map(len, parts))
+            self._kept_bytes += answer.kept_bytes
         ready: list[Buffer] = []
         while self._answers and (first := self._answers[0].parts) is not None:
             ready += first
-            self._add_waiting(-self._answers.popleft().frame_bytes, requests=-1)
+            sent = self._answers.popleft()
+            self._kept_bytes -= sent.kept_bytes
+            if sent.room is not None and not sent.room.is_empty:
+                self._sent_rooms.append(sent.room)
+            self._add_waiting(-sent.frame_bytes, requests=-1)
         if ready and not self._is_closing:
             self._transport.writelines(ready)
+        self._update_writing()
         self.update_reading()
+
+    def _update_writing(self) -> None:
+        """Begin requests, or do not, by how much is unsent; give back the room of what the client has taken."""
+        if self._is_taking and self._kept_bytes <= self._settings.send_buffer_bytes_max:
+            self._can_write.set()
+        else:
+            self._can_write.clear()
+        if self._is_taking:
+            for room in self._sent_rooms:
+                room.give_back()
+            self._sent_rooms.clear()
+        elif self._sent_rooms and not self._is_watched and not self._is_closing:
+            self._is_watched = True
+            self._tasks.start(self._end_unless_taken(), name="kafka answers that are not taken")
+
+    async def _end_unless_taken(self) -> None:
+        """A client that takes nothing of its answers is not waited for while others need the room that they have."""
+        seconds = self._settings.taking_seconds
+        while self._sent_rooms:
+            before = self._times_taken, self._transport.get_write_buffer_size()
+            late = await sleep_and_tell_lateness(seconds)
+            has_moved = (
+                self._times_taken != before[0]
+                or self._transport.get_write_buffer_size() < before[1]
+            )
+            if has_moved or late > seconds or not self._services.answer_room.waiting_count:
+                continue
+            _LOG.info(
+                "connection of %s closed: it takes no answer, and others wait", self._client_host
+            )
+            self._transport.abort()
+            break
+        self._is_watched = False
 
     def _add_waiting(self, byte_count: int, *, requests: int) -> None:
         self._waiting_bytes += byte_count
@@ -352,6 +423,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         await self._tasks.close()
 
     @property
+    def answer_bytes(self) -> int:
+        """That its answers have taken of the room for all."""
+        rooms = (*self._sent_rooms, *(each.room for each in self._answers if each.room is not None))
+        return sum(each.taken_bytes for each in rooms)
+
+    @property
     def partitions_followed(self) -> int:
         """By its session of fetches."""
         return self._fetch_session.partition_count
@@ -362,6 +439,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert self._waiting_bytes == expected, f"{self._waiting_bytes} != {expected}"
         expected = len(self._frames) + len(self._answers)
         assert self._waiting_requests == expected, f"{self._waiting_requests} != {expected}"
+        expected = sum(each.kept_bytes for each in self._answers)
+        assert self._kept_bytes == expected, f"{self._kept_bytes} != {expected}"
 
 
 async def _pause(milliseconds: int) -> None:

@@ -38,6 +38,7 @@ from segmentstore.codec.kafka_protocol.fetch import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
+from segmentstore.kafka.answer_room import AnswerRoom
 from segmentstore.kafka.fetch_sessions import FetchSession
 from segmentstore.kafka.quotas import ByteQuota
 from segmentstore.kafka.refusals import fetch_code_of
@@ -114,9 +115,10 @@ class Fetching:
         self._counters = counters
 
     async def fetch(
-        self, request: FetchRequest, session: FetchSession, client_id: str
+        self, request: FetchRequest, session: FetchSession, client_id: str, room: AnswerRoom
     ) -> FetchResponse:
-        """Returns when there is enough, or the request's time is up. `session`: that of the connection."""
+        """Returns when there is enough, or the request's time is up. `session`: that of the connection; `room`: for the
+        records of the answer, given back by the caller."""
         self._counters.fetches += 1
         refusal = session.take(request)
         if refusal:
@@ -124,7 +126,7 @@ class Fetching:
         looks = [_Look(topic, wanted) for topic, wanted in session.wanted(request)]
         watch = _Watch()
         try:
-            await self._until_enough(request, looks, watch)
+            await self._until_enough(request, looks, watch, room)
         finally:
             watch.end()
         byte_count = sum(len(look.records) for look in looks)
@@ -135,7 +137,9 @@ class Fetching:
         )
         return response
 
-    async def _until_enough(self, request: FetchRequest, looks: list[_Look], watch: _Watch) -> None:
+    async def _until_enough(
+        self, request: FetchRequest, looks: list[_Look], watch: _Watch, room: AnswerRoom
+    ) -> None:
         loop = asyncio.get_running_loop()
         wait_ms = min(max(request.max_wait_ms, 0), self._settings.fetch_wait_ms_max)
         bytes_max = min(max(request.max_bytes, 0), self._settings.fetch_bytes_max)
@@ -144,7 +148,7 @@ class Fetching:
         is_watching = False
         while True:
             watch.moved.clear()
-            if not await self._look(looks, bytes_max, watch if is_watching else None):
+            if not await self._look(looks, bytes_max, watch if is_watching else None, room):
                 _LOG.info("a fetch is answered without what takes too long to read")
                 return
             has_error = any(look.error_code for look in looks)
@@ -161,7 +165,9 @@ class Fetching:
             if len(looks) > 1 and any(look.is_stale for look in looks):
                 await asyncio.sleep(min(self._settings.wake_seconds, max(0, until - loop.time())))
 
-    async def _look(self, looks: list[_Look], bytes_max: int, watch: _Watch | None) -> bool:
+    async def _look(
+        self, looks: list[_Look], bytes_max: int, watch: _Watch | None, room: AnswerRoom
+    ) -> bool:
         """Whether nothing took too long. What does is left out, and hides nothing of those behind it."""
         now = asyncio.get_running_loop().time
         until = now() + self._settings.read_seconds
@@ -175,7 +181,7 @@ class Fetching:
                     for look in rest:
                         if look.is_stale:
                             await self._look_at(
-                                look, bytes_max - taken, is_first=taken == 0, watch=watch
+                                look, bytes_max - taken, is_first=taken == 0, watch=watch, room=room
                             )
                         taken += len(look.records)
                 return is_whole
@@ -184,7 +190,13 @@ class Fetching:
                 until = min(now() + _AT_HAND_SECONDS, end)
 
     async def _look_at(
-        self, look: _Look, bytes_max: int, *, is_first: bool, watch: _Watch | None
+        self,
+        look: _Look,
+        bytes_max: int,
+        *,
+        is_first: bool,
+        watch: _Watch | None,
+        room: AnswerRoom,
     ) -> None:
         look.is_stale = False
         wanted = look.wanted
@@ -193,13 +205,12 @@ class Fetching:
             if watch is not None:
                 # Before the look, so that nothing comes between the two unseen.
                 watch.add(look, found)
+            room.drop(len(look.records))
             look.records = b""
             if wanted.fetch_offset != found.high_watermark and (is_first or bytes_max > 0):
-                records = await found.fetch(
-                    wanted.fetch_offset, max(0, min(wanted.partition_max_bytes, bytes_max))
+                look.records = await self._read(
+                    found, wanted, bytes_max, is_first=is_first, room=room
                 )
-                # A batch that is longer than what is left comes with another request.
-                look.records = records if is_first or len(records) <= bytes_max else b""
             elif not found.is_sure():
                 await found.confirm_ends()
             look.high_watermark = found.high_watermark
@@ -209,6 +220,30 @@ class Fetching:
             look.log_start_offset = error.log_start
         except TopicError as error:
             look.error_code = fetch_code_of(error)
+
+    @staticmethod
+    async def _read(
+        found: Partition,
+        wanted: FetchPartition,
+        bytes_max: int,
+        *,
+        is_first: bool,
+        room: AnswerRoom,
+    ) -> bytes:
+        """What is too much beside that which the answer has already comes with another request."""
+        while True:
+            records = await found.fetch(
+                wanted.fetch_offset, max(0, min(wanted.partition_max_bytes, bytes_max))
+            )
+            if len(records) > bytes_max and not is_first:
+                return b""
+            if room.keep(len(records)):
+                return records
+            if room.kept_bytes:
+                return b""
+            byte_count = len(records)
+            del records
+            await room.wait(byte_count)
 
     async def list_offsets(
         self, request: ListOffsetsRequest, *, version: int

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from segmentstore.codec.kafka_protocol import administration, cluster, fetch, groups, produce
 from segmentstore.codec.kafka_protocol.structure import Structure
+from segmentstore.kafka.answer_room import AnswerRoom
 from segmentstore.kafka.cluster_requests import SPOKEN_VERSIONS, ClusterRequests
 from segmentstore.kafka.fetch_requests import Fetching
 from segmentstore.kafka.fetch_sessions import FetchSession
@@ -25,6 +26,8 @@ class Asker:
     """Host and port of this server, as the client has reached it."""
     fetch_session: FetchSession
     """That of its connection."""
+    answer_room: AnswerRoom
+    """For the records of the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,9 @@ class Requests:
         """The answer. Raises TopicError where an answer has no place for it."""
         match request:
             case fetch.FetchRequest():
-                return await self.fetching.fetch(request, asker.fetch_session, asker.client_id)
+                return await self.fetching.fetch(
+                    request, asker.fetch_session, asker.client_id, asker.answer_room
+                )
             case fetch.ListOffsetsRequest():
                 return await self.fetching.list_offsets(request, version=asker.version)
             case cluster.ApiVersionsRequest():

@@ -26,6 +26,7 @@ from segmentstore.kafka.requests import Requests
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters, KafkaStatistics
 from segmentstore.kafka.topic_requests import TopicRequests
+from segmentstore.runtime.shared_room import SharedRoom
 from segmentstore.runtime.waiting import gather_all
 from segmentstore.topics.brokers import Brokers, OneBroker
 from segmentstore.topics.groups.groups import Groups
@@ -59,6 +60,7 @@ class KafkaServer:
             kept_bytes_max=settings.frame_memory_kept_bytes_max,
             ahead_bytes_max=settings.frame_memory_ahead_bytes_max,
         )
+        self._answer_room = SharedRoom(settings.answer_bytes_max)
         self._ready = Event()
         self._waiting_bytes = 0
         self._is_too_much_waiting = False
@@ -90,6 +92,7 @@ class KafkaServer:
             ),
             fetch_sessions=self._fetch_sessions,
             frame_memories=self._frame_memories,
+            answer_room=self._answer_room,
             ready=self._ready,
             opened=self._opened,
             closed=self._closed,
@@ -107,6 +110,11 @@ class KafkaServer:
         assert self._server is not None, "the server is not started"
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
+
+    @property
+    def answer_bytes(self) -> int:
+        """Of records that were read for consumers and that they have not taken."""
+        return self._answer_room.held_bytes
 
     @property
     def frame_memory_kept_bytes(self) -> int:
@@ -166,6 +174,9 @@ class KafkaServer:
             connection.check()
         waiting = sum(each.waiting_bytes for each in self._connections)
         assert self._waiting_bytes == waiting, f"{self._waiting_bytes} != {waiting}"
+        # A fetch that was just given room may not know of it yet.
+        taken = sum(each.answer_bytes for each in self._connections)
+        assert taken <= self.answer_bytes, f"{taken} > {self.answer_bytes}"
         followed = sum(each.partitions_followed for each in self._connections)
         remembered = self._fetch_sessions.remembered
         assert remembered == followed, f"{remembered} != {followed}"

@@ -33,7 +33,13 @@ class KafkaSettings:
     requests_per_turn_max: int = 32
     """Requests of one connection that are dealt with before others have their turn."""
     send_buffer_bytes_max: int = 1 << 20
-    """Unsent answers. Above it: no further request of the connection is begun."""
+    """Unsent answers, those that wait for others before them, and those that the client does not take. Above it: no
+    further request of the connection is begun."""
+    answer_bytes_max: int = 1 << 30
+    """Of records that were read for consumers and that they have not taken, of all connections together. Without room
+    for another answer a fetch waits for it."""
+    taking_seconds: float = 15.0
+    """A consumer that takes nothing of its answers for so long, while others wait for room, is disconnected."""
 
     fetch_bytes_max: int = 16 << 20
     """Of one answer to Fetch, whatever the client asks for; a single batch may be longer."""

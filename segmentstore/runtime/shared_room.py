@@ -53,6 +53,13 @@ class SharedRoom:
             await self._wait(byte_count)
         return Room(byte_count, self._give_back)
 
+    def take_nowait(self, byte_count: int) -> Room | None:
+        """As take(); None if there is no room now, or others wait for it."""
+        if self._waiting or not self._has_room(byte_count):
+            return None
+        self.held_bytes += byte_count
+        return Room(byte_count, self._give_back)
+
     async def _wait(self, byte_count: int) -> None:
         given: Future[None] = asyncio.get_running_loop().create_future()
         waiting = (given, byte_count)

@@ -19,11 +19,13 @@ from segmentstore.codec.kafka_protocol.fetch import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from segmentstore.kafka.answer_room import AnswerRoom
 from segmentstore.kafka.fetch_requests import Fetching
 from segmentstore.kafka.fetch_sessions import FetchSessions
 from segmentstore.kafka.quotas import ByteQuota
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
+from segmentstore.runtime.shared_room import SharedRoom
 from segmentstore.topics.errors import PartitionUnavailableError
 from segmentstore.topics.topics import Topics
 from tests.containers.node import MemoryTiers, running
@@ -63,7 +65,8 @@ async def fetched(topics: Topics, *offsets: int) -> list[FetchedPartition]:
         topics=(FetchTopic(topic="t", partitions=partitions),),
     )
     session = FetchSessions(partitions_max=0).of_connection()
-    answer = await fetching(topics).fetch(request, session, "client")
+    room = AnswerRoom(SharedRoom(1000))
+    answer = await fetching(topics).fetch(request, session, "client", room)
     return list(answer.topics[0].partitions)
 
 
