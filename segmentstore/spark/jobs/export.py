@@ -14,6 +14,7 @@
   counts as finished only when it is sealed: bytes of one that has successors may not be published yet.
 - A batch is committed by its manifest. Killed before it, what is staged is thrown away and the batch is made again;
   killed behind it, the next run moves the rest of the files, whose names are in the manifest, and removes staging.
+- A batch holds what its manifest names and nothing else, whatever came to the stream since the run was planned.
 - Manifests are numbered without a gap. Each says where every segment stood behind it, so the last one alone tells
   where to go on.
 - A manifest is made once and never replaced, and a run stages under a name of its own. So of runs that meet one commits
@@ -24,7 +25,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
@@ -263,7 +264,17 @@ class ExportJob:
             .option("endingOffsets", Position(ends).to_json())
             .load()
         )
+        frame = named_rows(frame, "segment_id", [each.segment_id for each in batch.ranges])
         return as_text(frame) if self._settings.text else frame
+
+
+def named_rows(frame: DataFrame, column: str, ids: Iterable[int]) -> DataFrame:
+    """The rows of the segments that a batch has something of, or of the partitions.
+
+    One that came since the plan was made is named by no position of it, and so it may be read as a whole; it is of
+    the next run, as no manifest names it yet.
+    """
+    return frame.where(f"`{column}` IN ({', '.join(str(each) for each in sorted(set(ids)))})")
 
 
 def as_text(frame: DataFrame) -> DataFrame:

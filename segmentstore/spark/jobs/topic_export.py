@@ -4,15 +4,16 @@ As export.py has it, with partitions for segments and offsets of records for byt
 staging and lock. In a manifest a range's `segment_id` is the number of a partition.
 
 - An export is of a topic's id: where a topic was made again, the directory of the old one is refused.
-- A partition that is added later is exported from the first record that is there then.
+- A partition that is added later is exported from the first record that is there then: by the next run, if it is added
+  while one is at work.
 """
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.jobs.export import (
@@ -23,6 +24,7 @@ from segmentstore.spark.jobs.export import (
     ExportSummary,
     as_text,
     export_frame,
+    named_rows,
 )
 from segmentstore.spark.jobs.job_execution import Progress
 from segmentstore.spark.jobs.output_directory import OutputDirectory
@@ -118,24 +120,9 @@ class TopicExportJob:
         self, plan: _Plan, batch: list[TopicRange], ledger: ExportCommitLog
     ) -> BatchSummary:
         started = time.perf_counter()
-        (topic,) = self._options.topics
-        # Partitions that are not named would be read to their end.
-        starts = {(topic, each.index): each.end for each in plan.partitions}
-        ends = dict(starts)
-        for each in batch:
-            starts[topic, each.index] = each.start
-            ends[topic, each.index] = each.end
-        frame = (
-            self._spark.read.format("segmentstore")
-            .options(**self._given)
-            .option("failOnDataLoss", str(self._settings.fail_on_data_loss).lower())
-            .option("startingOffsets", json.dumps(encode_topic_offsets(starts)))
-            .option("endingOffsets", json.dumps(encode_topic_offsets(ends)))
-            .load()
-        )
         behind = {**plan.starts, **ledger.ends, **{each.index: each.end for each in batch}}
         written = export_frame(
-            as_text(frame) if self._settings.text else frame,
+            self._read(plan.partitions, batch),
             ledger=ledger,
             compression=self._settings.compression,
             ranges=[ExportedRange(each.index, each.name, each.start, each.end) for each in batch],
@@ -149,6 +136,26 @@ class TopicExportJob:
             files=len(written.files),
             seconds=time.perf_counter() - started,
         )
+
+    def _read(self, partitions: Sequence[TopicPartition], batch: Sequence[TopicRange]) -> DataFrame:
+        """The records of a batch. Every other partition is named as well, with nothing to read: what is not named
+        would be read to its end."""
+        (topic,) = self._options.topics
+        starts = {(topic, each.index): each.end for each in partitions}
+        ends = dict(starts)
+        for each in batch:
+            starts[topic, each.index] = each.start
+            ends[topic, each.index] = each.end
+        frame = (
+            self._spark.read.format("segmentstore")
+            .options(**self._given)
+            .option("failOnDataLoss", str(self._settings.fail_on_data_loss).lower())
+            .option("startingOffsets", json.dumps(encode_topic_offsets(starts)))
+            .option("endingOffsets", json.dumps(encode_topic_offsets(ends)))
+            .load()
+        )
+        frame = named_rows(frame, "partition", [each.index for each in batch])
+        return as_text(frame) if self._settings.text else frame
 
 
 def _batches_of(ranges: list[TopicRange], batch_bytes: int) -> list[list[TopicRange]]:
