@@ -1,6 +1,7 @@
 import base64
 import gzip
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,30 @@ def test_a_segment_beside_the_named_ones_counts_as_unread_and_is_read_to_its_end
     position = Position({0: 20})
     assert position.starts_in(split_and_merged())[1] == 10
     assert position.ends_in(split_and_merged())[1] == 100
+
+
+def without(stream: StreamMetadata, *gone: int) -> StreamMetadata:
+    """The stream after retention removed some segments."""
+    segments = [
+        replace(each, predecessors=tuple(one for one in each.predecessors if one not in gone))
+        for each in stream.segments
+        if each.segment_id not in gone
+    ]
+    head = {each.segment_id: 10 for each in segments if not each.predecessors}
+    return replace(stream, segments=segments, head=head)
+
+
+def test_an_end_takes_nothing_of_what_came_behind_a_segment_that_is_gone() -> None:
+    shorter = without(split_and_merged(), 0)
+    ends = {1: 20, SECOND: 10, THIRD: 10, FOURTH: 10}
+    assert Position({0: 50, 1: 20}).ends_in(shorter) == ends
+    assert Position({0: 50}).ends_in(shorter) == {**ends, 1: 100}
+    last = without(split_and_merged(), 0, 1, SECOND, THIRD)
+    assert Position({0: 50, 1: 20}).ends_in(last) == {FOURTH: 10}
+    # What is before a segment that is named is taken as a whole still, and begins as it did.
+    assert Position({0: 50, SECOND: 30}).ends_in(shorter)[SECOND] == 30
+    assert Position({0: 50, FOURTH: 30}).ends_in(shorter)[SECOND] == 100
+    assert Position({0: 50, 1: 20}).starts_in(shorter)[SECOND] == 10
 
 
 def test_json_has_words_for_the_earliest_and_the_latest_offset() -> None:

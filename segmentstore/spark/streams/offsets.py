@@ -12,6 +12,8 @@ A `Position` is an offset for each of some segments of one stream. Users write i
 What a position says of segments that it does not name follows from the order of the segments:
 
 - What comes before a named segment is wholly before the position; what follows one is wholly behind it.
+- What followed a segment that is gone is not recorded any more. If one is named, what the stream begins with now and
+  was made in a later epoch counts as behind it.
 - A segment that is neither counts as unread: a start begins at its first offset, an end takes all of it.
 
 Spark keeps the position of a query in its checkpoint, as a JSON object with texts as keys:
@@ -38,7 +40,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
-from segmentstore.codec.stream_names import segment_id_of
+from segmentstore.codec.stream_names import creation_epoch_of, segment_id_of
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.streams.segment_graph import Cut, StreamMetadata
 
@@ -117,7 +119,8 @@ class Position:
         Raises as starts_in().
         """
         self.require_of(stream)
-        before, behind = self._before(stream), self._behind(stream)
+        before = self._before(stream)
+        behind = self._behind(stream, before)
         ends: dict[int, int] = {}
         for segment in stream.segments:
             offset = self.offsets.get(segment.segment_id)
@@ -139,11 +142,15 @@ class Position:
                 found.add(segment.segment_id)
         return found
 
-    def _behind(self, stream: StreamMetadata) -> set[int]:
-        """Segments that have a named one among what precedes them."""
+    def _behind(self, stream: StreamMetadata, before: set[int]) -> set[int]:
+        """Segments that have a named one among what precedes them, or may have one that is gone."""
+        gone = [creation_epoch_of(each) for each in self.offsets if each not in stream.by_id]
         found: set[int] = set()
         for segment in stream.segments:
-            if any(each in self.offsets or each in found for each in segment.predecessors):
+            follows_gone = bool(gone) and not segment.predecessors and segment.epoch > min(gone)
+            if (follows_gone and segment.segment_id not in before) or any(
+                each in self.offsets or each in found for each in segment.predecessors
+            ):
                 found.add(segment.segment_id)
         return found
 
