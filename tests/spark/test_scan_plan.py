@@ -153,6 +153,19 @@ async def test_what_is_asked_for_and_not_there_is_an_error_or_is_left_out(
     assert await events_of(segment, parts) == segment.events[3:]
 
 
+async def test_a_segment_that_is_gone_and_of_which_nothing_is_asked_for_is_no_loss() -> None:
+    segment = await event_segment()
+    await segment.append([b"%d" % number for number in range(10)])
+    for gone in ('"7": 40', '"7": -1', '"7": -2'):
+        words = {"startingOffsets": f'{{{gone}, "0": 27}}', "endingOffsets": f'{{{gone}, "0": 81}}'}
+        parts = await plan(segment, words)
+        assert await events_of(segment, parts) == segment.events[3:9]
+    for start, end in ((40, 41), (-2, -1), (-2, 40)):
+        words = {"startingOffsets": f'{{"7": {start}}}', "endingOffsets": f'{{"7": {end}}}'}
+        with pytest.raises(DataLossError, match="segment_id=7"):
+            await plan(segment, words)
+
+
 async def test_what_tier2_does_not_hold_yet_is_a_tail() -> None:
     segment = await event_segment()
     await segment.append([b"x" * 100] * 10)

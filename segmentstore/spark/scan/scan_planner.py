@@ -293,24 +293,29 @@ def _names_offsets(text: str) -> bool:
 
 
 def _check_named_segments(options: SourceOptions, stream: StreamMetadata) -> None:
-    """A position that names a segment which the stream does not have any more asks for what is lost."""
-    for text in (options.starting_offsets, options.ending_offsets):
-        position = position_of(text) if text else None
-        if position is None:
-            continue
-        for segment_id in sorted(position.offsets):
-            if segment_id in stream.by_id:
+    """A position that names a segment which the stream does not have any more asks for what is lost, unless the other
+    position names the same place in it: then nothing of it is asked for."""
+    starts, ends = _named_offsets(options.starting_offsets), _named_offsets(options.ending_offsets)
+    for named, others in ((starts, ends), (ends, starts)):
+        for segment_id in sorted(named):
+            offset = named[segment_id]
+            if segment_id in stream.by_id or others.get(segment_id) == offset:
                 continue
             loss = DataLossError(
                 f"{stream.scope}/{stream.stream} segment_id={segment_id}",
-                start=position.offsets[segment_id],
-                end=position.offsets[segment_id],
+                start=offset,
+                end=offset,
                 head=0,
                 tail=0,
             )
             if options.fail_on_data_loss:
                 raise loss
             _LOG.warning("going on without what is lost: %s", loss)
+
+
+def _named_offsets(text: str) -> Mapping[int, int]:
+    position = position_of(text) if text else None
+    return {} if position is None else position.offsets
 
 
 def planned_ranges(
