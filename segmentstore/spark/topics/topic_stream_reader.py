@@ -248,10 +248,17 @@ def _at_most(offsets: TopicOffsets, ends: TopicOffsets) -> TopicOffsets:
 def shared_ends(
     waiting: Mapping[tuple[str, int], tuple[int, int]], count_max: int | None
 ) -> dict[tuple[str, int], int]:
-    """Ends of at most so many offsets more, in proportion to what waits; of a share below one, all that are first."""
+    """Ends of at most so many offsets more, in proportion to what waits; where there is less than one for each
+    partition, one for as many as there may be, in turn."""
     total = sum(end - begin for begin, end in waiting.values())
     if count_max is None or total <= count_max:
         return {key: end for key, (_, end) in waiting.items()}
+    some = sorted(key for key, (begin, end) in waiting.items() if begin < end)
+    if count_max < len(some):
+        # What was read grows by `count_max` with each such batch: the next one begins behind the last partition here.
+        first = sum(begin for begin, _ in waiting.values()) % len(some)
+        chosen = set((some + some)[first : first + count_max])
+        return {key: begin + int(key in chosen) for key, (begin, _) in waiting.items()}
     ends: dict[tuple[str, int], int] = {}
     left, behind = count_max, total
     # The shortest first: what they do not use is shared by the others.

@@ -181,6 +181,19 @@ def test_a_batch_has_as_much_as_it_may_and_no_more(
     assert shared_ends(waiting, None) == {key: end for key, (_, end) in waiting.items()}
 
 
+def test_no_partition_waits_for_ever_where_a_batch_has_fewer_offsets_than_partitions_wait() -> None:
+    keys = [("t", index) for index in range(5)]
+    begins = dict.fromkeys(keys, 0)
+    tails = {**dict.fromkeys(keys, 3), ("t", 2): 1000}
+    for _ in range(10):
+        ends = shared_ends({key: (begins[key], tails[key]) for key in keys}, 2)
+        assert sum(ends[key] - begins[key] for key in keys) == 2
+        # What was read of the short ones comes again.
+        tails = {key: tails[key] + ends[key] - begins[key] for key in keys}
+        begins = ends
+    assert set(begins.values()) == {4}
+
+
 def test_words_become_options() -> None:
     options = parse_topic_options(
         {
