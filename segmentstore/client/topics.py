@@ -349,7 +349,8 @@ class Topics:
     async def offsets_at_time(self, name: str, time_ms: int) -> Mapping[int, int]:
         """By partition the first offset whose record is not older; partitions without one are left out."""
         count = await self.partition_count(name)
-        found = await self._offsets_at(name, count, time_ms)
+        # To a server a negative number is no time: -1 is the end, -2 the beginning.
+        found = await self._offsets_at(name, count, max(0, time_ms))
         return {each: offset for each, offset in found.items() if offset >= 0}
 
     # --- records ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ Invariants:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -24,6 +24,7 @@ from segmentstore.spark.service_connection import read_authority
 _MIB = 1 << 20
 _PARTITION_BYTES = 128 * _MIB
 _TRIGGER_DELAY_SECONDS = 900.0
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 RECORD_TAG: Final = "segmentstore.content=record"
@@ -230,7 +231,8 @@ def _trigger_delay(words: Mapping[str, str]) -> float:
 
 
 def time_value(words: Mapping[str, str], name: str) -> int | None:
-    """Unix milliseconds from such a number or from ISO 8601; without a zone it is UTC."""
+    """Unix milliseconds from such a number or from ISO 8601; without a zone it is UTC. Of a time with a part of a
+    millisecond the next one: rows have whole ones, so those that are not older are the same."""
     text = words.get(name.lower(), "")
     if not text:
         return None
@@ -244,7 +246,7 @@ def time_value(words: Mapping[str, str], name: str) -> int | None:
         ) from error
     if instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
-    return round(instant.timestamp() * 1000)
+    return -((_EPOCH - instant) // timedelta(milliseconds=1))
 
 
 def stream_value(words: Mapping[str, str]) -> tuple[str, str]:

@@ -51,6 +51,20 @@ def test_what_is_no_size_is_refused_and_units_are_explained(text: str) -> None:
         parse_options({"tier2": "/", "stream": "a/b", "maxBytesPerPartition": text})
 
 
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("2026-11-21T00:00:00.001+00:00", 1_795_219_200_001),
+        ("2026-11-21T00:00:00.000400Z", 1_795_219_200_001),
+        ("1969-12-31T23:59:58.999", -1_001),
+        ("1969-12-31T23:59:58.998001", -1_001),
+    ],
+)
+def test_a_time_is_the_first_millisecond_that_is_not_before_it(text: str, time_ms: int) -> None:
+    options = parse_options({"tier2": "/", "stream": "a/b", "startingTimestamp": text})
+    assert options.starting_timestamp_ms == time_ms
+
+
 def test_what_is_not_said_has_its_default() -> None:
     options = parse_options({"tier2": "/data", "scope": "plant"})
     assert options.columns == tuple(EVENT_COLUMNS)

@@ -1,5 +1,6 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
+import pytest
 from pyspark.sql.datasource import (
     EqualNullSafe,
     EqualTo,
@@ -28,6 +29,15 @@ def test_filters_on_places_and_times_become_bounds() -> None:
         highest_offset=900,
         lowest_time_ms=1_795_219_200_000,
     )
+
+
+@pytest.mark.parametrize("time_ms", [-1_001, -157_766_398_997, -1, 0, 1_001, 253_402_300_799_999])
+def test_bounds_of_times_let_through_rows_of_that_very_time_also_before_1970(time_ms: int) -> None:
+    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
+    for moment in (time, time.astimezone(timezone(timedelta(hours=-5)))):
+        bounds = bounds_of([EqualTo(("timestamp",), moment)])
+        assert bounds.lowest_time_ms == time_ms
+        assert bounds.highest_time_ms == time_ms + 1
 
 
 def test_other_filters_say_nothing() -> None:

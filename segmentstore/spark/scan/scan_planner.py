@@ -25,7 +25,7 @@ import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pyspark.sql.datasource import (
@@ -50,6 +50,7 @@ from tier2.outside_access import ContainerReader
 
 _LOG = logging.getLogger(__name__)
 _BLOCKS_JUDGED_MAX: Final = 64
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RANGE_BYTES_MIN: Final = 64 << 10
 """No range is made shorter on purpose."""
 
@@ -178,7 +179,8 @@ def _bound_ms(value: object) -> int | None:
     if value.tzinfo is None:
         # Spark hands over local time of the Python process.
         value = value.astimezone(UTC)
-    return int(value.timestamp() * 1000)
+    # By whole numbers: a product of floats lies beside the millisecond, and cutting it off goes up before 1970.
+    return (value - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _higher_bound(known: int | None, bound: int | None) -> int | None:

@@ -133,6 +133,18 @@ async def test_a_topic_that_was_made_again_never_meets_the_records_of_the_old_on
         assert await store.read(part) == store.expected(0, 5)
 
 
+@pytest.mark.parametrize("served", [True, False])
+@pytest.mark.parametrize("time", ["1969-12-31T23:59:59.999Z", "1900-01-01"])
+async def test_a_start_at_a_time_before_1970_takes_all_records(time: str, served: bool) -> None:
+    async with topic_store() as store:
+        await store.produce(some_records(Random(4), 5))
+        await store.flush()
+        async with TopicService(store.service.address) as service:
+            source = await source_of(store, service if served else None, startingTimestamp=time)
+            partitions = await source.partitions()
+            assert await source.starts(partitions, default=LATEST) == {(TOPIC, 0): 0}
+
+
 def partition(index: int, start: int, end: int) -> TopicPartition:
     return TopicPartition("logs", index, f"p{index}", start, end)
 
