@@ -208,9 +208,12 @@ class SegmentAggregator:
     def skip_dead_bytes(self) -> int:
         """The offset below which no publication asks for bytes of this short-lived segment any more; 0: none to tell.
 
-        Not while one is under way: it has views of them.
+        Not while one is under way, which has views of them, nor while one that was given up may still land: Tier 2
+        would end among them then.
         """
-        if not self.dead_bytes or self.in_flight or self.merges or self.merged_into is not None:
+        if not self.dead_bytes or self.in_flight or self.outcome_unknown:
+            return 0
+        if self.merges or self.merged_into is not None:
             return 0
         count = self._items_to_truncation(NO_SEQUENCE_NUMBER)
         if not count or first_number(self.items[count - 1]) == self.skipped_number:

@@ -9,11 +9,14 @@ import pytest
 
 from containers.container_settings import CheckpointSettings, ContainerSettings
 from containers.segment_container import StreamSegmentContainer
-from segmentstore.contracts.errors import LogFullError
-from segmentstore.contracts.identifiers import BufferView, LogAddress
+from containers.writer.backlog import FlushKind
+from segmentstore.contracts.errors import LogFullError, StorageFullError
+from segmentstore.contracts.identifiers import SHORT_LIVED, BufferView, LogAddress
+from segmentstore.contracts.segments import AttributeUpdate
 from tests.containers.node import FAST_FLUSH, MemoryTiers, running
 from tests.containers.test_segment_container import append, read_all
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
+from tier2.object_stores.memory import MemoryObjectStore
 
 PATIENT = ContainerSettings(
     writer=replace(FAST_FLUSH, flush_interval_seconds=3600.0, prompt_age_seconds=3600.0)
@@ -148,3 +151,49 @@ async def test_h52_service_returns_by_itself_once_a_delete_lets_the_log_shrink()
             while container.health().throttle:
                 await asyncio.sleep(0.01)
         assert await append(container, "b", b"y") == 1
+
+
+class StoreWithoutRoom(MemoryObjectStore):
+    """While `is_full`, it has no room for another manifest."""
+
+    is_full = False
+
+    async def put_if_match(self, key: str, content: BufferView, tag: str) -> str:
+        if self.is_full:
+            raise StorageFullError("no space left for the manifest")
+        return await super().put_if_match(key, content, tag)
+
+
+async def test_h52_a_truncation_beside_a_publication_that_found_no_room_does_no_harm_if_that_lands() -> (
+    None
+):
+    store = StoreWithoutRoom()
+    quick = replace(PATIENT.writer, retry_seconds_first=0.01, retry_seconds_max=0.02)
+    settings = replace(PATIENT, writer=quick)
+    tiers = MemoryTiers()
+    async with running(tiers, settings=settings, object_store=store) as container:
+        writer = container._components.writer
+        await container.create("short", [AttributeUpdate(SHORT_LIVED, 1)])
+        await container.create("in the way")
+        await container.flush()
+        store.is_full = True
+        await append(container, "short", b"published late" * 100)
+        flushed = asyncio.ensure_future(container.flush())
+        async with asyncio.timeout(60):
+            while not writer.storage_is_full:
+                await asyncio.sleep(0.01)
+            await container.delete("in the way")
+            while writer._kind is not FlushKind.DELETIONS:
+                await asyncio.sleep(0.01)
+            length = await append(container, "short", b"truncated before" * 100)
+            await container.truncate("short", length)
+            while writer.pending_items < 4:
+                await asyncio.sleep(0.01)
+            store.is_full = False
+            await flushed
+            await append(container, "short", b"goes on")
+            await container.flush()
+        container.check()
+        info = await container.info("short")
+        assert (info.start_offset, info.storage_length) == (length, length + len(b"goes on"))
+        assert await read_all(container, "short", length) == b"goes on"

@@ -330,6 +330,8 @@ class SmallContainer:
     ) -> None:
         segment = self.metadata.by_id[segment_id]
         assert sequence_number > segment.published_sequence_number, f"again {segment!r}"
+        skipped = self.skipped_offsets.get(segment_id, 0)
+        assert storage_length >= skipped, f"{segment!r} ends at {storage_length}, below {skipped}"
         segment.set_storage_length(storage_length)
         segment.sealed_in_storage = sealed
         segment.published_sequence_number = sequence_number
