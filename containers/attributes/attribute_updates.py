@@ -31,7 +31,7 @@ one be lost, its merge is an error.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from struct import Struct
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from containers.metadata.attribute_table import AttributeTable
 from containers.metadata.segment_metadata import SegmentMetadata
@@ -57,6 +57,10 @@ from segmentstore.contracts.tables import KEY_BYTES_MAX
 
 ATTRIBUTE_UPDATES_MAX = 1000
 """Most attribute updates of one operation."""
+
+TABLE_INDEX_BEGIN: Final = b"\x01"
+TABLE_INDEX_END: Final = b"\x02"
+"""Between them lie the attributes that are the index of a table (containers/tables/table_index.py)."""
 
 _MERGED_KEY_PREFIX = b"\x00merged\x00"
 _MERGED_NAME_HASH_BYTES = 20

@@ -4,20 +4,35 @@
 - Looking at a segment does not activate it.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import Final
 
-from containers.attributes.attribute_updates import is_merged_source_key
+from containers.attributes.attribute_updates import (
+    TABLE_INDEX_BEGIN,
+    TABLE_INDEX_END,
+    is_merged_source_key,
+)
 from containers.attributes.extended_attributes import ask_tier2
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.segments.segment_handle import properties_of
 from containers.segments.segment_mapper import SegmentMapper
 from segmentstore.contracts.errors import SegmentNotFoundError
-from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
+from segmentstore.contracts.identifiers import (
+    ATTRIBUTE_KEY_BYTES_MAX,
+    TABLE_KEY_LENGTH,
+    AttributeKey,
+    AttributeValue,
+)
 from segmentstore.contracts.segments import SegmentProperties
 from segmentstore.contracts.storage import ReadOnlyStorage, SegmentRecord
+
+_VALUES_PER_TURN: Final = 1_000
+"""Attributes looked at between two turns of the loop."""
+_BEHIND_ALL_KEYS: Final = b"\xff" * (ATTRIBUTE_KEY_BYTES_MAX + 1)
 
 
 class SegmentQueries:
@@ -47,19 +62,51 @@ class SegmentQueries:
     async def all_attributes(
         self, segment: SegmentMetadata
     ) -> Mapping[AttributeKey, AttributeValue]:
-        """Committed values of an active, pinned segment, without its memory of merges."""
-        table = segment.attributes
-        values: dict[AttributeKey, AttributeValue] = {}
+        """Committed values of an active, pinned segment, without what is the container's own: its memory of merges, and
+        the index of a table. Others are served meanwhile, however many there are."""
+        table, is_table = segment.attributes, TABLE_KEY_LENGTH in segment.attributes.core_values
+        stored: Mapping[AttributeKey, AttributeValue] = {}
         if not table.complete:
-            load = partial(self._storage.load_attributes, segment.segment_id, None)
-            values.update(await ask_tier2(segment, load))
-        for key, (value, _) in table.extended():
-            if value is None:
-                values.pop(key, None)
-            else:
-                values[key] = value
-        values.update(table.core_values)
-        return {key: value for key, value in values.items() if not is_merged_source_key(key)}
+            load = partial(self._load_index_left_out if is_table else self._load, segment)
+            stored = await ask_tier2(segment, load)
+        # Of the moment of that answer: what memory has is newer.
+        core, copies = table.core(), table.copy_extended()
+        layers: list[Iterable[tuple[AttributeKey, AttributeValue | None]]] = [stored.items()]
+        layers += [((key, value) for key, (value, _) in part.items()) for part in copies]
+        values: dict[AttributeKey, AttributeValue] = {}
+        looked_at = 0
+        for layer in layers:
+            for key, value in layer:
+                looked_at += 1
+                if looked_at % _VALUES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                if value is None:
+                    values.pop(key, None)
+                elif not is_merged_source_key(key) and not (is_table and _is_in_index(key)):
+                    values[key] = value
+        values.update(core)
+        return values
+
+    async def _load(self, segment: SegmentMetadata) -> Mapping[AttributeKey, AttributeValue]:
+        return await self._storage.load_attributes(segment.segment_id, None)
+
+    async def _load_index_left_out(
+        self, segment: SegmentMetadata
+    ) -> Mapping[AttributeKey, AttributeValue]:
+        """Of a table. Its index is not even read: that is as long as the table has keys."""
+        values: dict[AttributeKey, AttributeValue] = {}
+        for start, end in ((b"", TABLE_INDEX_BEGIN), (TABLE_INDEX_END, _BEHIND_ALL_KEYS)):
+            following: AttributeKey | None = AttributeKey(start)
+            while following is not None:
+                page = await self._storage.scan_attributes(
+                    segment.segment_id,
+                    start=following,
+                    end=AttributeKey(end),
+                    count=_VALUES_PER_TURN,
+                )
+                values.update(page.values)
+                following = page.following
+        return values
 
     async def list_segments(
         self, prefix: str, start_after: str, limit: int
@@ -119,3 +166,7 @@ class SegmentQueries:
             core_attributes=record.core_attributes,
             active=False,
         )
+
+
+def _is_in_index(key: AttributeKey) -> bool:
+    return TABLE_INDEX_BEGIN <= key < TABLE_INDEX_END

@@ -22,6 +22,7 @@ from concurrent.futures import Executor
 from heapq import merge
 from typing import Final, NamedTuple
 
+from containers.attributes.attribute_updates import TABLE_INDEX_BEGIN, TABLE_INDEX_END
 from containers.attributes.extended_attributes import ask_tier2
 from containers.container_settings import TableSettings
 from containers.metadata.attribute_table import NumberedValue
@@ -38,8 +39,8 @@ from segmentstore.contracts.storage import AttributePage, ReadOnlyStorage
 TABLE: Final = 1
 """Value of SEGMENT_TYPE."""
 
-INDEX_PREFIX: Final = b"\x01"
-INDEX_END: Final = b"\x02"
+INDEX_PREFIX: Final = TABLE_INDEX_BEGIN
+INDEX_END: Final = TABLE_INDEX_END
 
 _PLACE = struct.Struct(">QI")
 _MOVED_PLACE = struct.Struct(">QIQ")

@@ -16,6 +16,7 @@ It reads the indexes of chunks, never their blocks.
 import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
@@ -48,11 +49,13 @@ from tier2.sst.keyspace import (
     range_of,
     record_key,
 )
+from tier2.sst.sst_format import Entry
 
 _SEGMENTS_PER_TURN = 1_024
 """Segments handled between two turns of the loop."""
 _LAYOUT_WINDOW_ENTRIES = 256
 _LISTING_PAGE_SEGMENTS = 256
+_ATTRIBUTES_PER_PAGE = 1_024
 _LAYOUT_ENTRY_MEMORY_BYTES = 300
 _RECORD_MEMORY_BYTES = 150
 
@@ -192,17 +195,18 @@ class PublishedSegments:
             record = await self._record(view, segment_id)
             if record is None or record.extended_attribute_count_is_zero:
                 return {}
-            if keys is None:
-                start, end = attribute_range(segment_id)
-                entries = await view.scan_all(start, end, group=record_key(segment_id)[:-1])
-            else:
+            if keys is not None:
                 wanted = [attribute_key(segment_id, key) for key in keys]
-                entries = list((await view.get_many(wanted)).items())
-            return {
-                attribute_of(key): decode_attribute(value)
-                for key, value in entries
-                if value is not None
-            }
+                return _decoded_attributes((await view.get_many(wanted)).items())
+            # A segment may have very many: they are decoded as they come.
+            values: dict[AttributeKey, AttributeValue] = {}
+            start, end = attribute_range(segment_id)
+            group = record_key(segment_id)[:-1]
+            pages = view.pages(start, end, limit=_ATTRIBUTES_PER_PAGE, group=group)
+            async with aclosing(pages) as listed:
+                async for page in listed:
+                    values.update(_decoded_attributes(page))
+            return values
 
         return await with_view(self, read)
 
@@ -220,11 +224,7 @@ class PublishedSegments:
                 first, last, limit=count, group=record_key(segment_id)[:-1]
             )
             return AttributePage(
-                [
-                    (attribute_of(key), decode_attribute(value))
-                    for key, value in entries
-                    if value is not None
-                ],
+                list(_decoded_attributes(entries).items()),
                 None if following is None else attribute_of(following),
             )
 
@@ -391,6 +391,12 @@ class PublishedSegments:
     def check(self) -> None:
         self._records.check()
         self._windows.check()
+
+
+def _decoded_attributes(entries: Iterable[Entry]) -> dict[AttributeKey, AttributeValue]:
+    return {
+        attribute_of(key): decode_attribute(value) for key, value in entries if value is not None
+    }
 
 
 def _stored_block(entry: LayoutEntry, block: BlockEntry, object_key: str) -> StoredBlock:

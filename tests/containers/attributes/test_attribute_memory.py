@@ -1,11 +1,13 @@
 """Extended attributes beyond the bound of memory, on a whole container."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
+from containers.attributes.attribute_updates import ATTRIBUTE_UPDATES_MAX
 from containers.attributes.extended_attributes import AttributeMemory
 from containers.container_settings import AttributeMemorySettings, ContainerSettings
 from containers.metadata.container_metadata import ContainerMetadata
@@ -19,7 +21,8 @@ from segmentstore.contracts.identifiers import (
     SequenceNumber,
 )
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
-from tests.containers.node import FAST_FLUSH, MemoryTiers, running
+from tests.containers.node import FAST_FLUSH, MemoryTiers, running, turns_of_the_loop
+from tier2.sst.keyspace import attribute_key, decode_attribute, encode_attribute
 
 BOUND_BYTES = 100_000
 SETTINGS = ContainerSettings(
@@ -148,6 +151,27 @@ async def test_h26_a_listing_has_what_was_published_and_left_memory_while_tier_2
         )
         monkeypatch.setattr(container._recovered.storage, "load_attributes", overtaken)
         assert await container.attributes("s") == {first: 3, second: 2}
+
+
+async def test_others_are_served_while_very_many_attributes_of_a_segment_are_told() -> None:
+    count = 30_000
+    async with running(MemoryTiers()) as container:
+        await container.create("s")
+        for first in range(0, count, ATTRIBUTE_UPDATES_MAX):
+            some = range(first, first + ATTRIBUTE_UPDATES_MAX)
+            await container.update_attributes(
+                "s", [AttributeUpdate(writer(number), number) for number in some]
+            )
+        await container.flush()
+        assert container._components.mapper.evict(1) == 1
+        async with turns_of_the_loop() as turns:
+            told = await container.attributes("s")
+    assert told == {writer(number): number for number in range(count)}
+    began = time.thread_time()
+    for key, value in told.items():
+        decode_attribute(encode_attribute(value))
+        attribute_key(SegmentId(1), key)
+    assert max(turns) < (time.thread_time() - began) / 2
 
 
 def one_value_each(segments: int) -> ContainerMetadata:

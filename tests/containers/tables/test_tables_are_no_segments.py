@@ -5,7 +5,13 @@ import pytest
 from containers.container_settings import ContainerSettings, TableSettings
 from containers.tables.table_index import TABLE
 from segmentstore.contracts.errors import InvalidRequestError, NotATableError
-from segmentstore.contracts.identifiers import SEGMENT_TYPE, TABLE_KEY_LENGTH, AttributeKey
+from segmentstore.contracts.identifiers import (
+    SEGMENT_TYPE,
+    TABLE_ENTRY_COUNT,
+    TABLE_KEY_LENGTH,
+    TABLE_LIVE_BYTES,
+    AttributeKey,
+)
 from segmentstore.contracts.segments import AttributeUpdate
 from tests.containers.node import MemoryTiers, running
 from tests.contracts.table_suite import all_entries, entry
@@ -59,3 +65,30 @@ async def test_a_segment_that_bears_the_type_of_a_table_keeps_its_bytes() -> Non
         with pytest.raises(NotATableError, match="not a table"):
             async with container.open_table("segment"):
                 pass
+
+
+async def test_the_index_of_a_table_is_not_among_its_attributes() -> None:
+    """It is as long as the table has keys, and a look at one segment is no reason to read all of it."""
+    tiers = MemoryTiers()
+    given = [
+        AttributeUpdate(AttributeKey(key), number)
+        for number, key in enumerate((b"\x00own", b"\x02own", b"own", b"\xff" * 255))
+    ]
+    own = {update.key: update.value for update in given}
+    async with running(tiers) as container:
+        await container.create("table", [AttributeUpdate(TABLE_KEY_LENGTH, 0), *given])
+        async with container.open_table("table") as table:
+            await table.update([entry(b"key-%d" % number, b"value") for number in range(300)])
+        told = await container.attributes("table")
+        assert {key: told[key] for key in own} == own
+        counted = {TABLE_KEY_LENGTH, TABLE_ENTRY_COUNT, TABLE_LIVE_BYTES}
+        assert told.keys() - own.keys() == counted
+        await container.flush()
+    async with running(tiers) as container:
+        assert await container.attributes("table") == told
+        segment = container.container_metadata.last_of_name("table")
+        assert segment is not None
+        assert not segment.attributes.complete
+        async with container.open_table("table") as table:
+            assert len(await all_entries(table)) == 300
+        assert await container.attributes("table") == told
