@@ -338,9 +338,13 @@ class SegmentReadIndex:
         self._unpin_below(storage_length)
 
     def skipped(self, offset: int) -> None:
-        """Bytes below `offset` are truncated, and Tier 2 will never be given them: they are freed."""
+        """Bytes below `offset` are truncated, and Tier 2 will not be given them: they are freed, up to a merge."""
         start_offset = self.metadata.start_offset
         assert offset <= start_offset, f"skipped up to {offset}, readable from {start_offset}"
+        if self._redirect_count:
+            # What is behind one stays in the index until that goes.
+            merges = (item for item in self._entries or () if isinstance(item, MergeRedirect))
+            offset = min(offset, next(merges).offset)
         if offset > self._unpinned_end:
             self._unpin_below(offset)
 

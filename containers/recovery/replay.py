@@ -169,7 +169,8 @@ class Replay:
                 segment.read_index.discard_all()
             else:
                 segment.storage_length = length
-                segment.read_index.storage_advanced(length)
+                if length >= segment.start_offset:
+                    segment.read_index.storage_advanced(length)
 
     def drop_segment(self, segment: SegmentMetadata) -> None:
         """The segment has left memory, or Tier 2 has followed its end."""
@@ -415,6 +416,9 @@ class Replay:
             case OperationType.TRUNCATE:
                 segment = self._segment(record)
                 self._applied(TruncateOperation(segment, record.offset), record, segment)
+                if not self._storage_known:
+                    # This life flushes nothing, and the next one replays them: there may be more than fits.
+                    segment.read_index.skipped(record.offset)
                 segment.read_index.truncated(record.offset)
             case OperationType.UPDATE_ATTRIBUTES:
                 segment = self._segment(record)

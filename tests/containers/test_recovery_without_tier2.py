@@ -9,10 +9,14 @@ import pytest
 
 from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
-from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container
+from segmentstore.contracts.identifiers import SHORT_LIVED
+from segmentstore.contracts.segments import AttributeUpdate
+from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
 from tests.containers.test_container_faults import FlakyObjectStore
 from tests.containers.test_segment_container import append, read_all
 
+MIB = 1 << 20
+TRANSACTION = "a#transaction." + "0" * 32
 PATIENT = ContainerSettings(
     writer=replace(FAST_FLUSH, flush_interval_seconds=3600.0, prompt_age_seconds=3600.0),
     claim_retry_seconds=3600.0,
@@ -139,3 +143,61 @@ async def test_h31_bytes_that_the_log_let_go_of_are_known_to_be_in_tier_2_withou
     store.down = False
     async with abandoned(tiers, store) as container:
         assert await read_all(container, "a") == b"in Tier 2 alone"
+
+
+async def test_h38_what_was_truncated_takes_no_room_in_a_life_without_tier_2() -> None:
+    """A short-lived segment gave back the memory of its truncated bytes; the log has all of them, more than fit."""
+    tiers, store = MemoryTiers(), FlakyObjectStore()
+    async with running(
+        tiers, settings=PATIENT, cache_bytes=4 * MIB, object_store=store
+    ) as container:
+        await container.create("a", [AttributeUpdate(SHORT_LIVED, 1)])
+        await append(container, "a", b"x" * 1000)
+        await container.flush()
+        store.down = True
+        length = 0
+        for number in range(12):
+            length = await append(container, "a", bytes([number]) * (MIB // 2))
+            await container.truncate("a", length - 1000)
+            async with asyncio.timeout(60):
+                while container._recovered.read_index.unflushed_bytes > MIB:
+                    await asyncio.sleep(0.01)
+    kept = bytes([11]) * 1000
+    async with running(
+        tiers, settings=PATIENT, cache_bytes=4 * MIB, object_store=store
+    ) as container:
+        assert container.health().storage_state == "unclaimed"
+        assert await read_all(container, "a", length - 1000) == kept
+        assert await append(container, "a", b"more") == length + 4
+        container.check()
+    store.down = False
+    async with running(
+        tiers, settings=PATIENT, cache_bytes=4 * MIB, object_store=store
+    ) as container:
+        await container.flush()
+        assert await read_all(container, "a", length - 1000) == kept + b"more"
+        container.check()
+
+
+async def test_what_stands_behind_a_merge_is_not_evicted_in_a_life_without_tier_2() -> None:
+    """The merge's bytes are read through the source's, and stay where they are until Tier 2 has them."""
+    tiers, store = MemoryTiers(), FlakyObjectStore()
+    async with abandoned(tiers, store) as container:
+        for name in ("a", TRANSACTION):
+            await container.create(name)
+        await append(container, "a", b"in front")
+        await append(container, TRANSACTION, b"merged")
+        await container.merge("a", TRANSACTION, seal_source=True)
+        length = await append(container, "a", b"behind")
+        await container.truncate("a", length)
+    store.down = True
+    async with abandoned(tiers, store) as container:
+        container._recovered.cache.evict(MIB)
+        container.check()
+        await append(container, "a", b"more")
+        assert await read_all(container, "a", length) == b"more"
+    store.down = False
+    async with abandoned(tiers, store) as container:
+        await container.flush()
+        assert await read_all(container, "a", length) == b"more"
+        container.check()
