@@ -15,7 +15,7 @@
 - Nothing is asked of the store when nothing grew: candidates are remembered
   (tier2/maintenance/compaction_candidates.py), and the one survey after the claim ends.
 - What changes meanwhile stays as it is (tier2/maintenance/chunk_swap.py). A damaged image is never copied: it is
-  evidence.
+  evidence. An SST that cannot be read ends no owner: what it knows stays as it is.
 """
 
 import logging
@@ -162,7 +162,12 @@ class Compactor:
                 again.append(candidate)
                 continue
             taken.add(candidate.segment_id)
-            found, rest = await self._look_at(candidate)
+            try:
+                found, rest = await self._look_at(candidate)
+            except (CorruptedDataError, ObjectNotFoundError) as error:
+                left = f"not joining chunks of segment {candidate.segment_id}"
+                await self._owned.note_unreadable_sst(left, error)
+                continue
             await sleep(0)  # a look is a millisecond of work that may wait for nothing
             for number, job in enumerate(found):
                 if jobs and budget < job.length:
@@ -321,6 +326,7 @@ class CompactionSurvey:
         self._candidates = candidates
         self._settings = settings
         self._walk = LayoutWalk()
+        self._cut_short = False
         self._segment_id: SegmentId | None = None
         self._small_chunks = 0
         self._chunks = 0
@@ -328,15 +334,23 @@ class CompactionSurvey:
     async def step(self, now: float) -> None:
         """Go on by some pages, if there are any left and candidates have room."""
         for _ in range(_SURVEY_PAGES_PER_STEP):
-            if not self._walk.has_next_page() or not self._candidates.has_room:
+            if self._cut_short or not self._walk.has_next_page() or not self._candidates.has_room:
                 return
-            page = await self._walk.next_page(self._owned.view, limit=_SURVEY_PAGE_ENTRIES)
-            for number, (segment_id, found) in enumerate(page):
-                self._see(segment_id, found, now)
-                if number % _SURVEY_ENTRIES_PER_TURN == _SURVEY_ENTRIES_PER_TURN - 1:
-                    await sleep(0)
-            if not self._walk.has_next_page():
-                self._finish_segment(now)
+            try:
+                await self._look_at_page(now)
+            except (CorruptedDataError, ObjectNotFoundError) as error:
+                # Behind it chunks stay small that an earlier owner left: that costs space only.
+                self._cut_short = True
+                await self._owned.note_unreadable_sst("not looking for small chunks", error)
+
+    async def _look_at_page(self, now: float) -> None:
+        page = await self._walk.next_page(self._owned.view, limit=_SURVEY_PAGE_ENTRIES)
+        for number, (segment_id, found) in enumerate(page):
+            self._see(segment_id, found, now)
+            if number % _SURVEY_ENTRIES_PER_TURN == _SURVEY_ENTRIES_PER_TURN - 1:
+                await sleep(0)
+        if not self._walk.has_next_page():
+            self._finish_segment(now)
 
     def _see(self, segment_id: SegmentId, found: bytes | LayoutEntry, now: float) -> None:
         if isinstance(found, bytes):

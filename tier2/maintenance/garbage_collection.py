@@ -21,6 +21,8 @@ Repacking:
 - Copying works beside publications. Under the lock every entry is compared once more, and only those that are still
   what was copied move. An object that anything else refers to by then stays.
 - A damaged image is never copied: the object is left as it is, to be investigated.
+
+An SST that cannot be read ends no owner: what might be named in it stays.
 """
 
 import logging
@@ -61,9 +63,9 @@ async def collect_garbage(*, owned: OwnedManifest, components: Components) -> in
     """The number of objects deleted. Raises StorageNotPrimaryError, ServiceHaltError, StorageError."""
     owned.publisher.raise_if_ended()
     if not owned.sweep.done:
-        owned.publisher.abandon(await owned.sweep.orphans(owned.view))
+        owned.publisher.abandon(await _orphans(owned))
     await owned.probes.step()
-    due = await owned.garbage.due(owned.view, await owned.snapshots())
+    due = await _due(owned)
     if not due and not owned.publisher.abandoned():
         return 0
     async with owned.lock:
@@ -80,16 +82,35 @@ async def collect_garbage(*, owned: OwnedManifest, components: Components) -> in
     return len(deleted)
 
 
+async def _orphans(owned: OwnedManifest) -> list[ObjectReference]:
+    try:
+        return await owned.sweep.orphans(owned.view)
+    except (CorruptedDataError, ObjectNotFoundError) as error:
+        owned.sweep.done = True
+        await owned.note_unreadable_sst("not looking for orphans", error)
+        return []
+
+
+async def _due(owned: OwnedManifest) -> list[ObjectReference]:
+    try:
+        return await owned.garbage.due(owned.view, await owned.snapshots())
+    except (CorruptedDataError, ObjectNotFoundError) as error:
+        await owned.note_unreadable_sst("not deleting garbage", error)
+        return []
+
+
 async def _delete_due(
     due: list[ObjectReference], owned: OwnedManifest, components: Components
 ) -> list[ObjectReference]:
     deleted: list[ObjectReference] = []
 
     async def delete(reference: ObjectReference) -> None:
-        if await is_named(owned.view, reference):
-            _LOG.error("garbage is still named, keeping it: %s %s", reference[0].name, reference[1])
-            return
         try:
+            if await is_named(owned.view, reference):
+                _LOG.error(
+                    "garbage is still named, keeping it: %s %s", reference[0].name, reference[1]
+                )
+                return
             await components.objects.delete(*reference)
         except StorageError as error:
             _LOG.warning("deleting %s failed, trying again later: %s", reference[1], error)

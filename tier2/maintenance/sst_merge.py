@@ -9,6 +9,7 @@ and an entry is rewritten O(log n) times. The merge goes block by block; only it
 - A removal stays while an older SST may still hold the key, and leaves only when the oldest SST is among the inputs; a
   removed segment record takes its whole range along.
 - The records that make garbage of the inputs are in the output, so both appear in the same manifest version.
+- An SST that cannot be read ends no owner: those behind it, and it, stay as they are.
 - Memory is bounded: about `merge_read_bytes` of each input and one part of the output at a time.
 """
 
@@ -18,7 +19,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import takewhile
 
+from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError
 from tier2.container_objects import ObjectKind
 from tier2.manifest.commit import ManifestUpdate
 from tier2.manifest.view import merge_newest_first
@@ -46,9 +49,11 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
     async with owned.lock:
         await owned.settle()
         manifest = owned.manifest
-    choice = choose_merge(manifest.ssts, components.settings)
-    if choice is None and len(manifest.ssts) >= components.settings.sst_count_max:
-        choice = MergeChoice(0, len(manifest.ssts) - 1)
+    # Those that are newer than any that could not be read.
+    ssts = tuple(takewhile(lambda sst: sst not in owned.unreadable, manifest.ssts))
+    choice = choose_merge(ssts, components.settings)
+    if choice is None and len(ssts) >= components.settings.sst_count_max:
+        choice = MergeChoice(0, len(ssts) - 1)
     if choice is None:
         return False
     inputs = choice.of(manifest.ssts)
@@ -63,13 +68,16 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
             settings=components.settings,
             executor=components.executor,
         )
-        merged = await merge.run()
+        try:
+            merged = await merge.run()
+        except (CorruptedDataError, ObjectNotFoundError) as error:
+            owned.unreadable.add(merge.reading)
+            await owned.note_unreadable_sst("not merging SSTs", error)
+            return False
         async with owned.lock:
             await owned.settle()
             ssts = replace_ssts(owned.manifest.ssts, inputs, merged)
-            if any(
-                snapshot.manifest.version > manifest.version for snapshot in await owned.snapshots()
-            ):
+            if await _may_have_snapshot_above(manifest.version, owned):
                 # A snapshot was made meanwhile: its manifest names the inputs, their records say that they had gone.
                 entries = owned.garbage_entries(replaced)
                 ssts = (await owned.upload_sst(dict(entries), uploader), *ssts)
@@ -88,6 +96,13 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
         len(merged),
     )
     return True
+
+
+async def _may_have_snapshot_above(version: int, owned: OwnedManifest) -> bool:
+    try:
+        return any(snapshot.manifest.version > version for snapshot in await owned.snapshots())
+    except (CorruptedDataError, ObjectNotFoundError):
+        return True  # what says so cannot be read
 
 
 def replace_ssts(ssts: tuple[Sst, ...], inputs: tuple[Sst, ...], merged: Sst) -> tuple[Sst, ...]:
@@ -149,6 +164,8 @@ class SstMerge:
     ) -> None:
         self._cursors = [_MergeInput(()), *map(_MergeInput, ssts)]
         self._cursors[0].entries = sorted(additions)
+        self.reading: Sst = ()
+        """What run() reads at present."""
         self._with_oldest = with_oldest
         self._files = files
         self._uploader = uploader
@@ -165,6 +182,7 @@ class SstMerge:
         parts: list[SstPart] = []
         while True:
             for cursor in self._cursors:
+                self.reading = cursor.sst
                 await cursor.fill(self._files, self._settings.merge_read_bytes, self._executor)
             if not any(cursor.entries for cursor in self._cursors):
                 break
@@ -203,6 +221,7 @@ class _MergeInput:
 
     def __init__(self, sst: Sst) -> None:
         self.entries: list[Entry] = []
+        self.sst = sst
         self._parts = list(sst)
         self._index: SstPartIndex | None = None
         self._block = 0

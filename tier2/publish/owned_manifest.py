@@ -7,12 +7,13 @@ the next.
 """
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import InvalidRequestError, StorageError
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
 from segmentstore.contracts.storage import Publication
 from segmentstore.runtime.clock import WallClock
@@ -30,6 +31,7 @@ from tier2.settings import StorageSettings
 from tier2.sst.keyspace import KEYSPACES, encode_garbage, garbage_key, snapshot_key
 from tier2.sst.sst_format import Entry, Sst, SstBuilder, SstPartImage
 
+_LOG = logging.getLogger(__name__)
 _KEYS_PER_SLICE = 2_048
 _THINNED_MAX = 1_024
 SNAPSHOTS_MAX = 64
@@ -58,6 +60,8 @@ class OwnedManifest:
         self.lock = asyncio.Lock()
         self.view = components.view(claim.manifest)
         self.thinned: dict[ObjectIdentity, None] = {}
+        self.unreadable: set[Sst] = set()
+        """SSTs that a merge could not read: none goes beyond them, until the next claim."""
         self._grew = grew
         self._snapshots: list[Snapshot] | None = None
         self._pin_changes = 0
@@ -144,6 +148,14 @@ class OwnedManifest:
             self._grew(segment_id, 1, now)
             if number % _KEYS_PER_SLICE == _KEYS_PER_SLICE - 1:
                 await asyncio.sleep(0)
+
+    async def note_unreadable_sst(self, what_is_left: str, error: StorageError) -> None:
+        """Care for which no caller waits has met an SST that is damaged or gone, and leaves something as it is.
+
+        That ends no owner: a caller that needs what is in it is told so. Raises StorageNotPrimaryError in a fenced one.
+        """
+        await self.publisher.require_owner()
+        _LOG.error("%s, an SST cannot be read: %s", what_is_left, error)
 
     async def settle(self) -> None:
         """Find out what became of an open attempt, if there is one. Hold the lock."""

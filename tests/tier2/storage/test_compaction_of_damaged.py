@@ -97,3 +97,35 @@ async def test_jobs_that_wait_behind_a_damaged_one_hold_no_bytes(store: FaultySt
         waiting += len(compactor._alone)
         assert all(not job.parts and not job.chunks for job in compactor._alone)
     assert waiting
+
+
+@pytest.mark.parametrize("how", ["damaged", "lost"])
+async def test_an_sst_that_cannot_be_read_stops_no_owner_and_newer_ones_are_merged(
+    store: FaultyStore, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """A caller that needs what is in it is told so; an owner that ended would meet it again after each start."""
+    backing = ObjectStoreBacking(store, SMALL)
+    await trickle(await backing.claimed(1), 1)
+    (bad,) = (key for key in store.put_keys if "/runs/" in key)
+    if how == "lost":
+        await store.delete(bad)
+    else:
+        store.damage = {bad: lambda found: found if _is_tail(found) else bytes(len(found))}
+    owner = await backing.claimed(2)
+    await settle(owner)
+    assert "not looking for small chunks, an SST cannot be read" in caplog.text
+    assert "not deleting garbage, an SST cannot be read" in caplog.text
+    if how == "lost":
+        return  # nothing can be published any more
+    other = await trickle(owner, 20, segment_id=2)
+    await settle(owner)
+    assert "not merging SSTs, an SST cannot be read" in caplog.text
+    assert await chunks_of(owner, 2, len(other)) < 4
+    assert len(owner._claimed().manifest.ssts) < 6
+    assert await read_all(owner, 2, 0, len(other)) == other
+    with pytest.raises(CorruptedDataError):
+        await owner.find("s1")
+
+
+def _is_tail(found: bytes) -> bool:
+    return found.endswith(b"NRSS")
