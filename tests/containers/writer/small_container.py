@@ -90,6 +90,8 @@ class SmallContainer:
         """Bytes that the writer has views of: segment, offset, bytes."""
         self.removed: list[int] = []
         self.recovering = False
+        self.is_refreshed = True
+        """Whether it knew where each segment stands in Tier 2 when it began."""
         self.on_acknowledge: Callable[[int], Awaitable[None]] = _nothing
         self.acknowledge_delay = 0.0
         self._reader: asyncio.Future[None] | None = None
@@ -139,7 +141,7 @@ class SmallContainer:
     def recovered(self, storage: MemoryStorage, *, refreshed: bool = True) -> "SmallContainer":
         """What a new owner rebuilds from the log, told by Tier 2 where each segment stands (H31)."""
         other = SmallContainer()
-        other.recovering = True
+        other.recovering, other.is_refreshed = True, refreshed
         other.steps = self.steps
         for step in self.steps:
             step(other)
@@ -330,8 +332,11 @@ class SmallContainer:
     ) -> None:
         segment = self.metadata.by_id[segment_id]
         assert sequence_number > segment.published_sequence_number, f"again {segment!r}"
-        skipped = self.skipped_offsets.get(segment_id, 0)
-        assert storage_length >= skipped, f"{segment!r} ends at {storage_length}, below {skipped}"
+        if self.is_refreshed:
+            skipped = self.skipped_offsets.get(segment_id, 0)
+            assert storage_length >= skipped, (
+                f"{segment!r} ends at {storage_length}, below {skipped}"
+            )
         segment.set_storage_length(storage_length)
         segment.sealed_in_storage = sealed
         segment.published_sequence_number = sequence_number
