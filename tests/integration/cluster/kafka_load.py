@@ -2,7 +2,7 @@
 
 Three threads over librdkafka (confluent-kafka), for as long as the block lives:
 
-    writer      numbers go round over the partitions, some hundred a second; each is acknowledged, for good
+    writer      numbers go round over the partitions, some dozen a second; each is acknowledged, for good
     reader      every partition from its beginning; each number once, at the offset that was acknowledged, in order
     asker       the end of a partition is never below what was acknowledged before the question; an offset that was
                 committed is there, or a later one: neither is the word of a broker that lost its partition meanwhile
@@ -29,14 +29,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 PARTITIONS = 6
-_PER_SECOND = 100
+_PER_SECOND = 25
 _UNDER_WAY_MAX = 2_000
 _DELIVERY_MS_MAX = 600_000
 _CALL_SECONDS = 10.0
 _GO_ON_SECONDS_MAX = 240.0
 """Behind a fault, while the next ones come."""
 _LOOK_SECONDS = 0.1
-_ASK_SECONDS = 0.2
+_ASK_SECONDS = 1.0
 
 
 class KafkaLoad:

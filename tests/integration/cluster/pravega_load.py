@@ -19,8 +19,8 @@ from tests.integration.pravega_clients.client_program import (
 from tests.integration.pravega_clients.toolchain import java_command
 
 LOADS = {
-    "events": ("per_second=100", "segments=3"),
-    "transactions": ("per_second=100", "segments=3", "transactions=5"),
+    "events": ("per_second=50", "segments=3"),
+    "transactions": ("per_second=50", "segments=3", "transactions=5"),
 }
 _GO_ON_SECONDS_MAX = 240.0
 """The client's pauses between attempts grow tenfold, up to 30 s for a node and 20 s for a controller; the next faults
