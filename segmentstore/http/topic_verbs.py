@@ -10,7 +10,8 @@
     POST    /v1/topics/{topic}/records                    by key, or all in one partition that is drawn
     POST    /v1/topics/{topic}/partitions/{n}/records     into this one
             application/json, application/x-ndjson        records as topic_records.py has them
-            application/vnd.segmentstore.batch            one batch of version 2, as codec/record_batch.py has it
+            application/vnd.segmentstore.batch            one batch of version 2, as codec/record_batch.py has it, of
+                                                          262,144 records at most
             -> {"records": [{"partition", "offset"}]}, in the order of the body
     GET     /v1/topics/{topic}/partitions/{n}/records     ?offset= &max_bytes= &wait_seconds=
             offset                                        earliest (default), latest, a number, time:MILLISECONDS
@@ -106,6 +107,9 @@ _TIME_PREFIX: Final = "time:"
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _INLINE_PLACES_MAX: Final = 256
 """Of a producer's records that are shown on the loop."""
+_BATCH_RECORDS_MAX: Final = 1 << 18
+"""Of a batch, whose answer has 40 bytes for each: a compressed one names any number of them in 61 bytes. More than the
+1 MiB that topics and producers of Kafka have for a batch by default come to, if it is not compressed."""
 _STATUS: Final[Mapping[type[TopicError], tuple[int, str]]] = {
     TopicNotFoundError: (404, "not_found"),
     UnknownPartitionError: (404, "not_found"),
@@ -341,6 +345,13 @@ class TopicVerbs:
             count = parse_header(body).record_count
         except BatchError as error:
             raise InvalidRecordError(error.problem, str(error)) from error
+        if count > _BATCH_RECORDS_MAX:
+            raise Refusal(
+                413,
+                "a batch has too many records to be told the place of each"
+                f" record_count={count} record_count_max={_BATCH_RECORDS_MAX}",
+                kind="too_large",
+            )
         appended = await partition.produce(body)
         return await self._answer_places(repeat(index, count), {index: appended.base_offset}, count)
 

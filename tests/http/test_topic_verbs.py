@@ -15,11 +15,18 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
+from crc32c import crc32c
 
 from segmentstore.cluster.remote_partitions import RemotePartitions
 from segmentstore.codec.container_hash import container_of
 from segmentstore.codec.murmur2 import partition_of
-from segmentstore.codec.record_batch import Compression, Record, decode_batch, encode_batch
+from segmentstore.codec.record_batch import (
+    Compression,
+    Record,
+    check_batch,
+    decode_batch,
+    encode_batch,
+)
 from segmentstore.http.topic_verbs import BATCH_TYPE, EVENTS_TYPE, LINES_TYPE
 from segmentstore.topics import consume
 from segmentstore.topics.errors import PartitionUnavailableError
@@ -318,6 +325,22 @@ async def test_what_is_shown_at_once_is_bounded_however_few_bytes_it_was_compres
         found += [row["offset"] for row in rows]
         offset = found[-1] + 1
     assert found == list(range(6))
+
+
+async def test_a_batch_is_not_told_of_more_records_than_an_answer_may_have(served: Served) -> None:
+    """How many records a compressed batch has is its producer's word, and takes no byte more however many it names."""
+    await served.call("PUT", "/t")
+    path, headers = "/t/partitions/0/records", {"Content-Type": BATCH_TYPE}
+    batch = bytearray(encode_batch([Record(0, 7, None, b"v")], compression=Compression.ZSTD))
+    for count in (1 << 21, (1 << 31) - 1):
+        batch[23:27], batch[57:61] = (count - 1).to_bytes(4, "big"), count.to_bytes(4, "big")
+        batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+        check_batch(batch)
+        status, body = await served.call("POST", path, data=bytes(batch), headers=headers)
+        assert (status, body["kind"]) == (413, "too_large")
+    many = encode_batch([Record(0, 7, None, b"v")] * 5_000, compression=Compression.ZSTD)
+    status, body = await served.call("POST", path, data=many, headers=headers)
+    assert (status, [each["offset"] for each in body["records"]]) == (200, [*range(5_000)])
 
 
 @pytest.mark.slow
