@@ -37,7 +37,7 @@ class VersionedObject:
 
 
 class ObjectStore(Protocol):
-    """An object store. All calls may raise StorageError; puts may raise StorageFullError."""
+    """An object store. All calls may raise StorageError; puts and deletions may raise StorageFullError."""
 
     async def put(self, key: str, content: Sequence[BufferView]) -> None:
         """Store an object whose key was never used before. Used for immutable objects only:

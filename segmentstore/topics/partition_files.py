@@ -32,7 +32,6 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     SegmentStoreError,
     StorageError,
-    StorageFullError,
 )
 from segmentstore.contracts.segments import Segment, SegmentApi
 from segmentstore.runtime.clock import WallClock
@@ -192,8 +191,6 @@ class PartitionFiles:
                 if is_filling and self._hot_since is not None:
                     until = self._hot_since + self._settings.file_seconds
                 gathered = await self._make_one(segment, limit, until)
-            except StorageFullError as error:
-                raise PartitionUnavailableError(str(error)) from error
             except SegmentStoreError as error:
                 raise self._start.failed(segment, error) from error
             if gathered is not None:
@@ -379,8 +376,6 @@ class PartitionFiles:
                         raise
                     files.replaced(number, old, new)
                     self._keep_objects(segment, [self._key_of(old)])
-            except StorageFullError as error:
-                raise PartitionUnavailableError(str(error)) from error
             except SegmentStoreError as error:
                 raise self._start.failed(segment, error) from error
             return True
@@ -409,11 +404,7 @@ class PartitionFiles:
         segment = self._log.require_live()
         if not self._log.config.compacts or not len(self._registered):
             return 0
-        state = CompactionState.of(segment.info())
         now_ms = self._wall_clock.now_ms()
-        removable = (
-            state.removable_end(now_ms, self._log.config.tombstone_ms) if age_is_known else 0
-        )
         replaced = 0
 
         async def replace_one(number: int, old: RegisteredFile, made: MadeFile) -> bool:
@@ -424,6 +415,10 @@ class PartitionFiles:
 
         self._is_compacting = True
         try:
+            state = CompactionState.of(segment.info())
+            removable = (
+                state.removable_end(now_ms, self._log.config.tombstone_ms) if age_is_known else 0
+            )
             if not removable:
                 dirty = await self._dirty_bytes(segment, state.end)
                 waited = age_is_known and state.has_waited(now_ms, self._log.config.tombstone_ms)
@@ -457,8 +452,12 @@ class PartitionFiles:
         """
         if not self._log.config.compacts or not len(self._registered):
             return math.inf
-        state = CompactionState.of(segment.info())
-        dirty = await self._start.read(segment, lambda: self._dirty_bytes(segment, state.end))
+
+        async def look() -> tuple[CompactionState, int]:
+            state = CompactionState.of(segment.info())
+            return state, await self._dirty_bytes(segment, state.end)
+
+        state, dirty = await self._start.read(segment, look)
         if 2 * dirty >= self._registered.size_bytes:
             return -math.inf
         if dirty or state.tombstones_end:

@@ -59,6 +59,7 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     SegmentStoreError,
     StorageError,
+    StorageFullError,
     TooManyWaitersError,
     is_outcome_unknown,
 )
@@ -652,9 +653,11 @@ class PartitionLog:
     def failed(
         self, segment: Segment, error: SegmentStoreError, *, is_own_trim: bool = False
     ) -> TopicError:
-        """What a reader is told. A read that Tier 2 fails, or that met a trim of our own, changes nothing here; any
-        other failure says that this is no longer the owner."""
-        is_passing = is_own_trim or isinstance(error, StorageError | TooManyWaitersError)
+        """What a reader is told. What Tier 2 fails or has no room for, or what met a trim of our own, changes nothing
+        here; any other failure says that this is no longer the owner."""
+        is_passing = is_own_trim or isinstance(
+            error, StorageError | StorageFullError | TooManyWaitersError
+        )
         if not is_passing and segment is self._segment:
             self.shut(str(error))
         return self.translated(error)

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from segmentstore.codec.topic_files import RegisteredFile, count_of
-from segmentstore.contracts.errors import SegmentStoreError, SegmentTruncatedError, StorageError
+from segmentstore.contracts.errors import SegmentStoreError, SegmentTruncatedError
 from segmentstore.contracts.segments import (
     AttributeUpdate,
     Segment,
@@ -143,7 +143,7 @@ class PartitionStart:
             return
         try:
             await self._kept.delete_due(segment.publishing())
-        except StorageError as error:
+        except SegmentStoreError as error:
             _LOG.warning("%s keeps an object that is no file any more: %s", self._log.label, error)
 
     async def _truncate(self, segment: Segment) -> None:

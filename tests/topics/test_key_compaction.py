@@ -7,7 +7,7 @@ last values.
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -17,7 +17,9 @@ import pytest
 from segmentstore.codec.record_batch import Compression, encode_batch
 from segmentstore.codec.record_fields import Record
 from segmentstore.codec.topic_files import file_key
+from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
+from segmentstore.contracts.segments import SegmentProperties
 from segmentstore.topics.errors import (
     InvalidRecordError,
     OffsetOutOfRangeError,
@@ -239,6 +241,34 @@ async def test_a_pass_is_due_when_files_or_tombstones_are_and_a_partition_rests_
     assert await partition.rest_until_ms() <= clock.now, "and it has waited"
     assert await partition.compact(age_is_known=True) == 1
     assert await partition.rest_until_ms() == clock.now + 1000
+
+
+async def test_upkeep_is_told_that_the_container_of_a_compacted_partition_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes on with the next partition, and this one is opened anew by its next use."""
+
+    def ended(_: MemorySegment) -> SegmentProperties:
+        raise ContainerNotFoundError(0, "it has ended")
+
+    segments = MemorySegments()
+    partition = await open_partition(
+        segments, config=CONFIG, record_files=files_in(MemoryObjectStore())
+    )
+    calls: Sequence[Callable[[], Awaitable[object]]] = (
+        partition.rest_until_ms,
+        partial(partition.compact, age_is_known=True),
+    )
+    for upkeep in calls:
+        await partition.produce(keyed((b"a", b"x"), (b"b", b"x")))
+        await partition.make_file()
+        with monkeypatch.context() as patch:
+            patch.setattr(MemorySegment, "info", ended)
+            with pytest.raises(PartitionUnavailableError):
+                await upkeep()
+        assert not partition.is_open
+        await partition.recover()
+    assert await partition.compact(age_is_known=True) == 1
 
 
 @pytest.mark.parametrize("compression", list(Compression))

@@ -444,6 +444,28 @@ async def test_objects_of_forgotten_files_stay_for_a_while(
     assert await read_all(partition) == records[45:]
 
 
+async def test_a_deletion_for_which_there_is_no_room_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file system that copies what it changes, and a bucket at its quota, may refuse deletions too."""
+
+    async def refused(_: MemoryObjectStore, key: str) -> None:
+        raise StorageFullError(f"no space is left key={key}")
+
+    store = Store()
+    partition, records = await with_files(store)
+    with monkeypatch.context() as full:
+        full.setattr(MemoryObjectStore, "delete", refused)
+        assert await partition.delete_records(45) == 45
+        await partition.delete_doomed()
+        with pytest.raises(PartitionUnavailableError):
+            await partition.sweep_files()
+        assert partition.is_open
+    await partition.sweep_files()
+    assert await store.keys() == [file.name("t", 0).key for file in await store.registered()]
+    assert await read_all(partition) == records[45:]
+
+
 async def test_everything_is_deleted_and_the_numbers_of_files_go_on() -> None:
     store = Store()
     partition, _ = await with_files(store)

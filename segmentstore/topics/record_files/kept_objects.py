@@ -83,7 +83,10 @@ class KeptObjects:
         self._kept.clear()
 
     async def delete_due(self, progress: PublishingProgress) -> None:
-        """Those that are due, as far as `progress` of the segment lets them go. Raises StorageError."""
+        """Those that are due, as far as `progress` of the segment lets them go.
+
+        Raises StorageError, StorageFullError.
+        """
         now = asyncio.get_running_loop().time()
         for key, kept in list(self._kept.items()):
             is_free = progress.has_published(kept.forgotten_at) or (

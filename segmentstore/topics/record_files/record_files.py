@@ -83,7 +83,7 @@ class NewestOffsets(Protocol):
 
 
 class RecordFiles(Protocol):
-    """Files of records in Tier 2. Calls that reach it raise StorageError, puts StorageFullError as well."""
+    """Files of records in Tier 2. Calls that reach it raise StorageError, puts and deletions also StorageFullError."""
 
     async def make(self, batches: AsyncIterator[BufferView], form: FileForm) -> MadeFile:
         """Of whole batches, as a partition has them, at least one, which come in pieces: none is used any more when the
