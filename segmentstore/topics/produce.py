@@ -5,6 +5,7 @@
 Invariants:
 
 - Every batch is made before one is appended: records that cannot be encoded are refused whole.
+- Between some appends of a request others have their turn: it may go to thousands of partitions.
 - A partition takes all records of a request, or none. Where one takes them and another does not, the error names those
   that did, and never says that nothing was done.
 """
@@ -13,12 +14,16 @@ import asyncio
 from asyncio import Future
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from segmentstore.codec.murmur2 import partition_of
 from segmentstore.codec.record_batch import Compression, Record, encode_batch
 from segmentstore.topics.errors import PartitionUnavailableError, TopicError
 from segmentstore.topics.partition_log import Appended
 from segmentstore.topics.topics import TopicDescription, Topics
+
+_APPENDS_AT_ONCE: Final = 16
+"""Of one request, in one turn of the loop: each batch is proved and copied, in some 0.1 ms if it is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +34,8 @@ class Batches:
     """The partition of each record, in their order."""
     encoded: Mapping[int, bytes]
     """By partition: its batch."""
-
-    def count(self, partition: int) -> int:
-        """Records that go there."""
-        return self.places.count(partition)
+    counts: Mapping[int, int]
+    """By partition: the records of its batch."""
 
 
 class PartlyStoredError(Exception):
@@ -90,7 +93,7 @@ def batches_of(
     encoded = {
         index: encode_batch(group, compression=compression) for index, group in grouped.items()
     }
-    return Batches(places, encoded)
+    return Batches(places, encoded, {index: len(group) for index, group in grouped.items()})
 
 
 async def append_batches(topics: Topics, name: str, batches: Batches) -> Mapping[int, Appended]:
@@ -99,12 +102,14 @@ async def append_batches(topics: Topics, name: str, batches: Batches) -> Mapping
     appended: dict[int, Appended] = {}
     errors: list[TopicError] = []
     appends: dict[int, Future[Appended]] = {}
-    for index, batch in batches.encoded.items():
+    for number, (index, batch) in enumerate(batches.encoded.items(), start=1):
         try:
             appends[index] = partitions[index].produce(batch)
         except TopicError as error:
             errors.append(error)
             break
+        if number % _APPENDS_AT_ONCE == 0:
+            await asyncio.sleep(0)
     outcomes = await asyncio.gather(*appends.values(), return_exceptions=True)
     for index, outcome in zip(appends, outcomes, strict=True):
         if isinstance(outcome, TopicError):

@@ -268,7 +268,7 @@ class TopicServer:
         appended = await append_batches(topics, request.topic, batches)
         return api.ProduceResponse(
             partitions=[
-                _appended(index, there, batches.count(index)) for index, there in appended.items()
+                _appended(index, there, batches.counts[index]) for index, there in appended.items()
             ]
         )
 

@@ -5,6 +5,7 @@ Over segments and tables in memory, with a client that is generated from the sam
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from random import Random
@@ -335,6 +336,19 @@ async def test_a_producer_of_many_records_holds_up_no_other_call(served: Served,
             answer = await served.call("Produce", request)
     assert [each.record_count for each in answer.partitions] == [len(many)]
     assert max(turns) < encoding_seconds / 2
+
+
+@pytest.mark.slow
+async def test_a_producer_to_many_partitions_holds_up_no_other_call(served: Served) -> None:
+    partitions, many = 1_000, 30_000
+    await served.call("CreateTopic", api.CreateTopicRequest(name="wide", partitions=partitions))
+    records = [api.Record(key=b"%d" % number) for number in range(many)]
+    request = api.ProduceRequest(topic="wide", records=api.Records(records=records))
+    async with longest_turn() as turns:
+        answer = await served.call("Produce", request)
+    expected = Counter(partition_of(each.key, partition_count=partitions) for each in records)
+    assert {each.partition: each.record_count for each in answer.partitions} == expected
+    assert max(turns) < 0.1, sorted(turns)[-3:]
 
 
 async def test_what_one_answer_tells_is_bounded_however_few_bytes_it_was_compressed_to(
