@@ -20,7 +20,8 @@ Invariants:
   room is not read further.
 - The first request of a stream that fails ends it, behind the answers of those before it. Those behind it in the same
   moment may have been stored; a producer with sequences sends them again and they are stored once.
-- Records become batches, and batches records, in a thread, unless they are few.
+- Records become batches, and batches records, in a thread, unless they are few. A request has OBJECTS_MAX records and
+  headers at most (request_objects.py), and of those that may have many `large_requests_max` are objects at a time.
 - A fault of ours is logged here with its traceback, and reaches the client as INTERNAL without it.
 """
 
@@ -48,6 +49,7 @@ from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.grpc_listening import listening_server, words_of
 from segmentstore.runtime.grpc_request_bytes import RequestBytes
 from segmentstore.runtime.shared_room import Room
+from segmentstore.topics.api.request_objects import OBJECTS_MAX, MalformedError, has_few_objects
 from segmentstore.topics.consume import is_short, next_offset_of, told_records
 from segmentstore.topics.errors import (
     InvalidConfigError,
@@ -68,6 +70,7 @@ from segmentstore.topics.errors import (
 )
 from segmentstore.topics.partition_log import Appended
 from segmentstore.topics.produce import (
+    Batches,
     PartlyStoredError,
     append_batches,
     batches_of,
@@ -85,6 +88,8 @@ _NO_OFFSET: Final = -1
 _INLINE_RECORDS_MAX: Final = 256
 _INLINE_BYTES_MAX: Final = 64 << 10
 """Of a request whose records become batches on the loop."""
+_OTHER_BYTES_MAX: Final = 256 << 10
+"""Of a request without records, which is parsed on the loop. Names and settings of a topic have less."""
 
 Status = grpc.StatusCode
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -125,6 +130,8 @@ class TopicServerSettings:
     produce_streams_max: int = 64
     """A further one gets RESOURCE_EXHAUSTED: each may have one request on its way, whatever its length."""
     stream_requests_max: int = 64
+    large_requests_max: int = 4
+    """Of more than 64 KiB whose records are objects in memory at a time, some 100 MB at most; others wait as bytes."""
     fetch_bytes_max: int = 8 << 20
     wait_seconds_max: float = 30.0
     """Of one fetch at the end of a partition."""
@@ -155,6 +162,7 @@ class TopicServer:
             message_seconds_max=settings.message_seconds_max,
             streams_max=settings.produce_streams_max,
         )
+        self._large = asyncio.Semaphore(settings.large_requests_max)
         self._server: grpc.aio.Server | None = None
         self._port = 0
 
@@ -238,15 +246,28 @@ class TopicServer:
     # --- records in ------------------------------------------------------------------------------
 
     async def _produce(self, data: bytes) -> Message:
-        return await self._produced(_parsed(api.ProduceRequest, data), len(data))
+        made = await self._made(data)
+        if isinstance(made, _ByKey):
+            return await self._appended_by_key(made)
+        partition = await self._present().partition(made.topic, made.partition)
+        return await self._answer(_submitted(partition, made))
 
-    async def _produced(self, request: api.ProduceRequest, byte_count: int) -> api.ProduceResponse:
-        topics = self._present()
-        description = await _described(topics, request.topic)
+    async def _made(self, data: bytes) -> "_ToPartition | _ByKey":
+        """The batches of a request. Raises _StatusError, TopicError."""
+        if len(data) <= _INLINE_BYTES_MAX:
+            return await self._made_of(_parsed(api.ProduceRequest, data), len(data))
+        async with self._large:
+            request = await run_blocking(None, _parsed_if_few, data)
+            return await self._made_of(request, len(data))
+
+    async def _made_of(
+        self, request: api.ProduceRequest, byte_count: int
+    ) -> "_ToPartition | _ByKey":
+        description = await _described(self._present(), request.topic)
         if request.HasField("partition"):
-            batch = await self._batch_of(description, request, byte_count)
-            partition = await topics.partition(request.topic, request.partition)
-            return await self._answer(_submitted(partition, request, *batch))
+            batch, count = await self._batch_of(description, request, byte_count)
+            is_buffered = request.durability == api.BUFFERED
+            return _ToPartition(request.topic, request.partition, batch, count, is_buffered)
         if request.WhichOneof("payload") != "records":
             raise _refused("a batch needs a partition")
         if request.HasField("producer"):
@@ -265,10 +286,14 @@ class TopicServer:
                 compression=compression_of(description),
             ),
         )
-        appended = await append_batches(topics, request.topic, batches)
+        return _ByKey(request.topic, batches)
+
+    async def _appended_by_key(self, made: "_ByKey") -> api.ProduceResponse:
+        appended = await append_batches(self._present(), made.topic, made.batches)
         return api.ProduceResponse(
             partitions=[
-                _appended(index, there, batches.counts[index]) for index, there in appended.items()
+                _appended(index, there, made.batches.counts[index])
+                for index, there in appended.items()
             ]
         )
 
@@ -313,19 +338,16 @@ class TopicServer:
     ) -> "_Submitted | api.ProduceResponse":
         """A request of a stream: its room is given back when the log has settled it."""
         try:
-            request = _parsed(api.ProduceRequest, data)
-            if not request.HasField("partition"):
-                response = await self._produced(request, len(data))
+            made = await self._made(data)
+            if isinstance(made, _ByKey):
+                response = await self._appended_by_key(made)
                 room.give_back()
                 return response
-            topics = self._present()
-            description = await _described(topics, request.topic)
-            batch = await self._batch_of(description, request, len(data))
-            key = (request.topic, request.partition)
+            key = (made.topic, made.partition)
             partition = partitions.get(key)
             if partition is None or not partition.is_open:
-                partition = partitions[key] = await topics.partition(*key)
-            submitted = _submitted(partition, request, *batch)
+                partition = partitions[key] = await self._present().partition(*key)
+            submitted = _submitted(partition, made)
         except BaseException:
             room.give_back()
             raise
@@ -441,6 +463,25 @@ class TopicServer:
 
 
 @dataclass(frozen=True, slots=True)
+class _ToPartition:
+    """What a request to one partition comes to."""
+
+    topic: str
+    partition: int
+    batch: bytes
+    count: int
+    is_buffered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _ByKey:
+    """What a request without a partition comes to."""
+
+    topic: str
+    batches: Batches
+
+
+@dataclass(frozen=True, slots=True)
 class _Submitted:
     """One batch on its way to the log, without its bytes."""
 
@@ -462,14 +503,12 @@ class _StatusError(Exception):
         self.code = code
 
 
-def _submitted(
-    partition: ServedPartition, request: api.ProduceRequest, batch: bytes, count: int
-) -> _Submitted:
+def _submitted(partition: ServedPartition, made: _ToPartition) -> _Submitted:
     """In the order of the calls. Raises TopicError."""
-    append = partition.produce(batch)
+    append = partition.produce(made.batch)
     # A stream that ends on an earlier failure asks for no outcome of this one.
     append.add_done_callback(retrieve_exception)
-    return _Submitted(append, count, request.partition, request.durability == api.BUFFERED)
+    return _Submitted(append, made.count, made.partition, made.is_buffered)
 
 
 async def _beside_the_loop(
@@ -486,12 +525,24 @@ def _refused(sentence: str) -> _StatusError:
 
 
 def _parsed(kind: type[Request], data: bytes) -> Request:
+    if kind is not api.ProduceRequest and len(data) > _OTHER_BYTES_MAX:
+        raise _refused(f"the request is too long bytes={len(data)} bytes_max={_OTHER_BYTES_MAX}")
     request = kind()
     try:
         request.ParseFromString(data)
     except DecodeError as error:
         raise _refused(f"the request is no {kind.DESCRIPTOR.name}") from error
     return request
+
+
+def _parsed_if_few(data: bytes) -> api.ProduceRequest:
+    """In a thread, though in one step of the parser: so they are counted first. Raises _StatusError."""
+    try:
+        if not has_few_objects(data):
+            raise _refused(f"a request has too many records and headers count_max={OBJECTS_MAX}")
+    except MalformedError as error:
+        raise _refused("the request is no ProduceRequest") from error
+    return _parsed(api.ProduceRequest, data)
 
 
 async def _described(topics: Topics, name: str) -> TopicDescription:

@@ -351,6 +351,53 @@ async def test_a_producer_to_many_partitions_holds_up_no_other_call(served: Serv
     assert max(turns) < 0.1, sorted(turns)[-3:]
 
 
+def with_many_records() -> api.Records:
+    return api.Records.FromString(b"\x0a\x00" * 600_000)
+
+
+def with_many_headers() -> api.Records:
+    return api.Records(records=[api.Record.FromString(b"\x22\x00" * 600_000)])
+
+
+@pytest.mark.parametrize("make", [with_many_records, with_many_headers])
+@pytest.mark.parametrize("way", ["partition", "key", "stream"])
+async def test_what_a_request_takes_in_memory_is_bounded_however_few_bytes_its_records_have(
+    served: Served, make: Callable[[], api.Records], way: str
+) -> None:
+    """An empty record, or header, has two bytes in a request, and takes 90 as an object."""
+    request = api.ProduceRequest(topic="t", records=make())
+    if way != "key":
+        request.partition = 1
+    call = served.produce_stream() if way == "stream" else None
+    if call is not None:
+        await call.write(request)
+    answer = served.call("Produce", request) if call is None else call.read()
+    with pytest.raises(grpc.aio.AioRpcError, match="records and headers") as caught:
+        await answer
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert [await values_of(served, partition) for partition in range(3)] == [[], [], []]
+
+
+async def test_a_long_request_of_usual_records_is_taken(served: Served) -> None:
+    record = api.Record(key=b"key", value=b"v" * 30, headers=[api.Header(name="h", value=b"w")])
+    request = api.ProduceRequest(topic="t", partition=1, records=api.Records(records=[record]))
+    request.records.records.extend([record] * 29_999)
+    assert request.ByteSize() > 1 << 20
+    answer = await served.call("Produce", request)
+    assert [each.record_count for each in answer.partitions] == [30_000]
+
+
+@pytest.mark.slow
+async def test_a_topic_with_very_many_settings_is_refused_at_once(served: Served) -> None:
+    config = {f"no.such.{number}": "" for number in range(200_000)}
+    request = api.CreateTopicRequest(name="n", config=config)
+    async with longest_turn() as turns:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await served.call("CreateTopic", request)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert max(turns) < 0.1, sorted(turns)[-3:]
+
+
 async def test_what_one_answer_tells_is_bounded_however_few_bytes_it_was_compressed_to(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
