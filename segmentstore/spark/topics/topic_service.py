@@ -76,9 +76,13 @@ class TopicService:
 
     async def described(self, topic: str) -> "ServedTopic":
         """A topic as it is now. Raises TopicMissingError, and as ask()."""
-        topic_id = await self._of_topic(topic, lambda topics: topics.topic_id(topic))
+        topic_id = await self.topic_id(topic)
         offsets = await self._of_topic(topic, lambda topics: topics.offsets(topic))
-        return ServedTopic(UUID(hex=topic_id), offsets)
+        return ServedTopic(topic_id, offsets)
+
+    async def topic_id(self, topic: str) -> UUID:
+        """A topic that is deleted and made again has another one. Raises as described()."""
+        return UUID(hex=await self._of_topic(topic, lambda topics: topics.topic_id(topic)))
 
     async def partitions_and_config(self, topic: str) -> tuple[int, Mapping[str, str]]:
         """How many partitions there are, and what is set. Raises as described()."""

@@ -4,7 +4,9 @@
     driver    one call commits the stages of all tasks together; then they are relayed to the topics (record_relay.py)
 
 `df.write` writes all its rows together. With txnAppId and txnVersion a write that is repeated (the same version, or an
-older one) adds nothing; without them it is one of its own, and its staging stream is deleted behind it.
+older one) adds nothing; without them it is one of its own, and its staging stream is deleted behind it. Each topic has
+versions of its own, as a stream has, until it is deleted: a batch that goes to two topics may have one version in both.
+Only rows that name their topics themselves have versions that are of all topics together.
 
 `df.writeStream` writes each micro-batch under the query's id and the batch's number, which stand in the checkpoint. The
 staging stream is the query's: it stays, empty between batches.
@@ -22,7 +24,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
-from random import Random
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -59,6 +60,7 @@ from segmentstore.spark.topics.record_encoder import (
     topics_of,
 )
 from segmentstore.spark.topics.record_relay import RecordRelay, encode_staged, staging_slot
+from segmentstore.spark.topics.topic_catalogue import TopicMissingError
 from segmentstore.spark.topics.topic_service import TopicService
 from segmentstore.spark.topics.topic_sink_options import (
     TopicSinkOptions,
@@ -73,8 +75,13 @@ _DEFAULT_BATCH_BYTES_MAX = 1_048_588
 def make_topic_batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> "TopicBatchWriter":
-    """On the driver. Raises InvalidRequestError."""
-    return TopicBatchWriter(_checked_options(options, schema, overwrite), random=system_random())
+    """On the driver. Raises InvalidRequestError; with txnAppId TopicMissingError, and what the client raises."""
+    parsed = _checked_options(options, schema, overwrite)
+    if not parsed.transaction_app_id:
+        return TopicBatchWriter(parsed, f"write:{system_random().randbytes(16).hex()}")
+    with LoopRunner() as runner:
+        application_id = runner.run(_versioned_application(parsed, parsed.transaction_app_id))
+    return TopicBatchWriter(parsed, application_id)
 
 
 def make_topic_stream_writer(
@@ -104,14 +111,11 @@ def _checked_options(
 class TopicBatchWriter(DataSourceArrowWriter):
     """Made on the driver, copied into every task and into whatever process commits."""
 
-    def __init__(self, options: TopicSinkOptions, *, random: Random) -> None:
+    def __init__(self, options: TopicSinkOptions, application_id: str) -> None:
+        """`application_id`: whose version the write is."""
         self._options = options
         self._is_versioned = bool(options.transaction_app_id)
-        self._application_id = (
-            f"app:{options.transaction_app_id}"
-            if self._is_versioned
-            else f"write:{random.randbytes(16).hex()}"
-        )
+        self._application_id = application_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One attempt of one task."""
@@ -176,6 +180,17 @@ def _application_of(query_id: str) -> str:
     return f"query:{query_id}"
 
 
+async def _versioned_application(options: TopicSinkOptions, transaction_app_id: str) -> str:
+    """Another one for each topic, and for one that was made again. Raises TopicMissingError, ClientError."""
+    if not options.topic:
+        return f"app:{transaction_app_id}"
+    async with TopicService(options.kafka) as service:
+        topic_id = await service.topic_id(options.topic)
+    # A digest, as both together may be longer than the id of an application.
+    digest = hashlib.sha256(transaction_app_id.encode()).hexdigest()[:32]
+    return f"app:{topic_id.hex}:{digest}"
+
+
 @dataclass(frozen=True, slots=True)
 class _TopicWrite:
     """What the driver does for one batch."""
@@ -226,16 +241,20 @@ class _TopicWrite:
 
 
 def settled_version_of(given: Mapping[str, str], transaction_app_id: str) -> int | None:
-    """The newest txnVersion of an application whose rows are in their topics: None if there is none.
+    """The newest txnVersion of an application whose rows are in their topics: None if there is none, or no such topic.
 
     What a commit left behind in the staging stream is sent on first. Raises InvalidRequestError, SegmentStoreError.
     """
     options = parse_topic_sink_options(given)
     with LoopRunner() as runner:
-        return runner.run(_settled_version(options, f"app:{transaction_app_id}"))
+        return runner.run(_settled_version(options, transaction_app_id))
 
 
-async def _settled_version(options: TopicSinkOptions, application_id: str) -> int | None:
+async def _settled_version(options: TopicSinkOptions, transaction_app_id: str) -> int | None:
+    try:
+        application_id = await _versioned_application(options, transaction_app_id)
+    except TopicMissingError:
+        return None
     async with connect_service(options) as store:
         stream = store.stream(staging_stream(options, application_id))
         version = await stream.staged().last_version(application_id)

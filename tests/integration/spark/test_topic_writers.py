@@ -184,6 +184,29 @@ def test_a_version_of_an_application_is_written_once(store: TopicProcess) -> Non
     assert values_in(store, "versions") == expected("first", "next")
 
 
+def test_a_version_of_an_application_is_of_one_topic_and_of_one_that_is_made_again_anew(
+    store: TopicProcess,
+) -> None:
+    def write(topic: str) -> None:
+        writer = batch_writer(store, topic, txnAppId="fan-out", txnVersion="7")
+        commit(writer, [task(writer, iter([batch_of(rows_named(topic, ROWS))]))])
+
+    # A batch of `foreachBatch` that goes to two topics, and is run again.
+    for name in ("fan-a", "fan-b"):
+        store.create(name, 2)
+    for name in ("fan-a", "fan-b", "fan-a", "fan-b"):
+        write(name)
+    assert values_in(store, "fan-a") == expected("fan-a")
+    assert values_in(store, "fan-b") == expected("fan-b")
+    store.do(lambda topics: topics.delete("fan-a"))
+    assert settled_version_of(options(store, "fan-a"), "fan-out") is None
+    store.create("fan-a", 2)
+    assert settled_version_of(options(store, "fan-a"), "fan-out") is None
+    write("fan-a")
+    assert values_in(store, "fan-a") == expected("fan-a")
+    assert settled_version_of(options(store, "fan-b"), "fan-out") == 7
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, 8, 20])
 def test_an_epoch_whose_driver_died_in_the_relay_is_run_twice_and_is_there_once(
     store: TopicProcess, monkeypatch: pytest.MonkeyPatch, count: int
