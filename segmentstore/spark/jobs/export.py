@@ -12,6 +12,8 @@
 - What retention took away before it was exported is an error, unless it may be lost; what went before the export began,
   or was exported, is none. So a manifest says of every segment of the stream where it begins or goes on, and a segment
   counts as finished only when it is sealed: bytes of one that has successors may not be published yet.
+- A loss that may be is written down with what is exported, or in a manifest of its own, so it is none to later runs. A
+  segment that is gone counts as finished then.
 - A batch is committed by its manifest. Killed before it, what is staged is thrown away and the batch is made again;
   killed behind it, the next run moves the rest of the files, whose names are in the manifest, and removes staging.
 - A batch holds what its manifest names and nothing else, whatever came to the stream since the run was planned.
@@ -24,6 +26,7 @@
 """
 
 import json
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,6 +51,7 @@ from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamMissi
 from segmentstore.spark.streams.stream_source import StreamSource, open_stream_source
 from segmentstore.spark.streams.tier2_catalog import Tier2StreamCatalog
 
+_LOG = logging.getLogger(__name__)
 _BATCHES, _STAGING = "_batches", "_staging"
 _MANIFEST_VERSION = 1
 
@@ -166,6 +170,11 @@ class ExportJob:
             summary.batches.append(self._export(plan, batch))
             done += batch.length
             self._progress(done, total)
+        if not plan.batches and not self._settings.fail_on_data_loss:
+            ends = ends_behind(PlannedBatch(()), ends=self._ledger.ends, starts=plan.starts)
+            self._ledger.note_losses(
+                ends=ends, finished=plan.finished | finished_at(ends, plan.stream)
+            )
         return summary
 
     def _plan(self) -> "_Plan":
@@ -181,6 +190,8 @@ class ExportJob:
                         finished=finished,
                         fail_on_data_loss=self._settings.fail_on_data_loss,
                     )
+                    # Those that are gone may be, as nothing was raised: exported to their end, or lost.
+                    finished |= self._ledger.ends.keys() - stream.by_id.keys()
                     ranges = await self._new_ranges(source, stream, starts)
                     batches = tuple(batches_of(ranges, self._settings.batch_bytes))
                     return _Plan(stream, starts, finished, batches)
@@ -231,11 +242,14 @@ class ExportJob:
     def _export(self, plan: "_Plan", batch: PlannedBatch) -> BatchSummary:
         started = time.perf_counter()
         ends = ends_behind(batch, ends=self._ledger.ends, starts=plan.starts)
-        written = export_frame(
+        rows = staged_rows(
             self._read(plan.stream, batch),
             ledger=self._ledger,
             compression=self._settings.compression,
+        )
+        written = self._ledger.commit(
             ranges=batch.ranges,
+            rows=rows,
             ends=ends,
             finished=sorted(plan.finished | finished_at(ends, plan.stream)),
         )
@@ -297,8 +311,11 @@ def starts_of(
         for segment_id in sorted(ends)
         if segment_id not in stream.by_id and segment_id not in finished
     ]
-    if gone and fail_on_data_loss:
-        raise _gone_error(stream, gone[0], ends[gone[0]])
+    for segment_id in gone:
+        loss = _gone_error(stream, segment_id, ends[segment_id])
+        if fail_on_data_loss:
+            raise loss
+        _LOG.warning("going on without what is lost: %s", loss)
     starts: dict[int, int] = {}
     for segment in stream.segments:
         known = ends.get(segment.segment_id)
@@ -314,8 +331,10 @@ def ends_behind(
     batch: PlannedBatch, *, ends: Mapping[int, int], starts: Mapping[int, int]
 ) -> dict[int, int]:
     """Where every segment of the stream stands behind a batch. Those that it has nothing of stand where they begin or
-    stood before: a later run must not look for what was gone before the first one."""
-    return {**starts, **ends, **{each.segment_id: each.end for each in batch.ranges}}
+    stood before, whichever lies further: a later run must not look for what was gone before the first one, or was lost
+    before this one."""
+    stood = {each: max(end, starts.get(each, end)) for each, end in ends.items()}
+    return {**starts, **stood, **{each.segment_id: each.end for each in batch.ranges}}
 
 
 def finished_at(ends: Mapping[int, int], stream: StreamMetadata) -> frozenset[int]:
@@ -383,7 +402,7 @@ class ExportBatch:
     ends: Mapping[int, int]
     """Where each segment stands behind this batch and all before it, by segment id."""
     finished: tuple[int, ...] = ()
-    """Segments that are sealed and wholly exported: they may go."""
+    """Segments that may be gone: they are sealed and wholly exported, or what was not exported may be lost."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Where each file was staged, and its place."""
 
@@ -523,6 +542,15 @@ class ExportCommitLog:
         self._remove_staging()
         return batch
 
+    def note_losses(self, *, ends: Mapping[int, int], finished: Iterable[int] = ()) -> None:
+        """Of a run that has no batch to say where everything stands; a manifest is made if it stands elsewhere now.
+
+        Raises as commit().
+        """
+        may_be_gone = self.finished.union(finished)
+        if self.batches and (dict(ends) != dict(self.ends) or may_be_gone != self.finished):
+            self.commit(ranges=(), rows=0, ends=ends, finished=sorted(may_be_gone))
+
     def _publish(self, batch: ExportBatch) -> None:
         """Files that are not staged any more were moved before: those that they are for may have taken them away."""
         for source, target in batch.files.items():
@@ -544,25 +572,15 @@ class ExportCommitLog:
         return f"{_STAGING}/{number:06d}-{self._run}"
 
 
-def export_frame(
-    frame: DataFrame,
-    *,
-    ledger: ExportCommitLog,
-    compression: str,
-    ranges: Sequence[ExportedRange],
-    ends: Mapping[int, int],
-    finished: Sequence[int] = (),
-) -> ExportBatch:
-    """Write the rows of one batch by day, and commit it. Raises as ExportCommitLog.commit, and what Spark raises."""
+def staged_rows(frame: DataFrame, *, ledger: ExportCommitLog, compression: str) -> int:
+    """Write the rows of the next batch by day, for its commit; how many they are. Raises what Spark raises."""
     observed = Observation("export")
     counted = frame.observe(observed, sql.count(sql.lit(1)).alias("rows"))
     dated = counted.withColumn("date", sql.to_date("timestamp"))
     dated.write.mode("overwrite").partitionBy("date").option("compression", compression).parquet(
         ledger.staging_url()
     )
-    return ledger.commit(
-        ranges=ranges, rows=int(observed.get["rows"]), ends=ends, finished=finished
-    )
+    return int(observed.get["rows"])
 
 
 def _manifest_place(number: int) -> str:

@@ -23,8 +23,8 @@ from segmentstore.spark.jobs.export import (
     ExportSettings,
     ExportSummary,
     as_text,
-    export_frame,
     named_rows,
+    staged_rows,
 )
 from segmentstore.spark.jobs.job_execution import Progress
 from segmentstore.spark.jobs.output_directory import OutputDirectory
@@ -95,6 +95,8 @@ class TopicExportJob:
             summary.batches.append(self._export(plan, batch, ledger))
             done += sum(each.end - each.start for each in batch)
             self._progress(done, total)
+        if not plan.batches and not self._settings.fail_on_data_loss:
+            ledger.note_losses(ends=_ends_behind([], ends=ledger.ends, starts=plan.starts))
         return summary
 
     async def _partitions(self, runner: LoopRunner) -> list[TopicPartition]:
@@ -104,29 +106,35 @@ class TopicExportJob:
     async def _plan(self, runner: LoopRunner, ledger: ExportCommitLog) -> _Plan:
         async with open_topic_source(self._options, executor=runner.executor) as source:
             partitions = await source.partitions()
-            starts = {each.index: ledger.ends.get(each.index, each.start) for each in partitions}
+            noted = {each.key: ledger.ends.get(each.index, each.start) for each in partitions}
             stretches = stretches_between(
                 partitions,
-                starts={each.key: starts[each.index] for each in partitions},
+                starts=noted,
                 ends=await source.ends(partitions),
                 fail_on_data_loss=self._settings.fail_on_data_loss,
             )
             ranges = await split_stretches(
                 source, stretches, bytes_max=self._settings.batch_bytes, count_min=1
             )
+        # What was deleted before it was exported may be lost, as nothing was raised.
+        starts = {each.index: max(noted[each.key], each.start) for each in partitions}
         return _Plan(partitions, starts, _batches_of(ranges, self._settings.batch_bytes))
 
     def _export(
         self, plan: _Plan, batch: list[TopicRange], ledger: ExportCommitLog
     ) -> BatchSummary:
         started = time.perf_counter()
-        behind = {**plan.starts, **ledger.ends, **{each.index: each.end for each in batch}}
-        written = export_frame(
+        behind = _ends_behind(batch, ends=ledger.ends, starts=plan.starts)
+        rows = staged_rows(
             self._read(plan.partitions, batch),
             ledger=ledger,
             compression=self._settings.compression,
+        )
+        written = ledger.commit(
             ranges=[ExportedRange(each.index, each.name, each.start, each.end) for each in batch],
+            rows=rows,
             ends=behind,
+            finished=(),
         )
         return BatchSummary(
             batch=written.number,
@@ -156,6 +164,14 @@ class TopicExportJob:
         )
         frame = named_rows(frame, "partition", [each.index for each in batch])
         return as_text(frame) if self._settings.text else frame
+
+
+def _ends_behind(
+    batch: Sequence[TopicRange], *, ends: Mapping[int, int], starts: Mapping[int, int]
+) -> dict[int, int]:
+    """Where every partition stands behind a batch, as ends_behind() has it for segments."""
+    stood = {each: max(end, starts.get(each, end)) for each, end in ends.items()}
+    return {**starts, **stood, **{each.index: each.end for each in batch}}
 
 
 def _batches_of(ranges: list[TopicRange], batch_bytes: int) -> list[list[TopicRange]]:
