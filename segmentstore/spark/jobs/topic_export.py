@@ -3,7 +3,9 @@
 As export.py has it, with partitions for segments and offsets of records for bytes: the same directory, manifests,
 staging and lock. In a manifest a range's `segment_id` is the number of a partition.
 
-- An export is of a topic's id: where a topic was made again, the directory of the old one is refused.
+- An export is of a topic's id: where a topic was made again, the directory of the old one is refused. Batches are read
+  by the topic's name, so its id is looked up behind each read, before the commit: ids do not come again, and one that
+  is the same then was the same all the time.
 - A partition that is added later is exported from the first record that is there then: by the next run, if it is added
   while one is at work.
 """
@@ -76,23 +78,22 @@ class TopicExportJob:
         raises."""
         with LoopRunner() as runner:
             partitions = runner.run(self._partitions(runner))
-            # All of one topic, its name and its id.
-            topic = partitions[0].segment_name.rpartition("/")[0].rpartition("/")[2]
+            topic = _topic_of(partitions)
             ledger = ExportCommitLog(self._directory, stream=f"topic {topic}")
             try:
                 ledger.open()
-                plan = runner.run(self._plan(runner, ledger))
-                return self._run(plan, ledger)
+                plan = runner.run(self._plan(runner, ledger, topic))
+                return self._run(runner, plan, ledger)
             finally:
                 ledger.close()
 
-    def _run(self, plan: _Plan, ledger: ExportCommitLog) -> ExportSummary:
+    def _run(self, runner: LoopRunner, plan: _Plan, ledger: ExportCommitLog) -> ExportSummary:
         summary = ExportSummary(earlier_rows=sum(batch.rows for batch in ledger.batches))
         total = sum(each.end - each.start for batch in plan.batches for each in batch)
         done = 0
         self._progress(0, total)
         for batch in plan.batches:
-            summary.batches.append(self._export(plan, batch, ledger))
+            summary.batches.append(self._export(runner, plan, batch, ledger))
             done += sum(each.end - each.start for each in batch)
             self._progress(done, total)
         if not plan.batches and not self._settings.fail_on_data_loss:
@@ -103,9 +104,10 @@ class TopicExportJob:
         async with open_topic_source(self._options, executor=runner.executor) as source:
             return await source.partitions()
 
-    async def _plan(self, runner: LoopRunner, ledger: ExportCommitLog) -> _Plan:
+    async def _plan(self, runner: LoopRunner, ledger: ExportCommitLog, topic: str) -> _Plan:
         async with open_topic_source(self._options, executor=runner.executor) as source:
             partitions = await source.partitions()
+            _require_topic(partitions, topic)
             noted = {each.key: ledger.ends.get(each.index, each.start) for each in partitions}
             stretches = stretches_between(
                 partitions,
@@ -121,7 +123,7 @@ class TopicExportJob:
         return _Plan(partitions, starts, _batches_of(ranges, self._settings.batch_bytes))
 
     def _export(
-        self, plan: _Plan, batch: list[TopicRange], ledger: ExportCommitLog
+        self, runner: LoopRunner, plan: _Plan, batch: list[TopicRange], ledger: ExportCommitLog
     ) -> BatchSummary:
         started = time.perf_counter()
         behind = _ends_behind(batch, ends=ledger.ends, starts=plan.starts)
@@ -130,6 +132,7 @@ class TopicExportJob:
             ledger=ledger,
             compression=self._settings.compression,
         )
+        _require_topic(runner.run(self._partitions(runner)), _topic_of(plan.partitions))
         written = ledger.commit(
             ranges=[ExportedRange(each.index, each.name, each.start, each.end) for each in batch],
             rows=rows,
@@ -164,6 +167,21 @@ class TopicExportJob:
         )
         frame = named_rows(frame, "partition", [each.index for each in batch])
         return as_text(frame) if self._settings.text else frame
+
+
+def _topic_of(partitions: Sequence[TopicPartition]) -> str:
+    """The name and the id of the topic that all of them are of."""
+    return partitions[0].segment_name.rpartition("/")[0].rpartition("/")[2]
+
+
+def _require_topic(partitions: Sequence[TopicPartition], topic: str) -> None:
+    """Raises InvalidRequestError if they are of another one."""
+    found = _topic_of(partitions)
+    if found != topic:
+        raise InvalidRequestError(
+            "the topic was made again while it was exported; what was read last was not committed, and the new one"
+            f" needs a directory of its own exported={topic} found={found}"
+        )
 
 
 def _ends_behind(
