@@ -2,10 +2,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import cast
 
 import pytest
 from pyspark.sql.datasource import Filter, GreaterThanOrEqual
 
+from segmentstore.codec.controller_records.stream_records import SealedSegmentRecord
 from segmentstore.spark.options import Content, SourceOptions, parse_options
 from segmentstore.spark.scan import scan_planner
 from segmentstore.spark.scan.data_loss import DataLossError
@@ -18,7 +20,8 @@ from segmentstore.spark.scan.scan_planner import (
     planned_ranges,
     split_ranges,
 )
-from segmentstore.spark.streams.segment_graph import StreamMetadata
+from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegmentMetadata
+from segmentstore.spark.streams.service_catalog import ServiceStreamCatalog
 from segmentstore.spark.streams.stream_source import StreamSource, tier2_segment_metadata
 from tests.spark.event_segment import (
     NAME,
@@ -30,6 +33,8 @@ from tests.spark.event_segment import (
     reading,
     rows_of,
 )
+from tests.spark.jobs.test_exported_rows import OneStream, stream_of
+from tests.spark.jobs.test_exported_rows import segment as stream_segment
 from tests.spark.stream_history import Reads, begin_history
 
 MANY = 10_000
@@ -164,6 +169,81 @@ async def test_a_segment_that_is_gone_and_of_which_nothing_is_asked_for_is_no_lo
         words = {"startingOffsets": f'{{"7": {start}}}', "endingOffsets": f'{{"7": {end}}}'}
         with pytest.raises(DataLossError, match="segment_id=7"):
             await plan(segment, words)
+
+
+GONE = '{"0": 50, "1": 20}'
+"""A start at the end of a segment that was removed, and inside of its neighbour."""
+CHILD = 1 << 32 | 2
+
+
+async def plan_behind_gone(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    end: SealedSegmentRecord | None,
+    child: StreamSegmentMetadata,
+    **words: str,
+) -> list[tuple[int | None, int, int]]:
+    """Of a stream that has lost its first segment, which ended as `end` says."""
+    words = {"tier2": "here", "stream": "s/t", "startingOffsets": GONE, **words}
+    options = parse_options(words)
+    stream = stream_of(stream_segment(1, 0, 90), child)
+    source = StreamSource(
+        options=options,
+        view=None,
+        store=None,
+        served=cast(ServiceStreamCatalog, OneStream(stream)),
+    )
+
+    async def ends_of_gone(
+        _scope: str, _stream: str, segment_ids: Sequence[int]
+    ) -> Sequence[SealedSegmentRecord | None]:
+        return [end for _ in segment_ids]
+
+    monkeypatch.setattr(source, "ends_of_gone", ends_of_gone)
+    parts = await plan_scan(source, options, NO_BOUNDS)
+    return [(part.segment_id, part.start, part.end) for part in parts]
+
+
+async def test_a_start_at_the_end_of_a_segment_that_is_gone_is_no_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end = SealedSegmentRecord(replacing_epoch=1, length=50)
+    child = stream_segment(CHILD, 0, 30)
+    found = await plan_behind_gone(monkeypatch, end=end, child=child)
+    assert found == [(1, 20, 90), (CHILD, 0, 30)]
+
+
+@pytest.mark.parametrize(
+    ("end", "child"),
+    [
+        pytest.param(None, stream_segment(CHILD, 0, 30), id="unknown"),
+        pytest.param(SealedSegmentRecord(1), stream_segment(CHILD, 0, 30), id="not sealed"),
+        pytest.param(SealedSegmentRecord(1, 51), stream_segment(CHILD, 0, 30), id="longer"),
+        pytest.param(SealedSegmentRecord(1, 49), stream_segment(CHILD, 0, 30), id="shorter"),
+        pytest.param(SealedSegmentRecord(1, 50), stream_segment(CHILD, 9, 30), id="truncated"),
+        pytest.param(
+            SealedSegmentRecord(1, 50), stream_segment(2 << 32 | 3, 0, 30), id="one between"
+        ),
+    ],
+)
+async def test_a_start_before_what_is_gone_is_loss(
+    monkeypatch: pytest.MonkeyPatch, end: SealedSegmentRecord | None, child: StreamSegmentMetadata
+) -> None:
+    with pytest.raises(DataLossError, match="segment_id=0"):
+        await plan_behind_gone(monkeypatch, end=end, child=child)
+    found = await plan_behind_gone(monkeypatch, end=end, child=child, failOnDataLoss="false")
+    assert found == [(1, 20, 90), (child.segment_id, child.start_offset, 30)]
+
+
+async def test_an_end_in_a_segment_that_is_gone_is_loss_also_behind_its_last_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end = SealedSegmentRecord(replacing_epoch=1, length=50)
+    child = stream_segment(CHILD, 0, 30)
+    with pytest.raises(DataLossError, match="segment_id=0"):
+        await plan_behind_gone(
+            monkeypatch, end=end, child=child, startingOffsets="earliest", endingOffsets=GONE
+        )
 
 
 async def test_what_tier2_does_not_hold_yet_is_a_tail() -> None:

@@ -47,9 +47,8 @@ from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.scan_planner import RangeFactory, planned_ranges, split_ranges
 from segmentstore.spark.streams.offsets import Position
-from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamMissingError
+from segmentstore.spark.streams.segment_graph import StreamMetadata
 from segmentstore.spark.streams.stream_source import StreamSource, open_stream_source
-from segmentstore.spark.streams.tier2_catalog import Tier2StreamCatalog
 
 _LOG = logging.getLogger(__name__)
 _BATCHES, _STAGING = "_batches", "_staging"
@@ -200,16 +199,12 @@ class ExportJob:
 
     async def _finished(self, source: StreamSource, stream: StreamMetadata) -> frozenset[int]:
         """Segments that were exported to their end, also those that were sealed there after the last batch."""
-        known, view = self._ledger.finished, source.view
+        known = self._ledger.finished
         gone = [each for each in self._ledger.ends if each not in stream.by_id]
         strangers = [each for each in stream.head if each not in self._ledger.ends]
-        if view is None or not gone or not (strangers or any(each not in known for each in gone)):
+        if not gone or not (strangers or any(each not in known for each in gone)):
             return known
-        catalog = Tier2StreamCatalog(view)
-        try:
-            records = await catalog.ends_of_gone(stream.scope, stream.stream, gone)
-        except StreamMissingError:
-            return known  # The records of the scope are not flushed yet.
+        records = await source.ends_of_gone(stream.scope, stream.stream, gone)
         ends = {each: record for each, record in zip(gone, records, strict=True) if record}
         unseen = never_seen(ends, head=strangers)
         if unseen and self._settings.fail_on_data_loss:

@@ -39,11 +39,16 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from segmentstore.codec.stream_names import creation_epoch_of
 from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.spark.options import Content, SourceOptions
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
-from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegmentMetadata
+from segmentstore.spark.streams.segment_graph import (
+    SegmentGraph,
+    StreamMetadata,
+    StreamSegmentMetadata,
+)
 from segmentstore.spark.streams.stream_source import StreamSource, position_of
 from segmentstore.spark.tier2_access import OPEN_ATTEMPTS, OPEN_PAUSE_SECONDS, Tier2Reader
 from tier2.outside_access import ContainerReader
@@ -242,7 +247,7 @@ async def plan_scan(
     """The ranges of a batch read. Raises DataLossError, StreamMissingError, StorageError, ClientError."""
     work: list[tuple[RangeFactory, list[PlannedRange]]] = []
     for stream in await _seen_streams(source, options):
-        _check_named_segments(options, stream)
+        await _check_named_segments(source, options, stream)
         stretches = planned_ranges(
             stream,
             starts=await source.starts(stream),
@@ -294,14 +299,18 @@ def _names_offsets(text: str) -> bool:
     return bool(text) and position_of(text) is not None
 
 
-def _check_named_segments(options: SourceOptions, stream: StreamMetadata) -> None:
-    """A position that names a segment which the stream does not have any more asks for what is lost, unless the other
-    position names the same place in it: then nothing of it is asked for."""
+async def _check_named_segments(
+    source: StreamSource, options: SourceOptions, stream: StreamMetadata
+) -> None:
+    """A position that names a segment which the stream does not have any more asks for what is lost, unless nothing of
+    it is asked for: the other position names the same place in it, or a start the end of it."""
     starts, ends = _named_offsets(options.starting_offsets), _named_offsets(options.ending_offsets)
+    gone = [each for each in sorted({*starts, *ends}) if each not in stream.by_id]
+    drained = await _drained(source, stream, starts, [each for each in gone if each not in ends])
     for named, others in ((starts, ends), (ends, starts)):
-        for segment_id in sorted(named):
-            offset = named[segment_id]
-            if segment_id in stream.by_id or others.get(segment_id) == offset:
+        for segment_id in gone:
+            offset = named.get(segment_id)
+            if offset is None or segment_id in drained or others.get(segment_id) == offset:
                 continue
             loss = DataLossError(
                 f"{stream.scope}/{stream.stream} segment_id={segment_id}",
@@ -313,6 +322,26 @@ def _check_named_segments(options: SourceOptions, stream: StreamMetadata) -> Non
             if options.fail_on_data_loss:
                 raise loss
             _LOG.warning("going on without what is lost: %s", loss)
+
+
+async def _drained(
+    source: StreamSource, stream: StreamMetadata, starts: Mapping[int, int], gone: Sequence[int]
+) -> frozenset[int]:
+    """Which of the gone segments a start names at their end; none if something of what followed is not there."""
+    if not gone:
+        return frozenset()
+    records = await source.ends_of_gone(stream.scope, stream.stream, gone)
+    drained: set[int] = set()
+    epochs: set[int] = set()
+    for segment_id, record in zip(gone, records, strict=True):
+        if record is not None and record.length == starts[segment_id]:
+            drained.add(segment_id)
+            epochs.add(record.replacing_epoch)
+    for each in SegmentGraph.of(stream).first_behind_gone(starts):
+        # One of another epoch does not follow directly: what was between came and went, and was never read.
+        if creation_epoch_of(each) not in epochs or stream.by_id[each].start_offset > 0:
+            return frozenset()
+    return frozenset(drained)
 
 
 def _named_offsets(text: str) -> Mapping[int, int]:

@@ -68,7 +68,6 @@ from segmentstore.spark.streams.segment_graph import (
     StreamSegmentMetadata,
 )
 from segmentstore.spark.streams.stream_source import StreamSource, open_stream_source, position_of
-from segmentstore.spark.streams.tier2_catalog import Tier2StreamCatalog
 from tier2.outside_access import ContainerReader
 
 if TYPE_CHECKING:
@@ -290,11 +289,8 @@ class StreamingQuerySource:
 
     async def end_of_gone(self, stream: str, segment_id: int) -> SealedSegmentRecord | None:
         """From the records in Tier 2; nothing is known of a segment without a stream, or without Tier 2."""
-        view = self._source.view
-        if view is None or self._source.options.segment:
-            return None
         scope, _, name = stream.partition("/")
-        return (await Tier2StreamCatalog(view).ends_of_gone(scope, name, [segment_id]))[0]
+        return (await self._source.ends_of_gone(scope, name, [segment_id]))[0]
 
     async def _behind_event(self, stream: StreamMetadata, segment_id: int, offset: int) -> int:
         """The offset, or the end of the event that it lies inside of: a user may name any byte."""

@@ -9,11 +9,12 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from segmentstore.codec.controller_records.stream_records import SealedSegmentRecord
 from segmentstore.codec.stream_names import parse_segment
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.options import EARLIEST, LATEST, RECORD_TAG, Content, SourceOptions
@@ -129,6 +130,17 @@ class StreamSource:
         if position is not None:
             return position.ends_in(stream)
         return _edge(stream, is_latest=text.lower() == LATEST)
+
+    async def ends_of_gone(
+        self, scope: str, stream: str, segment_ids: Sequence[int]
+    ) -> Sequence[SealedSegmentRecord | None]:
+        """How segments that retention removed have ended, from the records in Tier 2; None where nothing is known."""
+        if self.view is None or self.options.segment:
+            return [None] * len(segment_ids)
+        try:
+            return await Tier2StreamCatalog(self.view).ends_of_gone(scope, stream, segment_ids)
+        except StreamMissingError:
+            return [None] * len(segment_ids)  # The records of the scope are not flushed yet.
 
     async def _found(self, look: Callable[[], Awaitable[T]]) -> T:
         """What the newest manifests show. Without the service a missing stream is looked for again, within a bound:
