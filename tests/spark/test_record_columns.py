@@ -40,6 +40,16 @@ def test_records_come_back_as_the_codec_wrote_them(records: list[Record]) -> Non
     assert [row["headers"] for row in rows] == expected
 
 
+def test_a_time_that_spark_does_not_have_is_the_last_that_it_has_or_the_first() -> None:
+    """It wrapped around: a time far in the future was one of long ago."""
+    times = [(1 << 63) - 1, -(1 << 63), 1]
+    segment = cut_segment([encode_records([Record(0, each, b"", b"")]) for each in times], [])
+    batches = EventBatchBuilder(part_of(0, segment.length, "record"), EVENT_COLUMNS)
+    (batch,) = batches.add(segment.blocks)
+    last = ((1 << 63) - 1) // 1000 * 1000
+    assert batch.column("timestamp").cast("int64").to_pylist() == [last, -last, 1000]
+
+
 @given(st.binary(max_size=60))
 def test_an_event_that_is_no_record_raises_and_never_reads_into_its_neighbour(noise: bytes) -> None:
     good = encode_records([Record(0, 1, b"k", b"v" * 300)])

@@ -38,6 +38,7 @@ from segmentstore.spark.scan.partitions import SegmentRange
 from segmentstore.spark.schema import arrow_schema, arrow_type
 
 ROWS_MAX: Final = 1 << 16
+_MS_MAX: Final = ((1 << 63) - 1) // 1000
 """Of one batch: bounds what Spark holds of very small events."""
 Places = npt.NDArray[np.int64]
 
@@ -273,10 +274,16 @@ def _block_from(block: Block, offset: int) -> Block:
     )
 
 
+def spark_micros(times_ms: Places) -> Places:
+    """Spark counts microseconds in 64 bits too: a time beyond those that it has is the first of them, or the last."""
+    micros: Places = np.clip(times_ms, -_MS_MAX, _MS_MAX) * 1000
+    return micros
+
+
 def _timestamp_column(block_times_ms: Places, record_times_ms: Places | None) -> pa.Array:
-    """Spark counts microseconds. A block without a time has 0."""
+    """A block without a time has 0."""
     if record_times_ms is not None:
-        return pa.array(record_times_ms * 1000).view(arrow_type("timestamp"))
+        return pa.array(spark_micros(record_times_ms)).view(arrow_type("timestamp"))
     micros = pa.array(block_times_ms * 1000, mask=block_times_ms == 0)
     return micros.view(arrow_type("timestamp"))
 

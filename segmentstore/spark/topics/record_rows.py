@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from segmentstore.codec.record_batch import BatchError, TimestampType, parse_header
 from segmentstore.codec.record_columns import RecordColumns, columns_of_batches
 from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.spark.scan.arrow_batches import spark_micros
 from segmentstore.spark.scan.event_parser import binary_column
 from segmentstore.spark.topics.topic_columns import topic_arrow_schema
 
 Numbers = npt.NDArray[np.int64]
 
-_MS_MAX: Final = ((1 << 63) - 1) // 1000
 _CONTENT_BYTES_MAX: Final = (1 << 31) - 1
 """What Arrow's offsets of 32 bits reach."""
 
@@ -130,8 +130,7 @@ class RowBuilder:
             case "offset":
                 return pa.array(_numbers(columns.offsets, count))
             case "timestamp":
-                times = np.clip(_numbers(columns.timestamps_ms, count), -_MS_MAX, _MS_MAX) * 1000
-                return pa.array(times).cast(kind)
+                return pa.array(spark_micros(_numbers(columns.timestamps_ms, count))).cast(kind)
             case "timestampType":
                 return pa.repeat(pa.scalar(int(run.timestamp_type), kind), count)
             case _:

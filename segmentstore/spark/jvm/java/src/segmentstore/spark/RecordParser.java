@@ -17,6 +17,8 @@ import java.nio.ByteBuffer;
 final class RecordParser {
   private static final int VARINT_BITS_MAX = 63;
   private static final long MICROS_OF_A_MILLISECOND = 1000;
+  /** Spark has no time beyond it: such a one is the last that it has, or the first. */
+  private static final long MILLIS_MAX = Long.MAX_VALUE / MICROS_OF_A_MILLISECOND;
 
   private ByteBuffer content;
   private int position;
@@ -39,7 +41,8 @@ final class RecordParser {
     end = start + length;
     varint();
     long zigzag = varint();
-    timeMicros = Math.multiplyExact((zigzag >>> 1) ^ -(zigzag & 1), MICROS_OF_A_MILLISECOND);
+    long millis = (zigzag >>> 1) ^ -(zigzag & 1);
+    timeMicros = Math.max(-MILLIS_MAX, Math.min(MILLIS_MAX, millis)) * MICROS_OF_A_MILLISECOND;
     keyLength = countedBytes();
     keyPosition = position - keyLength;
     valueLength = countedBytes();
