@@ -231,19 +231,19 @@ class Fetching:
         room: AnswerRoom,
     ) -> bytes:
         """What is too much beside that which the answer has already comes with another request."""
+        most = max(0, min(wanted.partition_max_bytes, bytes_max))
         while True:
-            records = await found.fetch(
-                wanted.fetch_offset, max(0, min(wanted.partition_max_bytes, bytes_max))
-            )
+            records = await found.fetch(wanted.fetch_offset, most)
             if len(records) > bytes_max and not is_first:
                 return b""
             if room.keep(len(records)):
                 return records
             if room.kept_bytes:
                 return b""
-            byte_count = len(records)
+            # What comes meanwhile is not read with it: for that much there may be no room again, and so on for ever.
+            most = len(records)
             del records
-            await room.wait(byte_count)
+            await room.wait(most)
 
     async def list_offsets(
         self, request: ListOffsetsRequest, *, version: int

@@ -5,7 +5,11 @@ import asyncio
 from segmentstore.codec.kafka_protocol.fetch import FetchResponse
 from segmentstore.codec.kafka_protocol.produce import ProduceResponse
 from segmentstore.kafka.answer_room import AnswerRoom
+from segmentstore.kafka.fetch_requests import Fetching
+from segmentstore.kafka.fetch_sessions import FetchSessions
+from segmentstore.kafka.quotas import ByteQuota
 from segmentstore.kafka.settings import KafkaSettings
+from segmentstore.kafka.statistics import KafkaCounters
 from segmentstore.runtime.shared_room import SharedRoom
 from tests.kafka.node import Client, Node, batch, fetch, fetched, produce, produced, running
 
@@ -87,6 +91,31 @@ async def test_a_fetch_that_waits_for_records_needs_no_room() -> None:
         await other.ask(produce((0, batch(b"y"))), ProduceResponse)
         assert fetched(await waiting.answer(number, FetchResponse)).records
         await node.until(lambda node: not node.server.answer_bytes)
+
+
+async def test_a_fetch_takes_the_room_that_it_waited_for_though_more_has_come_meanwhile() -> None:
+    """Else one of a partition that grows would go behind all others again, and again, and never be answered."""
+    async with running() as node:
+        client = await filled(node, 10_000)
+        shared = SharedRoom(25_000)
+        taken = await shared.take(25_000)
+        fetching = Fetching(
+            topics=node.topics,
+            settings=KafkaSettings(read_seconds=1.0),
+            counters=KafkaCounters(),
+            quota=ByteQuota(0, clients_max=1),
+        )
+        session = FetchSessions(partitions_max=1).of_connection()
+        room = AnswerRoom(shared)
+        waiting = asyncio.ensure_future(fetching.fetch(fetch((1, 0)), session, "test", room))
+        await node.until(lambda _: shared.waiting_count == 1)
+        other = asyncio.ensure_future(shared.take(25_000))
+        await client.ask(produce((1, batch(b"x" * 10_000))), ProduceResponse)
+        taken.give_back()
+        assert 10_000 < len(fetched(await waiting).records or b"") < 20_000
+        room.give_back()
+        (await other).give_back()
+        assert shared.held_bytes == 0
 
 
 async def test_what_an_answer_keeps_is_counted_until_it_is_given_back() -> None:
