@@ -210,6 +210,7 @@ class Servers:
             topic_id_of=topic_id_of,
             settings=GroupSettings(),
             is_coordinator=lambda: brokers is None or brokers.is_here(OFFSETS_TABLE),
+            refresh_topics=topics.refresh,
         )
         producer_ids = ProducerIds(tables=tables, wall_clock=wall_clock)
         advertised = self._settings.kafka.advertised_address

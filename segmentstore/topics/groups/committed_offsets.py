@@ -105,6 +105,10 @@ class CommittedOffsets:
     def has_offsets(self, group_id: str) -> bool:
         return group_id in self._names
 
+    def places(self, group_id: str) -> Sequence[TopicPartition]:
+        """Of which the group may have offsets. O(places)."""
+        return list(self._names.get(group_id, ()))
+
     def is_known(self, group_id: str, place: TopicPartition) -> bool:
         """Whether there may be an offset, so that another one takes no more room."""
         return place in self._names.get(group_id, ())
@@ -158,11 +162,22 @@ class CommittedOffsets:
             await table.confirm()
         return found
 
-    async def remove(self, group_id: str, *, permit: Callable[[], None]) -> None:
-        """Remove all offsets of a group. `permit` as in commit(), and so are the errors."""
+    async def remove(
+        self,
+        group_id: str,
+        *,
+        permit: Callable[[], None],
+        places: Sequence[TopicPartition] | None = None,
+    ) -> None:
+        """Remove these offsets of a group, or all. `permit` as in commit(), and so are the errors."""
         async with self._tables.open_table(OFFSETS_TABLE) as table:
             permit()
-            removed = self._names.pop(group_id, {})
+            known = self._names.get(group_id, {})
+            removed = list(known) if places is None else [each for each in places if each in known]
+            for place in removed:
+                del known[place]
+            if not known:
+                self._names.pop(group_id, None)
             self._count -= len(removed)
             keys = [TableKey(encode_key(group_id, place)) for place in removed]
             try:

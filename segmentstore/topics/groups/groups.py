@@ -12,13 +12,15 @@ Invariants:
 - Offsets of a group are removed when it had neither a member nor a commit for the whole retention, as this process saw
   it. The retention begins again with each start of the process. An offset that stays too long costs a little memory; a
   group whose offset is removed too early reads everything again, or loses what lies in between.
+- Offsets of a topic that was deleted count for nothing, and are removed while their group lives: by what the catalogue
+  says in that moment, never by what is remembered of it. Those of a name that came again stay.
 """
 
 import asyncio
 import heapq
 import logging
 from asyncio import Future
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -31,6 +33,7 @@ from segmentstore.contracts.tables import TableApi
 from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.waiting import wait_for_event
+from segmentstore.topics.errors import TopicError, TopicExistsError
 from segmentstore.topics.groups.committed_offsets import (
     CommittedOffset,
     CommittedOffsets,
@@ -102,8 +105,12 @@ class Groups:
         topic_id_of: Callable[[str], UUID | None],
         settings: GroupSettings,
         is_coordinator: Callable[[], bool] = lambda: True,
+        refresh_topics: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`topic_id_of` is the id of the topic that has the name now, if there is one.
+        """`topic_id_of` is the id of the topic that has the name now, if there is one, as far as is known here.
+
+        `refresh_topics` returns when it knows what was changed before the call, and raises TopicError if that cannot be
+        told; None: offsets of deleted topics stay as long as their group.
 
         `is_coordinator` says whether the container of the offsets is in this process, and surely in no other one.
         """
@@ -111,6 +118,7 @@ class Groups:
         self._wall_clock = wall_clock
         self._random = random
         self._topic_id_of = topic_id_of
+        self._refresh_topics = refresh_topics
         self._settings = settings
         self._offsets = CommittedOffsets(tables=tables)
         self._groups: dict[str, Group] = {}
@@ -458,9 +466,14 @@ class Groups:
             topic_id=topic_id,
         )
 
-    async def _remove_offsets(self, group_id: str, permit: Callable[[], None]) -> None:
+    async def _remove_offsets(
+        self,
+        group_id: str,
+        permit: Callable[[], None],
+        places: Sequence[TopicPartition] | None = None,
+    ) -> None:
         try:
-            await self._offsets.remove(group_id, permit=permit)
+            await self._offsets.remove(group_id, permit=permit, places=places)
         except SegmentStoreError as error:
             raise _not_available(group_id, error) from error
         finally:
@@ -485,6 +498,41 @@ class Groups:
                     await self._remove_offsets(group_id, partial(self._permit, group_id))
                 except GroupError as error:
                     _LOG.info("offsets stay for now group=%r why=%s", group_id, error)
+            try:
+                await self._remove_offsets_of_deleted_topics()
+            except (GroupError, TopicError) as error:
+                _LOG.info("offsets of deleted topics stay for now: %s", error)
+
+    async def _remove_offsets_of_deleted_topics(self) -> None:
+        """O(offsets). Raises GroupError and TopicError: what is left then is for the next time."""
+        refresh = self._refresh_topics
+        if refresh is None:
+            return
+        looked_at = 0
+        is_known: dict[str, bool] = {}
+        for group_id in self._offsets.group_ids():
+            unknown: list[TopicPartition] = []
+            for place in self._offsets.places(group_id):
+                looked_at += 1
+                if looked_at % _OFFSETS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                if place.topic not in is_known:
+                    is_known[place.topic] = self._topic_id_of(place.topic) is not None
+                if not is_known[place.topic]:
+                    unknown.append(place)
+            for first in range(0, len(unknown), _OFFSETS_PER_TURN):
+                places = unknown[first : first + _OFFSETS_PER_TURN]
+                permit = partial(self._permit_removal, {each.topic: None for each in places})
+                await refresh()
+                # Right behind the look. The topic may be made again behind this, and an offset be committed to it.
+                permit()
+                await self._remove_offsets(group_id, permit, places)
+
+    def _permit_removal(self, topics: Iterable[str]) -> None:
+        self._require_loaded()
+        for topic in topics:
+            if self._topic_id_of(topic) is not None:
+                raise TopicExistsError(topic)
 
     def _permit(self, group_id: str) -> None:
         if not self._is_forgotten(group_id):

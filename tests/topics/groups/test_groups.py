@@ -12,6 +12,7 @@ import pytest
 
 from segmentstore.contracts.errors import ContainerStoppedError
 from segmentstore.contracts.tables import TableEntry
+from segmentstore.topics.errors import TopicsUnavailableError
 from segmentstore.topics.groups.committed_offsets import TopicPartition
 from segmentstore.topics.groups.errors import GroupError, GroupProblem
 from segmentstore.topics.groups.group import Group, GroupState, Joined, JoinRequest, Protocol
@@ -38,6 +39,15 @@ class World:
     def __init__(self) -> None:
         self.tables = MemoryTables()
         self.topics = {"topic": UUID(int=1), "other": UUID(int=2)}
+        """That are known here."""
+        self.made_elsewhere: dict[str, UUID] = {}
+        self.catalogue_is_away = False
+
+    async def refresh_topics(self) -> None:
+        await asyncio.sleep(0)
+        if self.catalogue_is_away:
+            raise TopicsUnavailableError("away")
+        self.topics |= self.made_elsewhere
 
     def groups(self, settings: GroupSettings | None = None) -> Groups:
         return Groups(
@@ -45,6 +55,7 @@ class World:
             wall_clock=Clock(),
             random=Random(3),
             topic_id_of=self.topics.get,
+            refresh_topics=self.refresh_topics,
             settings=settings or GroupSettings(initial_rebalance_delay_seconds=0.0),
         )
 
@@ -450,6 +461,47 @@ def test_offsets_go_when_their_group_is_not_used_for_the_retention() -> None:
             await asyncio.sleep(98)
             assert await groups.committed("g")
             await asyncio.sleep(4)
+            assert groups.listing() == []
+
+    simulated(work)
+
+
+def test_offsets_of_topics_that_were_deleted_go_though_their_group_has_members() -> None:
+    settings = GroupSettings(initial_rebalance_delay_seconds=0.0, sweep_seconds=1.0, offsets_max=3)
+    kept, gone, more = PLACE, TopicPartition("other", 0), TopicPartition("other", 1)
+
+    async def work(world: World) -> None:
+        async with world.running(settings) as groups:
+            member = await a_stable_member(groups)
+
+            async def commit_of(*places: TopicPartition) -> None:
+                refused = await groups.commit(
+                    "g",
+                    member_id=member.member_id,
+                    generation=member.generation,
+                    offsets=dict.fromkeys(places, OffsetToCommit(offset=1)),
+                )
+                assert not refused
+
+            await commit_of(kept, gone, more)
+            world.catalogue_is_away = True
+            del world.topics["other"]
+            await asyncio.sleep(2.5)
+            assert groups.statistics().offsets == 3, "whether it was deleted is not known"
+            world.catalogue_is_away = False
+            world.made_elsewhere["other"] = UUID(int=2)
+            await asyncio.sleep(1)
+            assert groups.statistics().offsets == 3, "it is there, and was not known here"
+            world.made_elsewhere.clear()
+            world.topics.pop("other", None)
+            await asyncio.sleep(1)
+            assert groups.statistics().offsets == 1
+            world.topics["new"] = UUID(int=3)
+            await commit_of(TopicPartition("new", 0), TopicPartition("new", 1))
+            assert len(await groups.committed("g")) == 3
+            del world.topics["topic"], world.topics["new"]
+            groups.leave("g", member_id=member.member_id)
+            await asyncio.sleep(1)
             assert groups.listing() == []
 
     simulated(work)
