@@ -16,6 +16,7 @@ Invariants:
 - The socket is not read while too much of this connection, or of all, waits for an answer; no request is begun while
   too many answers are unsent: wait for those before them, or for the client to take them.
 - A client that takes nothing while others wait for room for their answers (`answer_room.py`) loses its connection.
+- A client of which nothing is heard, and which has no answer to come, loses its connection in time.
 - When the connection goes, its task ends and what it waited for is withdrawn; batches that were handed over go on.
 """
 
@@ -107,6 +108,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         )
         self._frames: deque[memoryview] = deque()
         self._answers: deque[_Answer] = deque()
+        self._has_received = True
+        """Since the last look whether it is idle, or the beginning."""
         self._waiting_bytes = 0
         """Of frames that wait, and of those that were begun and are not answered."""
         self._waiting_requests = 0
@@ -169,6 +172,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_closing:
             return
+        self._has_received = True
         try:
             frames = self._received.filled(nbytes)
         except KafkaProtocolError as error:
@@ -381,6 +385,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
+
+    def end_if_idle(self) -> None:
+        """Asked once in `idle_seconds`. That of a client which takes nothing of its answer is TCP's to end."""
+        has_received, self._has_received = self._has_received, False
+        if has_received or self._is_closing or self._waiting_requests:
+            return
+        if self._transport.get_write_buffer_size():
+            return
+        self._services.counters.connections_idle += 1
+        _LOG.debug("connection of %s closed: it was idle", self._client_host)
+        self._end()
 
     # --- the end -----------------------------------------------------------------------------------
 

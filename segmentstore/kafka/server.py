@@ -2,12 +2,14 @@
 
 start() listens, `address` says where, close() ends: no new connections and no new requests; batches that were handed to
 the log are answered, if that does not take too long; then every connection ends. Clients come back by themselves.
+Connections that are idle for too long end before.
 
 Requests wait for set_ready(True), which is for the one that starts topics and groups; set_ready(False) when they do
 not answer any more.
 """
 
 import asyncio
+import logging
 import socket
 from asyncio import Event, Server
 from collections.abc import Sequence
@@ -27,11 +29,14 @@ from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters, KafkaStatistics
 from segmentstore.kafka.topic_requests import TopicRequests
 from segmentstore.runtime.shared_room import SharedRoom
+from segmentstore.runtime.task_set import TaskSet
 from segmentstore.runtime.waiting import gather_all
 from segmentstore.topics.brokers import Brokers, OneBroker
 from segmentstore.topics.groups.groups import Groups
 from segmentstore.topics.producer_ids import ProducerIds
 from segmentstore.topics.topics import Topics
+
+_LOG = logging.getLogger(__name__)
 
 
 class KafkaServer:
@@ -103,6 +108,7 @@ class KafkaServer:
         self._connections: dict[KafkaConnection, None] = {}
         self._server: Server | None = None
         self._more_servers: list[Server] = []
+        self._tasks = TaskSet(on_failure=self._looks_failed)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -127,6 +133,7 @@ class KafkaServer:
         self._server = await asyncio.get_running_loop().create_server(
             lambda: KafkaConnection(services=self._services), host, port, backlog=1024
         )
+        self._start_looks()
 
     async def start_on(self, listening: Sequence[socket.socket]) -> None:
         """As start(), with sockets that were bound for this server, one or more."""
@@ -138,6 +145,7 @@ class KafkaServer:
             )
             for each in listening
         ]
+        self._start_looks()
 
     def set_ready(self, ready: bool) -> None:
         """Whether topics and groups answer now."""
@@ -153,6 +161,8 @@ class KafkaServer:
             return
         for each in (server, *self._more_servers):
             each.close()
+        self._tasks.cancel()
+        await self._tasks.join()
         connections = list(self._connections)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_seconds):
@@ -193,6 +203,23 @@ class KafkaServer:
 
     def _closed(self, connection: KafkaConnection) -> None:
         del self._connections[connection]
+
+    def _start_looks(self) -> None:
+        self._tasks.start(self._end_idle_connections(), name="kafka idle connections")
+
+    async def _end_idle_connections(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.idle_seconds)
+            # What came while this process stood still is received first.
+            await asyncio.sleep(0)
+            for connection in list(self._connections):
+                connection.end_if_idle()
+
+    def _looks_failed(self, error: BaseException) -> None:
+        """Without them connections of clients that have gone would stay: they begin again."""
+        _LOG.error("looking for idle connections failed", exc_info=error)
+        if self._server is not None:
+            self._start_looks()
 
     def _add_waiting(self, byte_count: int) -> None:
         self._waiting_bytes += byte_count

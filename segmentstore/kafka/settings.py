@@ -13,6 +13,9 @@ class KafkaSettings:
     """Host and port that its clients are sent to; None: the address that each of them has connected to."""
     connections_max: int = 10_000
     """A further client is disconnected at once."""
+    idle_seconds: float = 600.0
+    """A connection of which nothing was heard for so long, or for up to twice as long, is closed, as in Kafka, unless
+    its client has an answer to come: it may have gone without a word. Others connect again when they want something."""
 
     frame_bytes_max: int = 100 << 20
     """The longest request. A client that announces a longer one is disconnected."""

@@ -12,6 +12,8 @@ class KafkaCounters:
     connections_refused: int = 0
     connections_malformed: int = 0
     """Closed because of bytes that are no request of a spoken version."""
+    connections_idle: int = 0
+    """Closed because nothing was heard of their clients."""
     requests: int = 0
     produced_batches: int = 0
     produced_bytes: int = 0

@@ -125,6 +125,48 @@ async def test_a_malformed_frame_ends_its_connection_and_no_other(content: bytes
         assert node.server.statistics().connections == 1
 
 
+@pytest.mark.parametrize("sent", [b"", b"\0\0\0\x20\0"])
+async def test_a_connection_of_which_nothing_is_heard_ends_in_time(sent: bytes) -> None:
+    """Its client may have gone without a word: each would stay, until there are too many for another one."""
+    settings = KafkaSettings(idle_seconds=0.1, connections_max=1)
+    async with running(settings) as node:
+        client = await node.client()
+        client.send_bytes(sent)
+        async with asyncio.timeout(10):
+            assert await client.is_closed()
+        assert node.server.statistics().connections_idle == 1
+        await node.until(lambda node: node.server.statistics().connections == 0)
+        await (await node.client()).ask(_METADATA, MetadataResponse)
+
+
+async def test_a_connection_that_asks_or_waits_for_an_answer_is_not_idle() -> None:
+    async with running() as node:
+        waiting, asking = await node.client(), await node.client()
+        number = waiting.send(fetch((0, 0), wait_ms=60_000))
+        await node.until(lambda node: node.server.statistics().fetches == 1)
+        for _ in range(5):
+            await asking.ask(_METADATA, MetadataResponse)
+            for connection in list(node.server._connections):
+                connection.end_if_idle()
+        await asking.ask(produce((0, batch(b"x"))), ProduceResponse)
+        assert fetched(await waiting.answer(number, FetchResponse)).records
+        assert node.server.statistics().connections_idle == 0
+
+
+async def test_a_client_that_has_not_taken_its_answer_yet_is_not_idle() -> None:
+    async with running() as node:
+        client, reader = await node.client(), await node.client()
+        for _ in range(12):
+            await client.ask(produce((0, batch(b"x" * 1_000_000))), ProduceResponse)
+        number = reader.send(fetch((0, 0), bytes_max=16 << 20, partition_bytes_max=16 << 20))
+        await node.until(lambda node: node.server.answer_bytes > 11 << 20)
+        for _ in range(3):
+            for connection in list(node.server._connections):
+                connection.end_if_idle()
+        assert len(fetched(await reader.answer(number, FetchResponse)).records or b"") > 11 << 20
+        assert node.server.statistics().connections_idle == 1, "the other one alone"
+
+
 async def test_what_was_asked_before_a_malformed_frame_is_answered() -> None:
     async with running() as node:
         client = await node.client()
