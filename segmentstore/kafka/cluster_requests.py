@@ -10,6 +10,7 @@ A client of the one server of a store is sent to the address by which it came, u
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -30,6 +31,7 @@ from segmentstore.codec.kafka_protocol.produce import (
     InitProducerIdResponse,
 )
 from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.kafka.long_requests import give_way
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.topics.brokers import Broker, Brokers
 from segmentstore.topics.errors import TopicsUnavailableError
@@ -85,30 +87,38 @@ class ClusterRequests:
             with suppress(TopicsUnavailableError, TimeoutError):
                 async with asyncio.timeout(self._settings.catalogue_seconds):
                     await self._topics.refresh()
+        # Before the brokers, so that one that has come meanwhile and leads something is among them.
+        topics = await self._told_of(self._topics.names() if wants_all else names)
         controller = self._brokers.leader_of(CATALOGUE_TABLE)
         return MetadataResponse(
             brokers=tuple(_row(each, reached_at) for each in self._brokers.all()),
             cluster_id=self._cluster_id,
             controller_id=_NO_BROKER if controller is None else controller.broker_id,
-            topics=tuple(
-                self._topic(name) for name in (self._topics.names() if wants_all else names)
-            ),
+            topics=topics,
         )
 
-    def _topic(self, name: str) -> MetadataTopic:
+    async def _told_of(self, names: Sequence[str]) -> tuple[MetadataTopic, ...]:
+        topics: list[MetadataTopic] = []
+        told = 1
+        for name in names:
+            topic = await self._topic(name, told)
+            topics.append(topic)
+            told += 1 + len(topic.partitions)
+        return tuple(topics)
+
+    async def _topic(self, name: str, told: int) -> MetadataTopic:
+        """`told`: topics and partitions of this answer, with this topic."""
+        await give_way(told)
         found = self._topics.describe(name)
         if found is None:
             return MetadataTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, partitions=()
             )
-        return MetadataTopic(
-            error_code=ErrorCode.NONE,
-            name=name,
-            partitions=tuple(
-                _partition(index, self._topics.leader_of(found, index))
-                for index in range(found.partitions)
-            ),
-        )
+        partitions: list[MetadataPartition] = []
+        for index in range(found.partitions):
+            partitions.append(_partition(index, self._topics.leader_of(found, index)))
+            await give_way(told + len(partitions))
+        return MetadataTopic(error_code=ErrorCode.NONE, name=name, partitions=tuple(partitions))
 
     def coordinator(self, *, reached_at: tuple[str, int]) -> FindCoordinatorResponse:
         """Of transactions too: what asks with a transactional id is refused a step later, with a code that no client

@@ -13,6 +13,7 @@ Invariants:
 - Of a fetch that has ended nothing is watched any more.
 - A partition that takes too long, as one whose records are in a Tier 2 that is silent, is answered without records. Of
   those that the request names behind it, it holds up none whose records are at hand.
+- Others run between the partitions of one request, of which there may be tens of thousands.
 """
 
 import asyncio
@@ -40,6 +41,7 @@ from segmentstore.codec.kafka_protocol.fetch import (
 )
 from segmentstore.kafka.answer_room import AnswerRoom
 from segmentstore.kafka.fetch_sessions import FetchSession
+from segmentstore.kafka.long_requests import give_way
 from segmentstore.kafka.quotas import ByteQuota
 from segmentstore.kafka.refusals import fetch_code_of
 from segmentstore.kafka.settings import KafkaSettings
@@ -131,7 +133,7 @@ class Fetching:
             watch.end()
         byte_count = sum(len(look.records) for look in looks)
         self._counters.fetched_bytes += byte_count
-        response = _response(request, looks, session)
+        response = await _response(request, looks, session)
         response.throttle_time_ms = self._quota.take(
             client_id, byte_count, asyncio.get_running_loop().time()
         )
@@ -173,17 +175,21 @@ class Fetching:
         until = now() + self._settings.read_seconds
         end = until + _REST_SECONDS
         is_whole = True
-        taken = 0
+        taken = looked_at = 0
         rest = iter(looks)
         while True:
             try:
                 async with asyncio.timeout_at(until):
                     for look in rest:
-                        if look.is_stale:
-                            await self._look_at(
-                                look, bytes_max - taken, is_first=taken == 0, watch=watch, room=room
-                            )
+                        if not look.is_stale:
+                            taken += len(look.records)
+                            continue
+                        await self._look_at(
+                            look, bytes_max - taken, is_first=taken == 0, watch=watch, room=room
+                        )
                         taken += len(look.records)
+                        looked_at += 1
+                        await give_way(looked_at)
                 return is_whole
             except TimeoutError:
                 is_whole = False
@@ -260,13 +266,17 @@ class Fetching:
             if each.timestamp not in (EARLIEST, LATEST)
         )
         topics = []
+        told = 0
         for topic in request.topics:
-            partitions = [
-                _named_twice(each)
-                if looked_into[topic.name, each.partition_index] > 1
-                else await self._list_offset(topic.name, each, version)
-                for each in topic.partitions
-            ]
+            partitions: list[ListedOffset] = []
+            for each in topic.partitions:
+                partitions.append(
+                    _named_twice(each)
+                    if looked_into[topic.name, each.partition_index] > 1
+                    else await self._list_offset(topic.name, each, version)
+                )
+                told += 1
+                await give_way(told)
             topics.append(ListedTopic(name=topic.name, partitions=tuple(partitions)))
         return ListOffsetsResponse(topics=tuple(topics))
 
@@ -309,12 +319,15 @@ def _named_twice(wanted: ListOffsetsPartition) -> ListedOffset:
     )
 
 
-def _response(request: FetchRequest, looks: list[_Look], session: FetchSession) -> FetchResponse:
+async def _response(
+    request: FetchRequest, looks: list[_Look], session: FetchSession
+) -> FetchResponse:
     topics = dict[str, list[FetchedPartition]]()
-    for look in looks:
+    for told, look in enumerate(looks, 1):
         found = _fetched(look)
         if session.tell(request, look.topic, found):
             topics.setdefault(look.topic, []).append(found)
+        await give_way(told)
     return FetchResponse(
         session_id=session.session_id,
         topics=tuple(

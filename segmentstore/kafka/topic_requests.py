@@ -1,7 +1,8 @@
 """Topics made, changed, deleted and described; records deleted.
 
 Requests name several topics, each of which succeeds or fails by itself. Any broker takes them. What a client asks for
-that is not done is refused by name: more than one replica, a partition at a broker of the client's choice.
+that is not done is refused by name: more than one replica, a partition at a broker of the client's choice. Others run
+between the topics of one request (`long_requests.py`).
 """
 
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import Awaitable, Sequence
 
 from segmentstore.codec.kafka_protocol import administration as messages
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.kafka.long_requests import give_way
 from segmentstore.kafka.refusals import code_of
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.topics.brokers import Brokers
@@ -51,6 +53,7 @@ class TopicRequests:
             created.append(
                 messages.CreatedTopic(name=topic.name, error_code=code, error_message=message)
             )
+            await give_way(len(created))
         return messages.CreateTopicsResponse(topics=tuple(created))
 
     async def _create(
@@ -98,6 +101,7 @@ class TopicRequests:
         for name in request.topic_names:
             code, _ = await _outcome(self._topics.delete(name))
             deleted.append(messages.DeletedTopic(name=name, error_code=code))
+            await give_way(len(deleted))
         return messages.DeleteTopicsResponse(responses=tuple(deleted))
 
     async def add_partitions(
@@ -111,6 +115,7 @@ class TopicRequests:
             grown.append(
                 messages.GrownTopic(name=topic.name, error_code=code, error_message=message)
             )
+            await give_way(len(grown))
         return messages.CreatePartitionsResponse(results=tuple(grown))
 
     async def _add_partitions(self, topic: messages.GrowingTopic, *, only_check: bool) -> None:
@@ -136,8 +141,13 @@ class TopicRequests:
         self, request: messages.DeleteRecordsRequest
     ) -> messages.DeleteRecordsResponse:
         topics: list[messages.DeletedRecordsTopic] = []
+        told = 0
         for topic in request.topics:
-            partitions = [await self._delete_records(topic.name, each) for each in topic.partitions]
+            partitions: list[messages.DeletedRecordsPartition] = []
+            for each in topic.partitions:
+                partitions.append(await self._delete_records(topic.name, each))
+                told += 1
+                await give_way(told)
             topics.append(
                 messages.DeletedRecordsTopic(name=topic.name, partitions=tuple(partitions))
             )
@@ -162,10 +172,11 @@ class TopicRequests:
         self, request: messages.DescribeConfigsRequest
     ) -> messages.DescribeConfigsResponse:
         """Each resource once, however often it is asked for: an answer is much longer than a name."""
-        asked = _resources_of(request)
-        return messages.DescribeConfigsResponse(
-            results=tuple([await self._described(each) for each in asked])
-        )
+        results: list[messages.DescribedConfigs] = []
+        for each in _resources_of(request):
+            results.append(await self._described(each))
+            await give_way(len(results))
+        return messages.DescribeConfigsResponse(results=tuple(results))
 
     async def _described(
         self, resource: messages.DescribeConfigsResource
@@ -260,6 +271,7 @@ class TopicRequests:
                     resource_name=resource.resource_name,
                 )
             )
+            await give_way(len(altered))
         return messages.IncrementalAlterConfigsResponse(responses=tuple(altered))
 
     async def _alter(self, resource: messages.AlterConfigsResource, *, only_check: bool) -> None:
