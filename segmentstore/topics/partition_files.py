@@ -232,6 +232,8 @@ class PartitionFiles:
     ) -> BatchGathering | None:
         if self._log.log_start_offset > self._registered.cold_end and len(self._registered):
             await self._start.drop_bytes()  # all of them: files have no gap between them
+            if len(self._registered):
+                raise PartitionUnavailableError("files below the log start are not forgotten yet")
         first = max(self._log.log_start_offset, self._registered.cold_end)
         if first >= self._log.high_watermark:
             return None

@@ -35,7 +35,7 @@ from segmentstore.codec.topic_files import (
     file_key,
     files_prefix,
 )
-from segmentstore.contracts.errors import ObjectExistsError, StorageFullError
+from segmentstore.contracts.errors import ObjectExistsError, StorageError, StorageFullError
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.segments import AttributeUpdate, Segment
 from segmentstore.host.record_files import Tier2RecordFiles
@@ -50,6 +50,7 @@ from segmentstore.topics.partition_log import PartitionLog
 from segmentstore.topics.record_files import gathered_batches
 from segmentstore.topics.record_files.cold_records import ColdRecords
 from segmentstore.topics.record_files.record_files import MadeFile
+from segmentstore.topics.record_files.registered_files import RegisteredFiles
 from segmentstore.topics.topic_config import make_config
 from tests.http.memory_segments import MemorySegments
 from tests.tier2.format.record_images import image_of
@@ -464,6 +465,30 @@ async def test_a_deletion_for_which_there_is_no_room_ends_nothing(
     await partition.sweep_files()
     assert await store.keys() == [file.name("t", 0).key for file in await store.registered()]
     assert await read_all(partition) == records[45:]
+
+
+async def test_no_file_is_made_as_long_as_those_below_the_log_start_cannot_be_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store()
+    partition, records = await with_files(store)
+    keys = await store.keys()
+
+    async def away(_: RegisteredFiles, *__: object) -> NoReturn:
+        raise StorageError("tier 2 is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RegisteredFiles, "some", away)
+        assert await partition.delete_records(64) == 64
+        with pytest.raises(PartitionUnavailableError):
+            await partition.make_file()
+        assert await store.keys() == keys, "nothing was put"
+        assert partition.is_open
+    assert await partition.make_file()
+    (file,) = await store.registered()
+    assert (file.first_offset, file.end_offset) == (63, 75)
+    assert await store.keys() == [file.name("t", 0).key]
+    assert await read_all(partition) == records[64:]
 
 
 async def test_everything_is_deleted_and_the_numbers_of_files_go_on() -> None:
