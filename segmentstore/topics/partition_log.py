@@ -552,14 +552,25 @@ class PartitionLog:
         """
         segment = self.require_open()
         update = AttributeUpdate(LOG_START, offset, AttributeUpdateType.REPLACE_IF_GREATER)
+
+        def moved(append: "Future[int]") -> None:
+            # Not the caller alone, which may have left: what is durable is what consumers are told.
+            if not append.cancelled() and append.exception() is None:
+                self._raise_start(offset)
+
         try:
-            await await_shielded(segment.append(b"", attribute_updates=[update]))
+            append = segment.append(b"", attribute_updates=[update])
+            append.add_done_callback(guarded(moved, self._fail))
+            await await_shielded(append)
         except BadAttributeUpdateError:
             pass  # another call went further meanwhile
         except SegmentStoreError as error:
             if segment is self._segment:
                 self.shut(str(error))
             raise self.translated(error, of_change=True) from error
+        self._raise_start(offset)
+
+    def _raise_start(self, offset: int) -> None:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self._tell_watchers()

@@ -539,6 +539,28 @@ async def test_the_log_start_may_lie_inside_of_a_batch() -> None:
     assert called == [257]
 
 
+async def test_a_log_start_is_known_when_it_is_durable_also_where_its_caller_has_left() -> None:
+    segments = MemorySegments()
+    partition = await open_partition(segments)
+    await partition.produce(batch_of(b"a", b"b", b"c"))
+    told: list[int] = []
+    partition.watch(lambda: told.append(partition.log_start_offset))
+    segments.hold()
+    deleting = asyncio.ensure_future(partition.delete_records(2))
+    await asyncio.sleep(0)
+    deleting.cancel()
+    await asyncio.gather(deleting, return_exceptions=True)
+    assert partition.log_start_offset == 0, "it is not durable yet"
+    segments.let_go()
+    async with segments.open_segment(SEGMENT) as segment:
+        await segment.barrier()
+    assert (partition.log_start_offset, told) == (2, [2])
+    with pytest.raises(OffsetOutOfRangeError):
+        await partition.fetch(0, 100)
+    segments, partition = await reopened(segments)
+    assert partition.log_start_offset == 2
+
+
 async def test_producers_survive_a_trim_of_everything() -> None:
     segments = MemorySegments()
     partition = await open_partition(segments)
