@@ -302,7 +302,8 @@ class TopicVerbs:
     ) -> web.StreamResponse:
         description = await self._described(name)
         if partition is not None and partition >= description.partitions:
-            raise UnknownPartitionError(name, partition)
+            # Another process may just have added it: the catalogue is looked at again.
+            await self._topics.partition(name, partition)
         content_type = request.content_type
         async with self._bodies.read(request, self._settings.append_bytes_max) as body:
             if content_type == BATCH_TYPE:

@@ -249,6 +249,32 @@ async def test_what_is_refused_says_why(
     assert (await served.read("/t/partitions/0/records"))["high_watermark"] == 0
 
 
+async def test_a_partition_that_another_process_has_just_added_takes_records() -> None:
+    segments, tables = MemorySegments(), MemoryTables()
+    here, there = (
+        Topics(
+            segments=segments,
+            tables=tables,
+            wall_clock=TurnableClock(START_MS),
+            random=Random(seed),
+            settings=TopicSettings(),
+        )
+        for seed in (3, 4)
+    )
+    await here.start()
+    await there.start()
+    await here.create("t", 1, {})
+    async with running_node(segments, topics=lambda: here) as node, ClientSession() as http:
+        served = Served(node, here, http)
+        path, sent = "/t/partitions/1/records", [{"value": "v"}]
+        assert (await served.call("POST", path, json=sent))[0] == 404
+        await there.add_partitions("t", 2)
+        status, body = await served.call("POST", path, json=sent)
+        assert (status, body["records"]) == (200, [{"partition": 1, "offset": 0}])
+    await here.close()
+    await there.close()
+
+
 async def test_topics_that_recover_are_a_503(served: Served) -> None:
     await served.call("PUT", "/t")
     there, served.topics = served.topics, None
