@@ -439,7 +439,10 @@ class PartitionFiles:
             )
             async with self._log.changing:
                 if end is not None and segment is self._log.segment:
-                    after = state.behind(end, now_ms, tombstones_went=bool(removable))
+                    # Tombstones wait from here on: the last values before them have only just gone. The clock may have
+                    # been set back meanwhile.
+                    ended_ms = max(now_ms, self._wall_clock.now_ms())
+                    after = state.behind(end, ended_ms, tombstones_went=bool(removable))
                     await self._log.append_alone(segment, after.updates())
         except SegmentStoreError as error:
             raise self._start.failed(segment, error) from error

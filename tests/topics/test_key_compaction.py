@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -20,12 +21,14 @@ from segmentstore.codec.topic_files import file_key
 from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.contracts.segments import SegmentProperties
+from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.topics.errors import (
     InvalidRecordError,
     OffsetOutOfRangeError,
     PartitionUnavailableError,
 )
 from segmentstore.topics.partition import Partition
+from segmentstore.topics.record_files.record_files import MadeFile
 from tests.http.memory_segment import MemorySegment
 from tests.http.memory_segments import MemorySegments
 from tests.sim.loop import SimLoop
@@ -111,6 +114,34 @@ async def test_superseded_records_go_and_tombstones_later() -> None:
     )
     assert b"b" not in {r.key for r in await read_all(partition)}
     partition.check()
+
+
+async def test_tombstones_wait_from_the_end_of_the_pass_that_removed_what_they_hide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A consumer that has read a value meanwhile has `delete.retention.ms` left to read its tombstone."""
+    clock = Clock()
+    partition = await open_partition(
+        MemorySegments(), clock=clock, config=CONFIG, record_files=files_in(MemoryObjectStore())
+    )
+    for value in (b"x", None):
+        await partition.produce(keyed((b"a", value), (b"b", b"x")))
+        await partition.make_file()
+    surviving = Tier2RecordFiles.surviving
+
+    async def slow(files: Tier2RecordFiles, *args: Any, **more: Any) -> MadeFile | None:
+        clock.now += 600
+        return await surviving(files, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tier2RecordFiles, "surviving", slow)
+        assert await partition.compact(age_is_known=True) == 1
+    clock.now += 999
+    await partition.compact(age_is_known=True)
+    assert (b"a", None) in {(r.key, r.value) for r in await read_all(partition)}
+    clock.now += 1
+    await partition.compact(age_is_known=True)
+    assert b"a" not in {r.key for r in await read_all(partition)}
 
 
 async def test_a_consumer_reaches_the_end_behind_a_tombstone_that_is_the_last_record() -> None:

@@ -20,7 +20,7 @@ Invariants:
 | attribute | says |
 |---|---|
 | COMPACTED_END | passes have noted all records below it; absent: 0 |
-| TOMBSTONES_END, TOMBSTONES_SINCE | the COMPACTED_END of a pass, 0: no tombstone is left; its time, Unix milliseconds |
+| TOMBSTONES_END, TOMBSTONES_SINCE | the COMPACTED_END of a pass, 0: no tombstone is left; its end, Unix milliseconds |
 """
 
 from collections.abc import Awaitable, Callable
@@ -64,7 +64,7 @@ class CompactionState:
         return now_ms - self.tombstones_since_ms >= retention_ms
 
     def behind(self, end: int, now_ms: int, *, tombstones_went: bool) -> "CompactionState":
-        """A pass that has noted all below `end`."""
+        """A pass that has noted all below `end`, and is over now."""
         if tombstones_went and end == self.tombstones_end:
             return CompactionState(end, 0, now_ms)  # none is left, but those that a file needs
         if tombstones_went or not self.tombstones_end:
