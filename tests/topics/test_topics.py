@@ -499,6 +499,38 @@ async def test_retention_is_no_use_of_a_partition() -> None:
     assert not partition.is_idle(unused_since)
 
 
+@pytest.mark.parametrize("are_elsewhere", [False, True])
+async def test_upkeep_of_many_partitions_gives_others_their_turn(*, are_elsewhere: bool) -> None:
+    """Retention, compaction and rest, where everything is known in memory and no await waits."""
+    count = 200
+    store = Store(settings=TopicSettings(idle_seconds=-1.0))
+    brokers = Elsewhere()
+    store.brokers = brokers
+    topics = await store.start()
+    await topics.create("t", count, {"cleanup.policy": "compact,delete"})
+    for index in range(count):
+        await (await topics.own_partition("t", index)).produce(batch_of(b"v"))
+    brokers.is_elsewhere = are_elsewhere
+    topics.settle_clocks()
+    turns = 0
+
+    async def look() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    looking = asyncio.create_task(look())
+    upkeep = topics._upkeep
+    for work in (topics.expire_all, topics.compact_all, upkeep.close_idle, topics.expire_all):
+        turns = 0
+        await work()
+        assert turns >= 10, f"{work.__name__} turns={turns}"
+    looking.cancel()
+    assert not upkeep._partitions.all()
+    await topics.close()
+
+
 async def test_a_partition_that_is_not_used_is_closed() -> None:
     store = Store(settings=TopicSettings(idle_seconds=-1.0))
     topics = await store.start()
