@@ -157,6 +157,9 @@ class WriterSettings:
     """The same in the round after Tier 2 was full and something was deleted or truncated."""
     publication_segments_max: int = 50_000
     """Segments of one publication. The rest goes with the next one."""
+    segment_items_max: int = 4_096
+    """Items of one segment in one publication, because all are folded in one turn of the loop; a merged source counts
+    as eight and its own. The rest goes with the next one, at once."""
     merge_depth_max: int = 32
     """Sources merged into sources that may be pending at once; a deeper one is flushed by itself first."""
     read_items_max: int = 1000

@@ -62,14 +62,19 @@ class PublicationBuilder:
         settings = self._settings
         flushes: list[SegmentFlush] = []
         room = bytes_max
-        for number, candidate in enumerate(candidates, 1):
-            if number % settings.slice_count == 0:
+        in_turn = 0
+        for candidate in candidates:
+            in_turn += 1
+            if in_turn >= settings.slice_count:
                 await asyncio.sleep(0)
+                in_turn = 0
             # Re-checked after every await: it may have been merged away or finished.
             if candidate.finished or candidate.merged_into is not None or candidate.awaits_removal:
                 continue
             aggregator = candidate.flush_target(
-                bytes_max=bytes_max, depth_max=settings.merge_depth_max
+                bytes_max=bytes_max,
+                depth_max=settings.merge_depth_max,
+                items_max=settings.segment_items_max,
             )
             if not aggregator.base_known:
                 continue
@@ -79,6 +84,7 @@ class PublicationBuilder:
             if flush is None:
                 continue
             flushes.append(flush)
+            in_turn += flush.item_count
             room -= sum(item.length for item in flush.slices())
             if len(flushes) == settings.publication_segments_max:
                 break
@@ -91,6 +97,7 @@ class PublicationBuilder:
             up_to=up_to,
             bytes_max=bytes_max,
             depth_max=self._settings.merge_depth_max,
+            items_max=self._settings.segment_items_max,
             may_exceed=bytes_max >= self._settings.publication_bytes_max,
         )
         if count == 0:
@@ -228,22 +235,31 @@ class PublicationCompletion:
     async def complete(self, flushes: Sequence[SegmentFlush], started: float) -> int:
         """Tell of each segment in one stretch, of all of them in slices; how many bytes were published."""
         published_bytes = 0
-        for number, flush in enumerate(flushes, 1):
-            if number % self._settings.slice_count == 0:
+        in_turn = 0
+        for flush in flushes:
+            in_turn += 1 + flush.item_count
+            if in_turn >= self._settings.slice_count:
                 await asyncio.sleep(0)
+                in_turn = 0
             published_bytes += sum(item.length for item in flush.slices())
-            self._complete_segment(flush, started)
+            if flush.deleted:
+                await self._complete_deletion(flush, started)
+            else:
+                self._complete_segment(flush, started)
             self._backlog.drop_if_empty(flush.aggregator)
         return published_bytes
 
+    async def _complete_deletion(self, flush: SegmentFlush, started: float) -> None:
+        """In slices: no read sees any of it, and there may be very many sources."""
+        flush.aggregator.complete(flush.item_count, None, started)
+        for number, merged in enumerate(flush.merged_sources, 1):
+            if number % self._settings.slice_count == 0:
+                await asyncio.sleep(0)
+            self._remove(merged.aggregator)
+        self._remove(flush.aggregator)
+
     def _complete_segment(self, flush: SegmentFlush, started: float) -> None:
         aggregator, record = flush.aggregator, flush.record
-        if flush.deleted:
-            aggregator.complete(flush.item_count, None, started)
-            for merged in flush.merged_sources:
-                self._remove(merged.aggregator)
-            self._remove(aggregator)
-            return
         assert record is not None, f"nothing was published of {aggregator.segment!r}"
         aggregator.complete(flush.item_count, record, started)
         self._reconciler.remember(record)

@@ -106,7 +106,7 @@ class Reconciler:
         for number, aggregator in enumerate(aggregators, 1):
             if number % self._settings.slice_count == 0:
                 await asyncio.sleep(0)
-            if not self._is_resolved(aggregator):
+            if not await self._is_resolved(aggregator):
                 wanted.append(aggregator)
         # Targets first: their record may cover a merge, and then its source is not looked for.
         while wanted:
@@ -114,15 +114,17 @@ class Reconciler:
             wanted = [
                 source
                 for aggregator in wanted
-                for merge in aggregator.merges
-                if not self._is_resolved(source := merge.source)
+                for merge in list(aggregator.merges)
+                if not await self._is_resolved(source := merge.source)
             ]
 
-    def _is_resolved(self, aggregator: SegmentAggregator) -> bool:
-        """O(sources). Those that can be answered from memory are."""
+    async def _is_resolved(self, aggregator: SegmentAggregator) -> bool:
+        """O(sources), in slices. Those that can be answered from memory are."""
         self._answer_from_memory(aggregator)
         resolved = aggregator.base_known
-        for source in aggregator.sources():
+        for number, source in enumerate(aggregator.sources(), 1):
+            if number % self._settings.slice_count == 0:
+                await asyncio.sleep(0)
             self._answer_from_memory(source)
             resolved = resolved and source.base_known
         return resolved

@@ -62,6 +62,8 @@ class PendingMerge:
 
 PendingItem: TypeAlias = AppendRun | SegmentOperation | PendingMerge
 _PROMPT_ITEMS = (SealOperation, TruncateOperation, DeleteOperation, PendingMerge)
+_ITEMS_PER_SOURCE = 8
+"""A source that goes along costs a turn of the loop as much as so many items, besides its own."""
 
 
 class SegmentAggregator:
@@ -81,6 +83,7 @@ class SegmentAggregator:
         "merged_into",
         "merges",
         "outcome_unknown",
+        "prompt_count",
         "prompt_since",
         "published_head",
         "segment",
@@ -130,6 +133,8 @@ class SegmentAggregator:
         """Loop time at which the oldest item was consumed."""
         self.prompt_since = NEVER
         """The same for the oldest item that wants to be published soon."""
+        self.prompt_count = 0
+        """Items that want to be published soon."""
         self.depth = 0
         """Longest chain of merges waiting in it."""
         self.merged_into: SegmentAggregator | None = None
@@ -167,8 +172,9 @@ class SegmentAggregator:
         assert not self.deleted, f"item behind the deletion of {self.segment!r}"
         if not self.items:
             self.since = now
-        if self.prompt_since == NEVER and self._is_prompt(item):
-            self.prompt_since = now
+        if self._is_prompt(item):
+            self.prompt_count += 1
+            self.prompt_since = min(self.prompt_since, now)
         self.items.append(item)
         self.tally.item_count += 1
         self._grow(byte_count(item))
@@ -274,33 +280,42 @@ class SegmentAggregator:
 
     # --- items go out -------------------------------------------------------------------------
 
-    def flush_target(self, *, bytes_max: int, depth_max: int) -> "SegmentAggregator":
+    def flush_target(
+        self, *, bytes_max: int, depth_max: int, items_max: int
+    ) -> "SegmentAggregator":
         """What to flush first: this segment, or its first merge's source if that is too large to go along."""
         subject = self
         while subject.items and not subject.deleted and not subject.in_flight:
             first = subject.items[0]
             if not isinstance(first, PendingMerge) or not _is_too_large(
-                first.source, bytes_max, depth_max
+                first.source, bytes_max, depth_max, items_max
             ):
                 break
             subject = first.source
         return subject
 
     def count_to_take(
-        self, *, up_to: SequenceNumber, bytes_max: int, depth_max: int, may_exceed: bool
+        self,
+        *,
+        up_to: SequenceNumber,
+        bytes_max: int,
+        depth_max: int,
+        items_max: int,
+        may_exceed: bool,
     ) -> int:
-        """How many items the next publication can take: a prefix of at most bytes_max, yet at least one.
+        """How many items the next publication can take: a prefix of at most bytes_max and items_max, yet at least one.
 
-        Items above `up_to` stay, because the rest of their operation may not have come yet. With bytes that the
-        container has forgotten it goes up to their truncation, however much that is, if that is `may_exceed`. O(items).
+        Items above `up_to` stay, because the rest of their operation may not have come yet; those beyond `items_max`
+        are as old as what goes. With bytes that the container has forgotten it goes up to their truncation, however
+        much that is, if that is `may_exceed`. O(items_max), of a short-lived segment O(items).
         """
         if self.in_flight or not self.items:
             return 0
         if self.deleted:
             ready = last_number(self.items[-1]) <= up_to and self._sources_are_ready()
             return len(self.items) if ready else 0
-        count = self._count_that_fits(up_to, bytes_max, depth_max)
         self._left_since = NEVER
+        count = self._count_that_fits(up_to, bytes_max, depth_max, items_max)
         if not self.short_lived:
             return count
         if self.stops_at_truncation:
@@ -315,22 +330,28 @@ class SegmentAggregator:
         is_ready = may_exceed and self.skipped_number <= up_to
         return needed if is_ready else 0
 
-    def _count_that_fits(self, up_to: SequenceNumber, bytes_max: int, depth_max: int) -> int:
-        total = 0
+    def _count_that_fits(
+        self, up_to: SequenceNumber, bytes_max: int, depth_max: int, items_max: int
+    ) -> int:
+        total = cost = 0
         for count, item in enumerate(self.items):
             if last_number(item) > up_to:
                 return count
             if isinstance(item, PendingMerge) and (
-                _is_too_large(item.source, bytes_max, depth_max) or not _is_ready(item.source)
+                _is_too_large(item.source, bytes_max, depth_max, items_max)
+                or not _is_ready(item.source)
             ):
                 return count
             total += self._live_bytes(item)
+            cost += _cost_of_source(item.source) if isinstance(item, PendingMerge) else 1
             # An append and its seal are two items with one number: half of it would lose the other half.
             if (
-                total > bytes_max
+                (total > bytes_max or cost > items_max)
                 and count > 0
                 and first_number(item) != last_number(self.items[count - 1])
             ):
+                if cost > items_max:
+                    self._left_since = self.since
                 return count
         return len(self.items)
 
@@ -381,9 +402,9 @@ class SegmentAggregator:
         if self.merges:
             del self.merges[: sum(isinstance(item, PendingMerge) for item in dropped)]
             self.depth = max((merge.source.depth + 1 for merge in self.merges), default=0)
+        self.prompt_count -= sum(map(self._is_prompt, dropped))
         self.since = since if self.items else NEVER
-        self.prompt_since = since if any(map(self._is_prompt, self.items)) else NEVER
-
+        self.prompt_since = since if self.prompt_count else NEVER
         self.first_truncated_at = since if self.short_lived and self.has_truncation else NEVER
 
     def _is_prompt(self, item: PendingItem) -> bool:
@@ -409,6 +430,8 @@ class SegmentAggregator:
         for item in self.items:
             assert last_number(item) >= last, f"{last_number(item)} behind {last}"
             last = last_number(item)
+        prompt = sum(map(self._is_prompt, self.items))
+        assert self.prompt_count == prompt, f"{prompt} prompt items, {self.prompt_count} noted"
         merges = [item for item in self.items if isinstance(item, PendingMerge)]
         assert merges == self.merges, f"{len(merges)} merges, {len(self.merges)} noted"
         assert (self.since == NEVER) == (not self.items), f"{self.since} items={len(self.items)}"
@@ -425,9 +448,20 @@ class SegmentAggregator:
         )
 
 
-def _is_too_large(source: SegmentAggregator, bytes_max: int, depth_max: int) -> bool:
+def _is_too_large(
+    source: SegmentAggregator, bytes_max: int, depth_max: int, items_max: int
+) -> bool:
     """Whether it has to be flushed by itself before it is merged. One that has a single item left never is."""
-    return len(source.items) > 1 and (source.held_bytes > bytes_max or source.depth >= depth_max)
+    return len(source.items) > 1 and (
+        source.held_bytes > bytes_max
+        or source.depth >= depth_max
+        or _cost_of_source(source) > items_max + _ITEMS_PER_SOURCE
+    )
+
+
+def _cost_of_source(source: SegmentAggregator) -> int:
+    """In items: its own and those of all that wait to be merged into it."""
+    return sum(_ITEMS_PER_SOURCE + len(each.items) for each in (source, *source.sources()))
 
 
 def _is_ready(source: SegmentAggregator) -> bool:

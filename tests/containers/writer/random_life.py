@@ -5,6 +5,7 @@ faults are off, Tier 2 must equal the container exactly.
 """
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 from containers.container_settings import WriterSettings
@@ -27,7 +28,7 @@ class RandomLife:
         self.kind = kind
         self.storage = MemoryStorage()
         self.container = SmallContainer()
-        self.settings = self._draw_settings()
+        self.settings = replace(self._draw_settings(), segment_items_max=(1, 20, 1000)[seed % 3])
         self.operations = self.random.choice([30, 100, 300])
         self.fault_probability = self.random.choice([0.0, 0.1, 0.4])
         self.crash_probability = self.random.choice([0.0, 0.01, 0.04])

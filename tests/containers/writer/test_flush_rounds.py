@@ -1,6 +1,7 @@
 """When a round is due, and what it takes along. The storage writer runs in virtual time."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -251,6 +252,21 @@ def test_one_segment_larger_than_a_publication_goes_in_prefixes_of_its_operation
             await flush_all(container, writer)
             container.check_equal(storage)
         assert len(publications_of(storage, segment_id)) == 3
+
+    simulate(scenario)
+
+
+def test_very_many_operations_of_one_segment_go_piece_by_piece_and_at_once() -> None:
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        segment_id = container.create("a")
+        for number in range(10_000):
+            container.update(segment_id, [(WRITER, number)])
+        async with running(container, storage):
+            await asyncio.sleep(10.5)  # what is left grows no younger by what goes
+            assert storage.segments[segment_id].record.sequence_number == 10_001
+        numbers = [c.record.sequence_number for c in publications_of(storage, segment_id)]
+        taken = [later - earlier for earlier, later in pairwise([0, *numbers])]
+        assert max(taken) <= WriterSettings().segment_items_max
 
     simulate(scenario)
 

@@ -1,6 +1,7 @@
 """Merges: published bytes move, others are written under the target, sources leave in the same round (virtual time)."""
 
 import asyncio
+from itertools import groupby
 
 import pytest
 
@@ -132,6 +133,49 @@ def test_h18_a_source_too_large_for_one_publication_is_flushed_first() -> None:
             for c in p.segments
         ]
         assert max(sizes) <= 100
+
+    simulate(scenario)
+
+
+def test_very_many_merges_into_one_segment_are_completed_piece_by_piece() -> None:
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        target = container.create("t")
+        for number in range(1_500):
+            source = container.create(f"s{number}")
+            container.append(source, b"x", seal=True)
+            container.merge(target, source)
+        async with running(container, storage):
+            await asyncio.sleep(1.5)
+            assert storage.segments[target].record.length == 1_500
+            assert storage.segments[target].record.sequence_number == 4_501
+        in_a_row = [
+            len(list(told))
+            for what, told in groupby(w for w, _ in container.told if w != "removed")
+            if what == "merged"
+        ]
+        assert sum(in_a_row) == 1_500
+        assert max(in_a_row) <= WriterSettings().segment_items_max // 8
+
+    simulate(scenario)
+
+
+def test_a_source_of_very_many_operations_is_flushed_first() -> None:
+    async def scenario(container: SmallContainer, storage: MemoryStorage) -> None:
+        target, source = container.create("t"), container.create("s")
+        for number in range(9_000):
+            container.update(source, [(EVENTS, number)])
+        container.append(source, b"end", seal=True)
+        container.merge(target, source)
+        async with running(container, storage) as writer:
+            await flush_all(container, writer)
+            container.check_equal(storage)
+        numbers = [
+            c.record.sequence_number
+            for p in storage.landed
+            for c in p.segments
+            if c.record.segment_id == source and not c.deleted
+        ]
+        assert len(numbers) == 2
 
     simulate(scenario)
 

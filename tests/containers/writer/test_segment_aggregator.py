@@ -87,9 +87,13 @@ class Bench:
             if aggregator.awaits_removal or name not in (None, aggregator.segment.name):
                 continue
             self._resolve(aggregator)
-            subject = aggregator.flush_target(bytes_max=bytes_max, depth_max=3)
+            subject = aggregator.flush_target(bytes_max=bytes_max, depth_max=3, items_max=20)
             count = subject.count_to_take(
-                may_exceed=True, up_to=self.consumed_up_to, bytes_max=bytes_max, depth_max=3
+                may_exceed=True,
+                up_to=self.consumed_up_to,
+                bytes_max=bytes_max,
+                depth_max=3,
+                items_max=20,
             )
             if count:
                 flush = fold(subject, count)
@@ -241,9 +245,15 @@ def _run(offset: int, length: int, first: int, last: int) -> AppendRun:
     return run
 
 
-def _count(aggregator: SegmentAggregator, *, up_to: int = 99, bytes_max: int) -> int:
+def _count(
+    aggregator: SegmentAggregator, *, up_to: int = 99, bytes_max: int, items_max: int = 99
+) -> int:
     return aggregator.count_to_take(
-        may_exceed=True, up_to=SequenceNumber(up_to), bytes_max=bytes_max, depth_max=10
+        may_exceed=True,
+        up_to=SequenceNumber(up_to),
+        bytes_max=bytes_max,
+        depth_max=10,
+        items_max=items_max,
     )
 
 
@@ -256,6 +266,8 @@ def test_a_prefix_ends_where_its_bytes_end_but_has_at_least_one_item() -> None:
     assert _count(made.aggregator, bytes_max=100) == 1
     assert _count(made.aggregator, bytes_max=10) == 1
     assert _count(made.aggregator, up_to=3, bytes_max=1000) == 2
+    assert _count(made.aggregator, bytes_max=1000, items_max=2) == 2
+    assert _count(made.aggregator, bytes_max=1000, items_max=0) == 1
     assert _count(made.aggregator, up_to=0, bytes_max=1000) == 0
 
 
