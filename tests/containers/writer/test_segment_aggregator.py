@@ -6,6 +6,7 @@ Whatever lands is refused by the storage if it does not fit, and compared with t
 """
 
 from dataclasses import dataclass
+from time import thread_time
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ from containers.writer.publication import PublicationBuilder, check_and_join
 from containers.writer.segment_aggregator import ByteTally, SegmentAggregator
 from containers.writer.segment_flush import SegmentFlush, fold
 from segmentstore.contracts.errors import DataCorruptionError
-from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
+from segmentstore.contracts.identifiers import SHORT_LIVED, SegmentId, SequenceNumber
 from segmentstore.contracts.storage import Publication, SegmentRecord
 from tests.containers.writer.memory_storage import MemoryStorage
 from tests.containers.writer.small_container import EVENTS, WRITER, SmallContainer
@@ -243,6 +244,29 @@ def _run(offset: int, length: int, first: int, last: int) -> AppendRun:
     )
     run.last_sequence_number = SequenceNumber(last)
     return run
+
+
+def test_a_truncation_costs_no_more_where_many_of_a_short_lived_segment_wait() -> None:
+    container = SmallContainer()
+    backlog = Backlog(source=container, settings=WriterSettings())
+    segment_id = container.create("short", [(SHORT_LIVED, 1)])
+
+    def seconds_for(truncations: int) -> float:
+        for _ in range(truncations):
+            container.append(segment_id, b"xy")
+            container.truncate(segment_id, container.metadata.by_id[segment_id].length - 1)
+        items = container.log.read_nowait(10 * truncations)
+        began = thread_time()
+        for item in items:
+            backlog.consume(item, 0.0)
+        return thread_time() - began
+
+    first = seconds_for(500)
+    seconds_for(4_000)
+    assert seconds_for(500) < 5 * first
+    backlog.check()
+    length = container.metadata.by_id[segment_id].length
+    assert container.skipped_offsets[segment_id] == length - 2
 
 
 def _count(
