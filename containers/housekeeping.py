@@ -103,6 +103,7 @@ class Housekeeping:
         """Recovery is done. Before run_writer()."""
         claimed, self._claim_failure = recovered.claimed, recovered.claim_failure
         if claimed is None:
+            self._metadata.flushes_nothing = True
             return
         self.storage_claimed = True
         self._writer.start(claimed)

@@ -4,6 +4,9 @@ Nothing in here may be refused: room was reserved when the operation was accepte
 processor halts the container before any further future completes. Because the bytes are in the read index and
 `length` has moved before a future completes, a client that saw its ack can read its bytes.
 
+A life that began without Tier 2 flushes nothing, and the one behind it replays the log: what is truncated or deleted
+is freed here, as in a replay.
+
 A barrier wrote nothing, so that it was durable proves nothing: what it tells (a refusal, a length) is told once the
 container is known to be the owner still (containers/ownership.py).
 """
@@ -132,9 +135,13 @@ class MemoryStateUpdater:
             case SealOperation():
                 segment.read_index.sealed()
             case TruncateOperation():
+                if self._metadata.flushes_nothing:
+                    segment.read_index.skipped(operation.offset)
                 segment.read_index.truncated(operation.offset)
             case DeleteOperation():
                 segment.read_index.end_reads(SegmentNotFoundError(segment.name))
+                if self._metadata.flushes_nothing:
+                    segment.read_index.discard_all()
 
     def _merge(self, operation: MergeOperation) -> None:
         target, source = operation.segment, operation.source

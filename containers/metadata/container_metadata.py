@@ -37,6 +37,8 @@ class ContainerMetadata:
         self._by_name: dict[str, SegmentMetadata] = {}
         self.root_changes = 0
         """How many changes of Tier 2's manifest are known to be durable; an older manifest is not this container's."""
+        self.flushes_nothing = False
+        """This life of the container began without Tier 2."""
         self.attribute_ledger = AttributeLedger()
         self.merged_into: dict[str, tuple[str, SegmentId]] = {}
         """Name and id of the target of each source that was merged since the log begins: before its name is given to

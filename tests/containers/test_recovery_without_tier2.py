@@ -179,6 +179,35 @@ async def test_h38_what_was_truncated_takes_no_room_in_a_life_without_tier_2() -
         container.check()
 
 
+@pytest.mark.parametrize("verb", ["truncate", "delete"])
+async def test_h41_truncations_and_deletions_make_room_in_a_life_without_tier_2(verb: str) -> None:
+    tiers, store = MemoryTiers(), FlakyObjectStore()
+    names = [f"s{number}" for number in range(8)]
+    async with abandoned(tiers, store) as container:
+        for name in names:
+            await container.create(name)
+    store.down = True
+    async with running(
+        tiers, settings=PATIENT, cache_bytes=4 * MIB, object_store=store
+    ) as container:
+        async with asyncio.timeout(20):
+            for name in names:
+                length = await append(container, name, b"x" * MIB)
+                if verb == "delete":
+                    await container.delete(name)
+                else:
+                    await container.truncate(name, length)
+        container.check()
+    store.down = False
+    async with running(
+        tiers, settings=PATIENT, cache_bytes=4 * MIB, object_store=store
+    ) as container:
+        await container.flush()
+        listed = await container.list_segments()
+        assert [each.length for each in listed] == ([] if verb == "delete" else [MIB] * 8)
+        container.check()
+
+
 async def test_what_stands_behind_a_merge_is_not_evicted_in_a_life_without_tier_2() -> None:
     """The merge's bytes are read through the source's, and stay where they are until Tier 2 has them."""
     tiers, store = MemoryTiers(), FlakyObjectStore()
