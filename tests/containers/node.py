@@ -1,7 +1,6 @@
 """A container over memory tiers that outlive it: what most tests of the whole container start from."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -104,28 +103,3 @@ async def running(
             yield container
         finally:
             await container.close()
-
-
-@asynccontextmanager
-async def turns_of_the_loop() -> AsyncIterator[list[float]]:
-    """What they cost in the block, in seconds of the loop's thread: not in those of a busy machine. Ask behind it."""
-    turns: list[float] = []
-    began = time.thread_time()
-
-    def note() -> None:
-        nonlocal began
-        ended = time.thread_time()
-        turns.append(ended - began)
-        began = ended
-
-    async def look() -> None:
-        while True:
-            note()
-            await asyncio.sleep(0)
-
-    looking = asyncio.create_task(look())
-    try:
-        yield turns
-    finally:
-        looking.cancel()
-        note()
