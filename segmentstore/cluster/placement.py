@@ -141,8 +141,8 @@ class _Planning:
             report = self._reports.get(each.node, NodeReport())
             failure = report.failed.get(container_id)
             if failure is not None and failure.since == each.since:
-                record = self._failure(each, each.node, failure)
-                self._suspects.add(each.node)
+                record = self._failure(container_id, each, failure)
+                self._suspects.add(record.node)
                 each = AssignedContainer(None, self.version, None, record)
             elif each.node not in self._nodes:
                 each = AssignedContainer(None, self.version, None, each.failure)
@@ -166,20 +166,22 @@ class _Planning:
         )
 
     def _failure(
-        self, each: AssignedContainer, node: HostId, failure: FailureReport
+        self, container_id: ContainerId, each: AssignedContainer, failure: FailureReport
     ) -> FailureRecord:
+        assert each.node is not None, f"it failed at a node {container_id=} {each=}"
         before = each.failure
         is_lasting = failure.kind not in ("", "passing")
         same = 1 if before is None or before.kind != failure.kind else before.same_count + 1
         return FailureRecord(
             count=1 if before is None else before.count + 1,
-            node=node,
+            node=each.node,
             cause=failure.cause,
             kind=failure.kind,
             same_count=same if is_lasting else 0,
             stays_down=failure.kind == "corrupt"
             or (is_lasting and same >= self._settings.same_failure_count),
-            retry=0 if before is None else before.retry,
+            # What was asked for until now was another attempt than the one behind this failure.
+            retry=self._wishes.retries.get(container_id, 0),
         )
 
     # --- places -----------------------------------------------------------------------------------

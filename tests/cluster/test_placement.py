@@ -87,6 +87,7 @@ class Cluster:
         self,
         held_back: frozenset[ContainerId] = frozenset(),
         suspects: frozenset[HostId] = frozenset(),
+        forgiven: frozenset[ContainerId] = frozenset(),
     ) -> bool:
         reports = {
             node_id: NodeReport(
@@ -105,6 +106,7 @@ class Cluster:
             wishes=decode_wishes(encode_wishes(self.wishes)),
             loads=self.loads,
             held_back=held_back,
+            forgiven=forgiven,
             suspects=suspects,
         )
         found = next_assignment(self.map, observed, epoch=EPOCH, settings=SETTINGS)
@@ -442,6 +444,26 @@ def test_a_corrupt_container_stays_down_until_a_person_asks() -> None:
     cluster.wishes = Wishes(retries={failed: 1})
     cluster.settle()
     assert cluster.map.containers[failed].node is not None
+
+
+def test_what_a_person_asked_for_before_a_container_failed_does_not_start_it_again() -> None:
+    cluster = Cluster.of(1, A)
+    cluster.wishes = Wishes(retries={cid(0): 1})
+    cluster.settle()
+    cluster.fail(A.node_id, cid(0), "corrupt")
+    cluster.settle()
+    assert cluster.map.containers[cid(0)].node is None
+    cluster.wishes = Wishes(retries={cid(0): 2})
+    cluster.settle()
+    assert cluster.map.containers[cid(0)].node == A.node_id
+    cluster.decide(forgiven=frozenset([cid(0)]))
+    assert cluster.map.containers[cid(0)].failure is None, "it has run well for long"
+    cluster.fail(A.node_id, cid(0), "corrupt")
+    cluster.settle()
+    assert cluster.map.containers[cid(0)].node is None
+    cluster.wishes = Wishes(retries={cid(0): 3})
+    cluster.settle()
+    assert cluster.map.containers[cid(0)].node == A.node_id
 
 
 def test_the_same_lasting_failure_again_and_again_keeps_a_container_down() -> None:
