@@ -105,8 +105,8 @@ class NodeConnection:
         self._wire = wire
         self._calls_max = calls_max
         self._under_way = 0
-        self._waiting_since = 0.0
-        """Since when it has owed an answer without a break; later by what this process stood still."""
+        self._silent_since = 0.0
+        """Since when it owes an answer and was not heard of; later by what this process stood still."""
         self._asked_at = float("-inf")
 
     @property
@@ -137,7 +137,7 @@ class NodeConnection:
             wire.unsubscribe(request_id)
             raise InvalidRequestError(f"it does not fit into one request: {error}") from error
         if not self._under_way:
-            self._waiting_since = asyncio.get_running_loop().time()
+            self._silent_since = asyncio.get_running_loop().time()
         self._under_way += 1
         return call.future
 
@@ -152,10 +152,11 @@ class NodeConnection:
 
         `stood_still_seconds`: this process, since the last look; what the node said meanwhile may not be read yet.
         """
-        self._waiting_since = min(self._waiting_since + stood_still_seconds, now)
+        heard_at = now - self._wire.silent_seconds
+        self._silent_since = min(max(self._silent_since, heard_at) + stood_still_seconds, now)
         if not self._under_way:
             return
-        silent = min(self._wire.silent_seconds, now - self._waiting_since)
+        silent = now - self._silent_since
         if silent >= silence_seconds:
             self._wire.abort()
         elif silent >= silence_seconds / 2 and now - self._asked_at >= silence_seconds / 2:

@@ -228,8 +228,8 @@ class SilentNode:
 
 
 @asynccontextmanager
-async def silent_node() -> AsyncIterator[SilentNode]:
-    """A server that accepts calls and answers none."""
+async def silent_node(*, answers_pings: bool = False) -> AsyncIterator[SilentNode]:
+    """A server that accepts calls and answers none; with `answers_pings` it says that it is there."""
     pings: list[Command] = []
     calls: list[Command] = []
     served: list[asyncio.Task[None]] = []
@@ -246,6 +246,8 @@ async def silent_node() -> AsyncIterator[SilentNode]:
                     writer.write(AnswerDone(command.request_id).encode())
                 elif isinstance(command, KeepAlive):
                     pings.append(command)
+                    if answers_pings:
+                        writer.write(command.encode())
                 elif not isinstance(command, Hello):
                     calls.append(command)
         writer.close()

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -273,9 +274,28 @@ async def test_a_node_is_not_given_up_because_the_controller_stood_still() -> No
         assert (await nodes.store.info(name)).sealed
 
 
-async def until_pinged(silent: SilentNode) -> None:
+async def test_nor_because_of_that_in_the_middle_of_a_long_call() -> None:
+    settings = replace(IMPATIENT, silence_seconds=0.4)
+    async with (
+        remote_nodes(settings=settings) as nodes,
+        silent_node(answers_pings=True) as slow,
+    ):
+        waits = await call_into_silence(nodes, slow)
+        await until_pinged(slow, times=5)
+        stood_still = 2 * settings.silence_seconds
+        time.sleep(stood_still)
+        # uvloop's timers are due before it reads what has arrived.
+        nodes.store._nodes.look(asyncio.get_running_loop().time(), stood_still_seconds=stood_still)
+        await asyncio.sleep(0.1)
+        assert not waits.done()
+        del nodes.locations.registered[nodes.nodes[0].node_id]
+        with pytest.raises(ContainerStoppedError):
+            await waits
+
+
+async def until_pinged(silent: SilentNode, *, times: int = 1) -> None:
     async with asyncio.timeout(60):
-        while not silent.pings:
+        while len(silent.pings) < times:
             await asyncio.sleep(0.01)
 
 
