@@ -62,6 +62,10 @@ class ClusterView:
         self._changed = asyncio.Event()
         self._reading = asyncio.Lock()
         self._reads_begun = 0
+        self._last_answered = 0
+        """Of the reads, by number."""
+        self._last_unanswered = 0
+        self._why_unanswered = ""
         self._is_current_at = -inf
         """Loop time at which the last read that was finished began."""
 
@@ -98,11 +102,15 @@ class ClusterView:
         return self._leader
 
     async def refresh(self) -> None:
-        # One read serves every caller that came before it began.
+        # One read serves every caller that came before it began, and has failed for all of them if it is not answered.
+        # One whose caller leaves meanwhile has done neither.
         begun = self._reads_begun
         async with self._reading:
-            if self._reads_begun == begun:
-                await self._read()
+            if self._last_answered > begun:
+                return
+            if self._last_unanswered > begun:
+                raise CoordinationUnavailableError(self._why_unanswered)
+            await self._read()
 
     async def run(self) -> None:
         """Follow every change until cancelled."""
@@ -123,6 +131,14 @@ class ClusterView:
 
     async def _read(self) -> None:
         self._reads_begun += 1
+        try:
+            await self._read_all()
+        except CoordinationUnavailableError as error:
+            self._last_unanswered, self._why_unanswered = self._reads_begun, str(error)
+            raise
+        self._last_answered = self._reads_begun
+
+    async def _read_all(self) -> None:
         began = asyncio.get_running_loop().time()
         found = await self._store.get(ASSIGNMENT_PATH, changed=self._changed)
         leader = await self._store.get(LEADER_PATH, changed=self._changed)

@@ -2,9 +2,14 @@
 
 import asyncio
 from asyncio import Event
+from collections.abc import Callable, Coroutine
 from random import Random
 
+import pytest
+
 from segmentstore.cluster.cluster_view import LOOK_SECONDS_MAX, ClusterView
+from segmentstore.cluster.placement import first_assignment
+from segmentstore.cluster.records import ASSIGNMENT_PATH, encode_assignment
 from segmentstore.coordination.coordination_store import (
     CoordinationUnavailableError,
     VersionedValue,
@@ -19,8 +24,13 @@ class CutSession(SimulatedSession):
     """Is answered nothing while `is_cut`."""
 
     is_cut = False
+    reads = 0
+    """Begun."""
+    read_seconds = 0.0
 
     async def get(self, path: str, *, changed: Event | None = None) -> VersionedValue | None:
+        self.reads += path == ASSIGNMENT_PATH
+        await asyncio.sleep(self.read_seconds)
         self._require_way()
         return await super().get(path, changed=changed)
 
@@ -57,3 +67,78 @@ def test_a_view_is_fresh_while_its_reads_are_answered() -> None:
         await asyncio.gather(following, return_exceptions=True)
 
     run_simulation(1, main)
+
+
+def with_two_refreshes(
+    check: Callable[
+        [CutSession, ClusterView, asyncio.Task[None], asyncio.Task[None]],
+        Coroutine[None, None, None],
+    ],
+) -> None:
+    """The first one reads, the second one waits; there is a map meanwhile."""
+
+    async def main(loop: SimLoop) -> None:
+        session = await CutSession.connect(
+            SimulatedCoordination(Random(1), 1_000.0), Network(Random(2))
+        )
+        assert isinstance(session, CutSession)
+        view = ClusterView(session, container_count=4, random=Random(3))
+        session.read_seconds = 1.0
+        # It began before both, and serves neither.
+        before = loop.create_task(view.refresh())
+        await asyncio.sleep(0.5)
+        first, second = (loop.create_task(view.refresh()) for _ in range(2))
+        await before
+        assert view.assignment() is None
+        await session.create(ASSIGNMENT_PATH, encode_assignment(first_assignment(4, epoch=1)))
+        await check(session, view, first, second)
+
+    run_simulation(1, main)
+
+
+def test_a_refresh_serves_those_that_came_before_its_read() -> None:
+    async def check(
+        session: CutSession,
+        view: ClusterView,
+        first: "asyncio.Task[None]",
+        second: "asyncio.Task[None]",
+    ) -> None:
+        await asyncio.gather(first, second)
+        assert session.reads == 2
+        assert view.assignment() is not None
+
+    with_two_refreshes(check)
+
+
+def test_a_refresh_whose_caller_leaves_serves_none_of_those_that_waited_for_it() -> None:
+    async def check(
+        session: CutSession,
+        view: ClusterView,
+        first: "asyncio.Task[None]",
+        second: "asyncio.Task[None]",
+    ) -> None:
+        first.cancel()
+        await second
+        assert session.reads == 3
+        assert view.assignment() is not None
+
+    with_two_refreshes(check)
+
+
+def test_a_refresh_that_is_not_answered_has_failed_for_all_that_waited_for_it() -> None:
+    async def check(
+        session: CutSession,
+        view: ClusterView,
+        first: "asyncio.Task[None]",
+        second: "asyncio.Task[None]",
+    ) -> None:
+        session.is_cut = True
+        for each in (first, second):
+            with pytest.raises(CoordinationUnavailableError):
+                await each
+        assert session.reads == 2
+        session.is_cut = False
+        await view.refresh()
+        assert view.assignment() is not None
+
+    with_two_refreshes(check)
