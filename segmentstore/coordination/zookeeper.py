@@ -12,6 +12,8 @@ Invariants:
 - A call ends within a session's seconds of waiting for a connection, and as many for the answer.
 - kazoo begins a new session when one has ended. A store that has one session (`connect_session()`) sends nothing in
   another: it ends with its first. What is created as ephemeral is looked at afterwards: it has to be the first one's.
+- kazoo keeps a session alive from its thread, by pings. A store that has one session lets it do so only while the loop
+  turns: what is registered there by a process that stands still in one place is gone as that of a stopped one is.
 - A heartbeat is a sync, which the leader of the ensemble takes part in: a server that the leader does not hear of any
   more answers reads, and keeps no session alive.
 """
@@ -38,10 +40,15 @@ from segmentstore.coordination.coordination_store import (
     VersionedValue,
 )
 from segmentstore.runtime.cancellation import complete_unless_done, fail_unless_done, run_blocking
+from segmentstore.runtime.clock import short_interval_seconds
 from segmentstore.runtime.guarded_callback import guarded, raise_again
 
 _LOG = logging.getLogger(__name__)
 _RECONNECT_SECONDS_MAX: Final = 1.0
+_STILL_SHARE: Final = 1 / 3
+"""Of a session: a loop that has not turned for so long has no ping sent. What heartbeats prove lasts for longer."""
+_TURNS_NOTED: Final = 4
+"""In that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,7 @@ class ZooKeeperStore:
         self._connected.set()
         self._ended = asyncio.Event()
         self._is_closed = False
+        self._pings = _PingsOfATurningLoop(client, agreed) if one_session else None
         self._on_state = guarded(self._state_changed, raise_again)
         client.add_listener(self._state_changed_in_thread)
         self._state_changed(client.state)
@@ -225,6 +233,8 @@ class ZooKeeperStore:
         if not self._is_closed:
             self._is_closed = True
             self._connected.set()
+            if self._pings is not None:
+                self._pings.close()
             self._client.remove_listener(self._state_changed_in_thread)
             await run_blocking(None, self._stop)
 
@@ -340,6 +350,31 @@ class _AgreedSession:
         if isinstance(answer, tuple) and getattr(answer[0], "time_out", 0) > 0:
             self.seconds = min(self.seconds, answer[0].time_out / 1000)
         return answer
+
+
+class _PingsOfATurningLoop:
+    """Until close(): kazoo's thread goes on beside a loop that hangs, and its pings would keep the session for ever."""
+
+    def __init__(self, client: Any, agreed: _AgreedSession) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._still_seconds = _STILL_SHARE * agreed.seconds
+        self._turn = guarded(self._turned, raise_again)
+        self._turned()
+        connection = client._connection
+        self._send_ping = connection._send_ping
+        connection._send_ping = self._send_ping_if_it_turns
+
+    def _turned(self) -> None:
+        # Not the loop's time: another thread reads it, and uvloop's stands still with the loop.
+        self._turned_at = short_interval_seconds()
+        self._timer = self._loop.call_later(self._still_seconds / _TURNS_NOTED, self._turn)
+
+    def _send_ping_if_it_turns(self, *args: Any) -> None:
+        if short_interval_seconds() - self._turned_at < self._still_seconds:
+            self._send_ping(*args)
+
+    def close(self) -> None:
+        self._timer.cancel()
 
 
 def _check_size(value: bytes) -> None:
