@@ -12,10 +12,10 @@ import pytest
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.topics.groups.committed_offsets import TopicPartition
 from segmentstore.topics.groups.groups import OffsetToCommit
-from segmentstore.topics.partition import Partition
 from tests.cli.command_line import CommandLine, Result
 from tests.containers.node import MemoryTiers
 from tests.topics.kafka_service import KafkaService, kafka_service
+from tests.topics.slow_reads import make_reads_slow
 
 
 class ServiceThread:
@@ -202,16 +202,7 @@ def test_a_read_that_storage_is_too_slow_for_ends_a_listing_with_an_error_and_no
     # The server's answer was empty, and was taken for the end of the partition: exit code 0, and records missing.
     kafka.works("topic", "create", "logs")
     kafka.works("topic", "produce", "logs", lines=b"a\nb\n")
-    fetch, slow_reads = Partition.fetch, 1
-
-    async def slow_at_first(partition: Partition, offset: int, max_bytes: int) -> bytes:
-        nonlocal slow_reads
-        if slow_reads:
-            slow_reads -= 1
-            raise TimeoutError  # of the server's own bound for a read
-        return await fetch(partition, offset, max_bytes)
-
-    monkeypatch.setattr(Partition, "fetch", slow_at_first)
+    make_reads_slow(monkeypatch, 1)
     if follow:
         shown = kafka.works("topic", "consume", "logs", "--follow", "--limit", "2")
         assert shown.content == b"a\nb\n"

@@ -10,7 +10,6 @@ from segmentstore.contracts.errors import CorruptedDataError, StorageError
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.topics import partition_reader
 from segmentstore.spark.topics.topic_columns import TOPIC_COLUMNS
-from segmentstore.topics.partition import Partition
 from tests.spark.topics.topic_store import (
     NOW,
     TOPIC,
@@ -21,6 +20,7 @@ from tests.spark.topics.topic_store import (
 )
 from tests.topics.batches import unreadable_batch
 from tests.topics.older_compaction import keep_no_last_record
+from tests.topics.slow_reads import make_reads_slow
 
 CODECS = list(Compression)
 
@@ -220,23 +220,14 @@ async def test_records_that_never_came_are_loss(served: bool) -> None:
 async def test_records_that_the_service_reads_too_slowly_are_asked_for_again_and_no_loss(
     monkeypatch: pytest.MonkeyPatch, fail_on_data_loss: bool
 ) -> None:
-    fetch, slow_reads = Partition.fetch, 2
-
-    async def slow_at_first(partition: Partition, offset: int, max_bytes: int) -> bytes:
-        nonlocal slow_reads
-        if slow_reads:
-            slow_reads -= 1
-            raise TimeoutError  # of the server's own bound for a read
-        return await fetch(partition, offset, max_bytes)
-
     async with topic_store() as store:
         await fill(store, Random(8), 5)
         end = len(store.produced)
-        monkeypatch.setattr(Partition, "fetch", slow_at_first)
+        left = make_reads_slow(monkeypatch, 2)
         rows = await store.read(
             store.part(0, end), tier2=False, fail_on_data_loss=fail_on_data_loss
         )
-        assert (rows, slow_reads) == (store.expected(0, end), 0)
+        assert (rows, left()) == (store.expected(0, end), 0)
 
 
 @pytest.mark.parametrize("served", [True, False])
