@@ -345,17 +345,20 @@ class RemotePartition:
             if one.log_start_offset > self._log_start_offset:
                 self._log_start_offset = one.log_start_offset
             self._require(one.error_code, offset=offset)
+            if not one.records and one.high_watermark == _UNKNOWN:
+                # Its storage is slow. No records would say that there are none.
+                what = f"topic={self._topic!r} partition={self._index} offset={offset}"
+                raise PartitionUnavailableError(f"its leader gave the read up {what}")
             return one
 
         with self._not_sent():
             async with self._leader.own() as connection:
                 found = await connection.submit(request, FetchResponse, took, self._gone)
-        if found.high_watermark != _UNKNOWN:
-            self._high_watermark = max(self._high_watermark, found.high_watermark)
+        self._high_watermark = max(self._high_watermark, found.high_watermark)
         return bytes(found.records or b"")
 
     async def wait_behind(self, offset: int) -> None:
-        while self._high_watermark <= offset:
+        while True:  # the leader waits
             try:
                 content = await self._fetch(offset, _WAIT_BYTES, wait_ms=self._settings.wait_ms)
             except TopicError:

@@ -309,7 +309,8 @@ class Partition:
         await self._log.confirm_in_range(segment, offset)
         if offset >= self._log.high_watermark:
             await self._log.confirm_end(segment)
-            return b""
+            if offset >= self._log.high_watermark:
+                return b""
         return await self._start.read(
             segment, lambda: self._fetch(segment, offset, max_bytes), offset
         )

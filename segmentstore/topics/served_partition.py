@@ -45,7 +45,8 @@ class ServedPartition(Protocol):
         """Makes `before` the lowest offset that may be read, -1: the high watermark; the log start behind it."""
 
     async def wait_behind(self, offset: int) -> None:
-        """Until there may be a record at `offset`, or its next fetch says why there is none. It has no time-out."""
+        """Behind a fetch that gave nothing: until there may be a record at `offset` or behind it, or its next fetch
+        says why there is none. It has no time-out."""
 
 
 class RemotePartitions(Protocol):

@@ -74,6 +74,7 @@ from tests.kafka.node import Client, fetch, fetched, produce, produced
 from tests.reference.memory_tables import MemoryTables
 from tests.topics.batches import batch_of, records_in
 from tests.topics.several_processes import Process, Processes
+from tests.topics.slow_reads import make_reads_slow
 
 QUICK = RemotePartitionSettings(look_seconds=0.02, silence_seconds=0.3, wait_ms=200)
 
@@ -448,6 +449,44 @@ async def test_a_wait_at_the_end_of_anothers_partition_ends_with_the_next_record
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert records_in(await partition.fetch(0, 1000))
+
+
+async def test_a_read_that_is_too_slow_in_another_process_is_no_end_of_its_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its server answers without records; a reader of all that there is would stop there."""
+    async with cluster() as made:
+        partition = await made.nodes[0].topics.partition("t", 1)
+        await partition.produce(batch_of(b"x"))
+        left = make_reads_slow(monkeypatch, 1)
+        with pytest.raises(PartitionUnavailableError):
+            await partition.fetch(0, 1000)
+        assert not left()
+        assert [each.value for each in records_in(await partition.fetch(0, 1000))] == [b"x"]
+
+
+async def test_a_reader_waits_where_another_process_has_no_last_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compaction by an older version left a gap there; else it asks again and again."""
+    async with cluster() as made:
+        partition = await made.nodes[0].topics.partition("t", 1)
+        own = await made.nodes[1].topics.own_partition("t", 1)
+        await own.produce(batch_of(b"gone"))
+        fetch_all = own.fetch
+
+        async def fetch_behind_the_gap(offset: int, max_bytes: int) -> bytes:
+            return await fetch_all(max(offset, 1), max_bytes)
+
+        monkeypatch.setattr(own, "fetch", fetch_behind_the_gap)
+        assert await partition.fetch(0, 1000) == b""
+        assert partition.high_watermark == 1
+        waiting = asyncio.ensure_future(partition.wait_behind(0))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        await own.produce(batch_of(b"x"))
+        await asyncio.wait_for(waiting, 60)
+        assert [each.value for each in records_in(await partition.fetch(0, 1000))] == [b"x"]
 
 
 async def test_a_leader_that_moved_is_found_again() -> None:
