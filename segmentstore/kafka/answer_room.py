@@ -11,7 +11,8 @@ Invariants:
 - Room is taken for what was read, not for what may be: reads that take long, and fetches that wait for records, hold up
   no other. What was read and finds no room is dropped, and read again when there is some: so much and no more, as what
   came meanwhile would send the answer behind all that wait, again and again.
-- An answer waits for room only while it has none, so no two wait for one another.
+- An answer waits for room only while it has none, so no two wait for one another. One that has records and waits for
+  more is given as it is when others wait for room (fetch_requests.py).
 - Room is given in the order in which it was asked for. It comes back: a client that takes nothing while others wait for
   room loses its connection (connection.py).
 """
@@ -33,6 +34,11 @@ class AnswerRoom:
     def is_empty(self) -> bool:
         """Whether it has no room, and needs none."""
         return not self._taken
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether others wait for room."""
+        return self._shared.waiting_count > 0
 
     def keep(self, byte_count: int) -> bool:
         """Whether there is room for so many bytes more; then they are kept."""

@@ -60,6 +60,8 @@ _AT_HAND_SECONDS = 0.05
 """For each of the partitions behind one that took too long: what is in memory takes less."""
 _REST_SECONDS = 1.0
 """For all of them."""
+_ROOM_LOOK_SECONDS = 1.0
+"""How often a fetch that waits for more, and keeps records, looks whether others wait for its room."""
 _VERSION_WITH_MAX_TIMESTAMP = 7
 """From this version of ListOffsets on the record with the highest time is asked for by a number of its own."""
 
@@ -163,7 +165,13 @@ class Fetching:
                 for look in looks:
                     look.is_stale = True
                 continue
-            await wait_for_event(watch.moved, until=until)
+            look_at = until
+            if room.kept_bytes:
+                # Others may need what it keeps, and it has something to answer.
+                look_at = min(until, loop.time() + _ROOM_LOOK_SECONDS)
+            await wait_for_event(watch.moved, until=look_at)
+            if room.kept_bytes and room.is_wanted:
+                return
             if len(looks) > 1 and any(look.is_stale for look in looks):
                 await asyncio.sleep(min(self._settings.wake_seconds, max(0, until - loop.time())))
 
@@ -179,11 +187,13 @@ class Fetching:
         rest = iter(looks)
         while True:
             try:
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout_at(until) as limit:
                     for look in rest:
                         if not look.is_stale:
                             taken += len(look.records)
                             continue
+                        if not is_whole:
+                            limit.reschedule(min(now() + _AT_HAND_SECONDS, end))
                         await self._look_at(
                             look, bytes_max - taken, is_first=taken == 0, watch=watch, room=room
                         )
@@ -193,7 +203,7 @@ class Fetching:
                 return is_whole
             except TimeoutError:
                 is_whole = False
-                until = min(now() + _AT_HAND_SECONDS, end)
+                until = end
 
     async def _look_at(
         self,

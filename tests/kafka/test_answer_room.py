@@ -79,6 +79,29 @@ async def test_a_consumer_that_takes_nothing_is_let_be_while_no_other_waits() ->
         await node.until(lambda node: not node.server.answer_bytes)
 
 
+async def test_a_fetch_that_waits_for_more_records_is_answered_when_others_need_its_room() -> None:
+    """It kept them for as long as a client may have a fetch wait, a minute, and others had nothing meanwhile."""
+    settings = KafkaSettings(answer_bytes_max=16 * MIB, fetch_bytes_max=16 * MIB)
+    async with running(settings) as node:
+        client = await filled(node, MIB - 1000, batches=12)
+        patient = fetch(
+            (1, 0),
+            wait_ms=60_000,
+            bytes_min=16 * MIB,
+            bytes_max=16 * MIB,
+            partition_bytes_max=16 * MIB,
+        )
+        number = client.send(patient)
+        await node.until(lambda node: node.server.answer_bytes > 11 * MIB)
+        other = await node.client()
+        at_once = fetch((1, 0), bytes_max=16 * MIB, partition_bytes_max=16 * MIB)
+        asked = other.send(at_once)
+        for each, asking in ((client, number), (other, asked)):
+            async with asyncio.timeout(30):
+                answer = await each.answer(asking, FetchResponse)
+            assert len(fetched(answer).records or b"") > 11 * MIB
+
+
 async def test_a_fetch_that_waits_for_records_needs_no_room() -> None:
     async with running() as node:
         waiting = await node.client()
