@@ -43,6 +43,7 @@ _Response = TypeVar("_Response", bound=Structure)
 ELSEWHERE: Final = (
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_CONTROLLER,

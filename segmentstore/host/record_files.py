@@ -436,7 +436,10 @@ class Tier2RecordFiles:
             async with aclosing(self._survivors(survival)) as pieces:
                 async for batches in pieces:
                     count += _record_count(batches)
-                    await run_blocking(self._writers, _add, builder, batches)
+                    try:
+                        await run_blocking(self._writers, _add, builder, batches)
+                    except UnfitBatchError as error:
+                        raise _damaged(error) from error  # they came from a file
         if count == 1:
             # It may be one that is kept only because no file is empty.
             (record,) = decode_batches(batches)[0]
@@ -447,7 +450,7 @@ class Tier2RecordFiles:
         form = replace(form, log_append_time=ChunkFlag.LOG_APPEND_TIME in opened.flags)
         return await run_blocking(self._writers, self._finished, builder, memory, form, file)
 
-    async def _all_survive(self, survival: "_Survival") -> bool:
+    async def _all_survive(self, survival: _Survival) -> bool:
         """Whether no record goes, as far as the first block of which one does."""
         for number, entry in enumerate(survival.opened.entries):
             whole = partial(survival.is_whole, number)
@@ -456,7 +459,7 @@ class Tier2RecordFiles:
             await self._pace.rest()
         return True
 
-    async def _survivors(self, survival: "_Survival") -> AsyncGenerator[bytes, None]:
+    async def _survivors(self, survival: _Survival) -> AsyncGenerator[bytes, None]:
         """Batches, block by block; of the last record, if there are none: no file is empty. Hold it in `aclosing`."""
         is_empty = True
         entries = survival.opened.entries

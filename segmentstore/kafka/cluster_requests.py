@@ -87,26 +87,35 @@ class ClusterRequests:
             with suppress(TopicsUnavailableError, TimeoutError):
                 async with asyncio.timeout(self._settings.catalogue_seconds):
                     await self._topics.refresh()
-        # Before the brokers, so that one that has come meanwhile and leads something is among them.
-        topics = await self._told_of(self._topics.names() if wants_all else names)
+        leaders: dict[int, Broker] = {}
+        topics = await self._told_of(self._topics.names() if wants_all else names, leaders)
         controller = self._brokers.leader_of(CATALOGUE_TABLE)
+        brokers = self._brokers.all()
+        # One that leads a partition may have gone since that was told: clients look for it among the brokers.
+        gone = leaders.keys() - {each.broker_id for each in brokers}
         return MetadataResponse(
-            brokers=tuple(_row(each, reached_at) for each in self._brokers.all()),
+            brokers=tuple(
+                _row(each, reached_at)
+                for each in (*brokers, *(leaders[number] for number in sorted(gone)))
+            ),
             cluster_id=self._cluster_id,
             controller_id=_NO_BROKER if controller is None else controller.broker_id,
             topics=topics,
         )
 
-    async def _told_of(self, names: Sequence[str]) -> tuple[MetadataTopic, ...]:
+    async def _told_of(
+        self, names: Sequence[str], leaders: dict[int, Broker]
+    ) -> tuple[MetadataTopic, ...]:
+        """`leaders`: those of the partitions are added, by their ids."""
         topics: list[MetadataTopic] = []
         told = 1
         for name in names:
-            topic = await self._topic(name, told)
+            topic = await self._topic(name, told, leaders)
             topics.append(topic)
             told += 1 + len(topic.partitions)
         return tuple(topics)
 
-    async def _topic(self, name: str, told: int) -> MetadataTopic:
+    async def _topic(self, name: str, told: int, leaders: dict[int, Broker]) -> MetadataTopic:
         """`told`: topics and partitions of this answer, with this topic."""
         await give_way(told)
         found = self._topics.describe(name)
@@ -116,7 +125,10 @@ class ClusterRequests:
             )
         partitions: list[MetadataPartition] = []
         for index in range(found.partitions):
-            partitions.append(_partition(index, self._topics.leader_of(found, index)))
+            leader = self._topics.leader_of(found, index)
+            if leader is not None:
+                leaders[leader.broker_id] = leader
+            partitions.append(_partition(index, leader))
             await give_way(told + len(partitions))
         return MetadataTopic(error_code=ErrorCode.NONE, name=name, partitions=tuple(partitions))
 

@@ -256,9 +256,15 @@ class TopicServer:
         """The batches of a request. Raises _StatusError, TopicError."""
         if len(data) <= _INLINE_BYTES_MAX:
             return await self._made_of(_parsed(api.ProduceRequest, data), len(data))
-        async with self._large:
-            request = await run_blocking(None, _parsed_if_few, data)
-            return await self._made_of(request, len(data))
+        while True:
+            async with self._large:
+                request = await run_blocking(None, _parsed_if_few, data)
+                name = request.topic
+                if self._present().describe(name) is not None:
+                    return await self._made_of(request, len(data))
+                del request
+            # The catalogue may take long to answer, and others go on meanwhile.
+            await _described(self._present(), name)
 
     async def _made_of(
         self, request: api.ProduceRequest, byte_count: int
