@@ -141,7 +141,7 @@ class MemoryStateUpdater:
             case DeleteOperation():
                 segment.read_index.end_reads(SegmentNotFoundError(segment.name))
                 if self._metadata.flushes_nothing:
-                    segment.read_index.discard_all()
+                    segment.read_index.free_all()
 
     def _merge(self, operation: MergeOperation) -> None:
         target, source = operation.segment, operation.source

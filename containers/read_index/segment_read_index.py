@@ -386,6 +386,11 @@ class SegmentReadIndex:
             pending.extend(item.source for item in items if isinstance(item, MergeRedirect))
             self._cache.discard([item for item in items if isinstance(item, CacheEntry)])
 
+    def free_all(self) -> None:
+        """discard_all(), and who waits for room is told."""
+        self.discard_all()
+        self._cache.manager.space_freed()
+
     def evicted(self, entry: CacheEntry) -> None:
         """The cache takes the entry's block back; its bytes are read from Tier 2 from now on."""
         assert self._entries is not None, f"{entry!r} is evicted from an empty index"

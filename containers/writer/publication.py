@@ -15,7 +15,7 @@ Memory: views of the cache, plus a copy of each run that lies in more than one c
 bytes, outside the cache, so that a flush never waits for cache room.
 
 Invariant: the container is told of a segment and of the sources that left with it without an await between, so no
-reader sees half a merge.
+reader sees half a merge; of those of a deleted segment in slices, since no read sees any of it.
 """
 
 import asyncio

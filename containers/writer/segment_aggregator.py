@@ -339,6 +339,7 @@ class SegmentAggregator:
             needed = self._items_to_truncation(self.skipped_number)
         if count >= needed:
             return count
+        self._left_since = NEVER
         is_ready = may_exceed and self.skipped_number <= up_to
         return needed if is_ready else 0
 
@@ -349,11 +350,13 @@ class SegmentAggregator:
         for count, item in enumerate(self.items):
             if last_number(item) > up_to:
                 return count
-            if isinstance(item, PendingMerge) and (
-                _is_too_large(item.source, bytes_max, depth_max, items_max)
-                or not _is_ready(item.source)
-            ):
-                return count
+            if isinstance(item, PendingMerge):
+                if _is_too_large(item.source, bytes_max, depth_max, items_max):
+                    if count:
+                        self._left_since = self.since  # the source is as old, and is flushed next
+                    return count
+                if not _is_ready(item.source):
+                    return count
             total += self._live_bytes(item)
             cost += _cost_of_source(item.source) if isinstance(item, PendingMerge) else 1
             # An append and its seal are two items with one number: half of it would lose the other half.
@@ -443,6 +446,11 @@ class SegmentAggregator:
         for item in self.items:
             assert last_number(item) >= last, f"{last_number(item)} behind {last}"
             last = last_number(item)
+        assert all(
+            self._live_bytes(item) == 0
+            for item in self.items[: self.dead_items]
+            if isinstance(item, AppendRun)
+        ), f"bytes that are not truncated among {self.dead_items} items"
         prompt = sum(map(self._is_prompt, self.items))
         assert self.prompt_count == prompt, f"{prompt} prompt items, {self.prompt_count} noted"
         merges = [item for item in self.items if isinstance(item, PendingMerge)]

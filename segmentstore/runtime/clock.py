@@ -42,7 +42,8 @@ class SystemWallClock:
 def short_interval_seconds() -> float:
     """Seconds of a clock that resolves less than a microsecond; a loop's time() may resolve a millisecond.
 
-    For how long a step took, where the answer decides only where the step runs next. The simulation gives its loop's.
+    For how long a step took, or a loop stood still, where no answer to a client is decided by it. The simulation gives
+    its loop's.
     """
     return time.perf_counter()
 

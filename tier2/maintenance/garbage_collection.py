@@ -112,6 +112,9 @@ async def _delete_due(
                 )
                 return
             await components.objects.delete(*reference)
+        except (CorruptedDataError, ObjectNotFoundError) as error:
+            _LOG.warning("keeping %s, an SST cannot be read: %s", reference[1], error)
+            return
         except (StorageError, StorageFullError) as error:
             # A file system that copies what it changes may have no room for one deletion, and room for the next.
             _LOG.warning("deleting %s failed, trying again later: %s", reference[1], error)

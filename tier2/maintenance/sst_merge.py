@@ -71,6 +71,8 @@ async def merge_ssts(*, owned: OwnedManifest, components: Components) -> bool:
         try:
             merged = await merge.run()
         except (CorruptedDataError, ObjectNotFoundError) as error:
+            if not merge.reading:
+                raise  # it was not one of the inputs
             owned.unreadable.add(merge.reading)
             await owned.note_unreadable_sst("not merging SSTs", error)
             return False
@@ -184,6 +186,7 @@ class SstMerge:
             for cursor in self._cursors:
                 self.reading = cursor.sst
                 await cursor.fill(self._files, self._settings.merge_read_bytes, self._executor)
+            self.reading = ()
             if not any(cursor.entries for cursor in self._cursors):
                 break
             await loop.run_in_executor(self._executor, self._step)

@@ -38,8 +38,10 @@ from segmentstore.spark.scan.partitions import SegmentRange
 from segmentstore.spark.schema import arrow_schema, arrow_type
 
 ROWS_MAX: Final = 1 << 16
-_MS_MAX: Final = ((1 << 63) - 1) // 1000
 """Of one batch: bounds what Spark holds of very small events."""
+_MS_MAX: Final = ((1 << 63) - 1) // 1000
+"""Of the times that Spark has."""
+
 Places = npt.NDArray[np.int64]
 
 
