@@ -6,15 +6,16 @@ reach in their own worlds has a world made for it; the store without the bug kee
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from containers.cache.cache_entry import CacheEntry
 from containers.log.admission_queue import AdmissionQueue, WaitingRequest
-from containers.log.data_frame import DataFrameBuilder
+from containers.log.data_frame import DataFrameBuilder, FrameInFlight
 from containers.log.log_truncation import TruncationMarkers
 from containers.metadata.segment_metadata import SegmentMetadata
-from containers.operations.operation import AttributeChanges, Operation
+from containers.operations.operation import AttributeChanges
 from containers.ownership import Ownership
 from containers.read_index.segment_read_index import SegmentReadIndex
 from containers.tables import table_batch as batch
@@ -113,11 +114,18 @@ def _truncate_one_frame_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def _mark_frames_by_what_they_complete(patch: pytest.MonkeyPatch) -> None:
-    def marker(self: DataFrameBuilder, completed: list[Operation]) -> SequenceNumber:
-        half_written = 1 if self.has_rest else 0
-        return SequenceNumber(max(0, self._last_started - half_written))
+    seal = DataFrameBuilder._seal
 
-    patch.setattr(DataFrameBuilder, "_marker", marker)
+    def seal_with_that_mark(self: DataFrameBuilder, *given: Any, **named: Any) -> FrameInFlight:
+        last_started = self._last_started
+        half_written = 1 if self.has_rest else 0
+        self._last_started = SequenceNumber(max(0, last_started - half_written))
+        try:
+            return seal(self, *given, **named)
+        finally:
+            self._last_started = last_started
+
+    patch.setattr(DataFrameBuilder, "_seal", seal_with_that_mark)
 
 
 def _truncate_past_unflushed_attributes(patch: pytest.MonkeyPatch) -> None:
