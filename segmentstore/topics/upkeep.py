@@ -91,7 +91,10 @@ class Upkeep:
         age_is_known = self.clock_watch.trusted()
         async with aclosing(self._due_partitions()) as due:
             async for topic, index in due:
-                if not _has_retention(topic.config, age_is_known=age_is_known):
+                # Where records become files each is opened: a process that died may have left some in batches.
+                if not self._has_files and not _has_retention(
+                    topic.config, age_is_known=age_is_known
+                ):
                     continue
                 try:
                     partition = await self._partitions.open(topic.name, index)

@@ -251,7 +251,12 @@ def test_a_partition_that_is_not_used_is_closed_behind_its_file() -> None:
     run_simulation(3, main)
 
 
-def test_records_that_a_process_left_behind_become_a_file_of_the_next_one() -> None:
+@pytest.mark.parametrize("config", [{"retention.bytes": "1000000"}, {"retention.ms": "-1"}, {}])
+def test_records_that_a_process_left_behind_become_a_file_of_the_next_one(
+    config: dict[str, str],
+) -> None:
+    """Also of a topic of which nothing is to be deleted, or not while the clocks are not trusted."""
+
     async def main(loop: SimLoop) -> None:
         objects, segments, tables = Objects(), MemorySegments(), MemoryTables()
 
@@ -267,14 +272,14 @@ def test_records_that_a_process_left_behind_become_a_file_of_the_next_one() -> N
 
         topics = made()
         await topics.start()
-        await topics.create("t", 1, {"retention.bytes": "1000000"})
+        await topics.create("t", 1, config)
         await (await topics.own_partition("t", 0)).produce(batch_of(b"x"))
         await topics.close()
         topics = made()
         await topics.start()
         running = asyncio.ensure_future(topics.run())
         await asyncio.sleep(SETTINGS.retention_interval_seconds + 20)
-        assert await objects.count() == 1, "retention has opened it"
+        assert await objects.count() == 1, "upkeep has opened it"
         running.cancel()
         await asyncio.wait([running])
         await topics.close()
