@@ -41,7 +41,7 @@ from segmentstore.codec.kafka_protocol.fetch import (
 )
 from segmentstore.kafka.answer_room import AnswerRoom
 from segmentstore.kafka.fetch_sessions import FetchSession
-from segmentstore.kafka.long_requests import give_way
+from segmentstore.kafka.long_requests import ITEMS_PER_TURN, give_way
 from segmentstore.kafka.quotas import ByteQuota
 from segmentstore.kafka.refusals import fetch_code_of
 from segmentstore.kafka.settings import KafkaSettings
@@ -199,7 +199,10 @@ class Fetching:
                         )
                         taken += len(look.records)
                         looked_at += 1
-                        await give_way(looked_at)
+                        if (
+                            looked_at % ITEMS_PER_TURN == 0
+                        ):  # a call for each of them is a tenth of a look
+                            await give_way(looked_at)
                 return is_whole
             except TimeoutError:
                 is_whole = False
@@ -337,7 +340,8 @@ async def _response(
         found = _fetched(look)
         if session.tell(request, look.topic, found):
             topics.setdefault(look.topic, []).append(found)
-        await give_way(told)
+        if told % ITEMS_PER_TURN == 0:
+            await give_way(told)
     return FetchResponse(
         session_id=session.session_id,
         topics=tuple(

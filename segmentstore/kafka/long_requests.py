@@ -7,10 +7,10 @@ their ends, topics that are known, what is refused.
 import asyncio
 from typing import Final
 
-_ITEMS_PER_TURN: Final = 250
+ITEMS_PER_TURN: Final = 250
 
 
 async def give_way(item_count: int) -> None:
     """Behind so many items of one request: others run, if it is time."""
-    if item_count % _ITEMS_PER_TURN == 0:
+    if item_count % ITEMS_PER_TURN == 0:
         await asyncio.sleep(0)
