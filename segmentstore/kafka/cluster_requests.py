@@ -31,8 +31,8 @@ from segmentstore.codec.kafka_protocol.produce import (
     InitProducerIdResponse,
 )
 from segmentstore.contracts.errors import SegmentStoreError
-from segmentstore.kafka.long_requests import give_way
-from segmentstore.kafka.settings import KafkaSettings
+from segmentstore.kafka.settings import ITEMS_PER_TURN, KafkaSettings
+from segmentstore.runtime.waiting import give_way
 from segmentstore.topics.brokers import Broker, Brokers
 from segmentstore.topics.errors import TopicsUnavailableError
 from segmentstore.topics.groups.committed_offsets import OFFSETS_TABLE
@@ -117,7 +117,7 @@ class ClusterRequests:
 
     async def _topic(self, name: str, told: int, leaders: dict[int, Broker]) -> MetadataTopic:
         """`told`: topics and partitions of this answer, with this topic."""
-        await give_way(told)
+        await give_way(told, every=ITEMS_PER_TURN)
         found = self._topics.describe(name)
         if found is None:
             return MetadataTopic(
@@ -129,7 +129,7 @@ class ClusterRequests:
             if leader is not None:
                 leaders[leader.broker_id] = leader
             partitions.append(_partition(index, leader))
-            await give_way(told + len(partitions))
+            await give_way(told + len(partitions), every=ITEMS_PER_TURN)
         return MetadataTopic(error_code=ErrorCode.NONE, name=name, partitions=tuple(partitions))
 
     def coordinator(self, *, reached_at: tuple[str, int]) -> FindCoordinatorResponse:

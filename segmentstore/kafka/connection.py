@@ -387,7 +387,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def end_if_idle(self) -> None:
-        """Asked once in `idle_seconds`. That of a client which takes nothing of its answer is TCP's to end."""
+        """Asked once in `idle_seconds`. A connection whose client takes nothing of its answer is left to TCP."""
         has_received, self._has_received = self._has_received, False
         if has_received or self._is_closing or self._waiting_requests:
             return

@@ -41,12 +41,11 @@ from segmentstore.codec.kafka_protocol.fetch import (
 )
 from segmentstore.kafka.answer_room import AnswerRoom
 from segmentstore.kafka.fetch_sessions import FetchSession
-from segmentstore.kafka.long_requests import ITEMS_PER_TURN, give_way
 from segmentstore.kafka.quotas import ByteQuota
 from segmentstore.kafka.refusals import fetch_code_of
-from segmentstore.kafka.settings import KafkaSettings
+from segmentstore.kafka.settings import ITEMS_PER_TURN, KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
-from segmentstore.runtime.waiting import wait_for_event
+from segmentstore.runtime.waiting import give_way, wait_for_event
 from segmentstore.topics.errors import OffsetOutOfRangeError, TopicError
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.topics import Topics
@@ -202,7 +201,7 @@ class Fetching:
                         if (
                             looked_at % ITEMS_PER_TURN == 0
                         ):  # a call for each of them is a tenth of a look
-                            await give_way(looked_at)
+                            await asyncio.sleep(0)
                 return is_whole
             except TimeoutError:
                 is_whole = False
@@ -289,7 +288,7 @@ class Fetching:
                     else await self._list_offset(topic.name, each, version)
                 )
                 told += 1
-                await give_way(told)
+                await give_way(told, every=ITEMS_PER_TURN)
             topics.append(ListedTopic(name=topic.name, partitions=tuple(partitions)))
         return ListOffsetsResponse(topics=tuple(topics))
 
@@ -341,7 +340,7 @@ async def _response(
         if session.tell(request, look.topic, found):
             topics.setdefault(look.topic, []).append(found)
         if told % ITEMS_PER_TURN == 0:
-            await give_way(told)
+            await asyncio.sleep(0)
     return FetchResponse(
         session_id=session.session_id,
         topics=tuple(

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- A request may name 50,000 things: others run in between (`long_requests.py`). What it names may change meanwhile.
+- A request may name 50,000 things: others run in between. What it names may change meanwhile.
 - An offset is committed to, and told of, the topic that has the name when the request comes: consumers name no ids.
   So the catalogue is looked at behind each such request, as another process may have deleted a topic and made it
   again. Of a consumer that still means the deleted one that cannot be told, here or in Kafka.
@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 
 from segmentstore.codec.kafka_protocol import groups as messages
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
-from segmentstore.kafka.long_requests import give_way
+from segmentstore.kafka.settings import ITEMS_PER_TURN
+from segmentstore.runtime.waiting import give_way
 from segmentstore.topics.errors import TopicsUnavailableError
 from segmentstore.topics.groups.committed_offsets import CommittedOffset, TopicPartition
 from segmentstore.topics.groups.errors import GroupError, GroupProblem
@@ -138,7 +139,7 @@ class GroupRequests:
                     error_code=code,
                 )
             )
-            await give_way(len(left))
+            await give_way(len(left), every=ITEMS_PER_TURN)
         # What concerns the group is of the whole request: by that a client looks for it elsewhere.
         codes = {each.error_code for each in left if each.error_code in _CODES_OF_A_GROUP}
         return messages.LeaveGroupResponse(
@@ -160,11 +161,11 @@ class GroupRequests:
         looked_at = 0
         for topic in request.topics:
             looked_at += 1
-            await give_way(looked_at)
+            await give_way(looked_at, every=ITEMS_PER_TURN)
             found = self._topics.describe(topic.name)
             for each in topic.partitions:
                 looked_at += 1
-                await give_way(looked_at)
+                await give_way(looked_at, every=ITEMS_PER_TURN)
                 place = TopicPartition(topic.name, each.partition_index)
                 if not is_known:
                     refused[place] = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -194,7 +195,7 @@ class GroupRequests:
             partitions: list[messages.OffsetCommittedPartition] = []
             for each in topic.partitions:
                 told += 1
-                await give_way(told)
+                await give_way(told, every=ITEMS_PER_TURN)
                 place = TopicPartition(topic.name, each.partition_index)
                 partitions.append(
                     messages.OffsetCommittedPartition(
@@ -224,7 +225,7 @@ class GroupRequests:
         named = list(found) if places is None else places
         topics: dict[str, list[messages.OffsetFetchedPartition]] = {}
         for told, place in enumerate(named, 1):
-            await give_way(told)
+            await give_way(told, every=ITEMS_PER_TURN)
             offset = found.get(place)
             topics.setdefault(place.topic, []).append(
                 messages.OffsetFetchedPartition(
@@ -257,7 +258,7 @@ class GroupRequests:
         groups: list[messages.DescribedGroup] = []
         for group_id in dict.fromkeys(request.groups):
             groups.append(self._described(group_id))
-            await give_way(len(groups))
+            await give_way(len(groups), every=ITEMS_PER_TURN)
         return messages.DescribeGroupsResponse(groups=tuple(groups))
 
     def _described(self, group_id: str) -> messages.DescribedGroup:
@@ -314,7 +315,7 @@ class GroupRequests:
             results.append(
                 messages.DeletedGroup(group_id=each, error_code=await self._delete(each))
             )
-            await give_way(len(results))
+            await give_way(len(results), every=ITEMS_PER_TURN)
         return messages.DeleteGroupsResponse(results=tuple(results))
 
     async def _delete(self, group_id: str) -> GroupProblem | ErrorCode:
@@ -333,5 +334,5 @@ async def _places_of(topics: Sequence[messages.OffsetFetchTopic]) -> list[TopicP
         for index in topic.partition_indexes:
             places[TopicPartition(topic.name, index)] = None
             looked_at += 1
-            await give_way(looked_at)
+            await give_way(looked_at, every=ITEMS_PER_TURN)
     return list(places)

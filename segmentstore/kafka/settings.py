@@ -1,6 +1,11 @@
 """Values that a user may tune in Kafka's protocol. Every bound of this package has its name here."""
 
 from dataclasses import dataclass
+from typing import Final
+
+ITEMS_PER_TURN: Final = 250
+"""Of a request that names very many partitions, topics or groups, between two turns of the loop: each takes up to
+30 us, and none waits for anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

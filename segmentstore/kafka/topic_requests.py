@@ -2,7 +2,7 @@
 
 Requests name several topics, each of which succeeds or fails by itself. Any broker takes them. What a client asks for
 that is not done is refused by name: more than one replica, a partition at a broker of the client's choice. Others run
-between the topics of one request (`long_requests.py`).
+between the topics of one request.
 """
 
 from collections import Counter
@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Sequence
 
 from segmentstore.codec.kafka_protocol import administration as messages
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
-from segmentstore.kafka.long_requests import give_way
 from segmentstore.kafka.refusals import code_of
-from segmentstore.kafka.settings import KafkaSettings
+from segmentstore.kafka.settings import ITEMS_PER_TURN, KafkaSettings
+from segmentstore.runtime.waiting import give_way
 from segmentstore.topics.brokers import Brokers
 from segmentstore.topics.errors import TopicError, TopicNotFoundError
 from segmentstore.topics.topic_config import make_config
@@ -53,7 +53,7 @@ class TopicRequests:
             created.append(
                 messages.CreatedTopic(name=topic.name, error_code=code, error_message=message)
             )
-            await give_way(len(created))
+            await give_way(len(created), every=ITEMS_PER_TURN)
         return messages.CreateTopicsResponse(topics=tuple(created))
 
     async def _create(
@@ -101,7 +101,7 @@ class TopicRequests:
         for name in request.topic_names:
             code, _ = await _outcome(self._topics.delete(name))
             deleted.append(messages.DeletedTopic(name=name, error_code=code))
-            await give_way(len(deleted))
+            await give_way(len(deleted), every=ITEMS_PER_TURN)
         return messages.DeleteTopicsResponse(responses=tuple(deleted))
 
     async def add_partitions(
@@ -115,7 +115,7 @@ class TopicRequests:
             grown.append(
                 messages.GrownTopic(name=topic.name, error_code=code, error_message=message)
             )
-            await give_way(len(grown))
+            await give_way(len(grown), every=ITEMS_PER_TURN)
         return messages.CreatePartitionsResponse(results=tuple(grown))
 
     async def _add_partitions(self, topic: messages.GrowingTopic, *, only_check: bool) -> None:
@@ -147,7 +147,7 @@ class TopicRequests:
             for each in topic.partitions:
                 partitions.append(await self._delete_records(topic.name, each))
                 told += 1
-                await give_way(told)
+                await give_way(told, every=ITEMS_PER_TURN)
             topics.append(
                 messages.DeletedRecordsTopic(name=topic.name, partitions=tuple(partitions))
             )
@@ -175,7 +175,7 @@ class TopicRequests:
         results: list[messages.DescribedConfigs] = []
         for each in _resources_of(request):
             results.append(await self._described(each))
-            await give_way(len(results))
+            await give_way(len(results), every=ITEMS_PER_TURN)
         return messages.DescribeConfigsResponse(results=tuple(results))
 
     async def _described(
@@ -271,7 +271,7 @@ class TopicRequests:
                     resource_name=resource.resource_name,
                 )
             )
-            await give_way(len(altered))
+            await give_way(len(altered), every=ITEMS_PER_TURN)
         return messages.IncrementalAlterConfigsResponse(responses=tuple(altered))
 
     async def _alter(self, resource: messages.AlterConfigsResource, *, only_check: bool) -> None:

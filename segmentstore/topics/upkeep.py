@@ -17,6 +17,7 @@ from typing import Final
 from uuid import UUID
 
 from segmentstore.runtime.clock import ClockWatch, WallClock
+from segmentstore.runtime.waiting import give_way
 from segmentstore.topics.catalogue import Catalogue, Topic
 from segmentstore.topics.errors import NotLeaderError, TopicError
 from segmentstore.topics.open_partitions import OpenPartitions
@@ -77,7 +78,7 @@ class Upkeep:
                 await self.expire_all()
                 for number, partition in enumerate(self._partitions.all(), start=1):
                     await partition.delete_doomed()
-                    await _let_others_work(number)
+                    await give_way(number, every=_PARTITIONS_PER_TURN)
                 await self.close_idle()
                 next_pass = loop.time() + settings.retention_interval_seconds
 
@@ -138,7 +139,7 @@ class Upkeep:
                 continue
             for index in range(topic.record.partitions):
                 looked_at += 1
-                await _let_others_work(looked_at)
+                await give_way(looked_at, every=_PARTITIONS_PER_TURN)
                 if not self._partitions.rests(topic, index):
                     yield topic, index
 
@@ -148,7 +149,7 @@ class Upkeep:
         for number, partition in enumerate(self._partitions.idle(since), start=1):
             until_ms = await self._rest_of(partition)
             await self._partitions.rest(partition, since=since, until_ms=until_ms)
-            await _let_others_work(number)
+            await give_way(number, every=_PARTITIONS_PER_TURN)
 
     async def _rest_of(self, partition: Partition) -> float:
         """Until when nothing is due of it."""
@@ -159,12 +160,6 @@ class Upkeep:
         except TopicError:
             return now_ms
         return min(until, now_ms + self._settings.rest_seconds_max * 1000)
-
-
-async def _let_others_work(number: int) -> None:
-    """Once in a few partitions of a pass; `number`: how many it has come to."""
-    if number % _PARTITIONS_PER_TURN == 0:
-        await asyncio.sleep(0)
 
 
 def _has_retention(config: TopicConfig, *, age_is_known: bool) -> bool:
