@@ -78,6 +78,7 @@ from segmentstore.codec.kafka_protocol.one_partition import (
     offsets_request,
     produce_request,
     produced,
+    was_given_up,
 )
 from segmentstore.codec.kafka_protocol.produce import ProduceResponse
 from segmentstore.codec.kafka_protocol.structure import Structure
@@ -534,8 +535,7 @@ class Topics:
         found = fetched(answer)
         what = f"topic={name!r} partition={partition} offset={offset}"
         _require(found.error_code, what)
-        if not found.records and found.high_watermark < 0:
-            # Its storage is slow. An empty answer would say that the partition ends here.
+        if was_given_up(found):
             raise TopicRequestError(
                 what, ErrorCode.REQUEST_TIMED_OUT, "the server gave the read up"
             )

@@ -45,6 +45,7 @@ from segmentstore.codec.kafka_protocol.one_partition import (
     offsets_request,
     produce_request,
     produced,
+    was_given_up,
 )
 from segmentstore.codec.kafka_protocol.produce import ProduceResponse
 from segmentstore.codec.record_batch import BatchProblem
@@ -345,8 +346,7 @@ class RemotePartition:
             if one.log_start_offset > self._log_start_offset:
                 self._log_start_offset = one.log_start_offset
             self._require(one.error_code, offset=offset)
-            if not one.records and one.high_watermark == _UNKNOWN:
-                # Its storage is slow. No records would say that there are none.
+            if was_given_up(one):
                 what = f"topic={self._topic!r} partition={self._index} offset={offset}"
                 raise PartitionUnavailableError(f"its leader gave the read up {what}")
             return one

@@ -73,6 +73,12 @@ def fetched(answer: FetchResponse) -> FetchedPartition:
     return one
 
 
+def was_given_up(found: FetchedPartition) -> bool:
+    """Whether the server's storage was too slow for the read. There is no error then, and there are no records; but no
+    end of the partition is told either, and it may not be taken for one that ends here."""
+    return not found.records and found.high_watermark < 0
+
+
 def offsets_request(
     topic: str, indexes: Iterable[int], timestamps: Iterable[int]
 ) -> ListOffsetsRequest:
