@@ -58,9 +58,9 @@ from segmentstore.contracts.tables import KEY_BYTES_MAX
 ATTRIBUTE_UPDATES_MAX = 1000
 """Most attribute updates of one operation."""
 
-TABLE_INDEX_BEGIN: Final = b"\x01"
+TABLE_INDEX_PREFIX: Final = b"\x01"
 TABLE_INDEX_END: Final = b"\x02"
-"""Between them lie the attributes that are the index of a table (containers/tables/table_index.py)."""
+"""Between them lie the attributes that are the index of a table, all with that prefix (tables/table_index.py)."""
 
 _MERGED_KEY_PREFIX = b"\x00merged\x00"
 _MERGED_NAME_HASH_BYTES = 20

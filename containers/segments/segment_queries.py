@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from containers.attributes.attribute_updates import (
-    TABLE_INDEX_BEGIN,
     TABLE_INDEX_END,
+    TABLE_INDEX_PREFIX,
     is_merged_source_key,
 )
 from containers.attributes.extended_attributes import ask_tier2
@@ -82,7 +82,9 @@ class SegmentQueries:
                     await asyncio.sleep(0)
                 if value is None:
                     values.pop(key, None)
-                elif not is_merged_source_key(key) and not (is_table and _is_in_index(key)):
+                elif not is_merged_source_key(key) and not (
+                    is_table and key.startswith(TABLE_INDEX_PREFIX)
+                ):
                     values[key] = value
         values.update(core)
         return values
@@ -95,7 +97,7 @@ class SegmentQueries:
     ) -> Mapping[AttributeKey, AttributeValue]:
         """Of a table. Its index is not even read: that is as long as the table has keys."""
         values: dict[AttributeKey, AttributeValue] = {}
-        for start, end in ((b"", TABLE_INDEX_BEGIN), (TABLE_INDEX_END, _BEHIND_ALL_KEYS)):
+        for start, end in ((b"", TABLE_INDEX_PREFIX), (TABLE_INDEX_END, _BEHIND_ALL_KEYS)):
             following: AttributeKey | None = AttributeKey(start)
             while following is not None:
                 page = await self._storage.scan_attributes(
@@ -166,7 +168,3 @@ class SegmentQueries:
             core_attributes=record.core_attributes,
             active=False,
         )
-
-
-def _is_in_index(key: AttributeKey) -> bool:
-    return TABLE_INDEX_BEGIN <= key < TABLE_INDEX_END

@@ -11,12 +11,12 @@ that are overwritten all the time leave a long head of which nothing has to be r
 import asyncio
 import logging
 
+from containers.attributes.attribute_updates import TABLE_INDEX_PREFIX
 from containers.container_settings import TableSettings
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.tables.table_batch import CopyBatch, OutdatedCopyError, counter
 from containers.tables.table_index import (
-    INDEX_PREFIX,
     Place,
     decode_place,
     index_key,
@@ -143,9 +143,9 @@ def _live_places(segment: SegmentMetadata, count_max: int) -> list[tuple[bytes, 
     if count > count_max or attributes.extended_count > 2 * count_max:
         return None
     live = [
-        (key[len(INDEX_PREFIX) :], decode_place(value))
+        (key[len(TABLE_INDEX_PREFIX) :], decode_place(value))
         for key, (value, _) in attributes.extended()
-        if value is not None and key.startswith(INDEX_PREFIX)
+        if value is not None and key.startswith(TABLE_INDEX_PREFIX)
     ]
     if len(live) < count:
         return None

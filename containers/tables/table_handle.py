@@ -8,6 +8,7 @@ from asyncio import Future
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from containers.attributes.attribute_updates import TABLE_INDEX_END, TABLE_INDEX_PREFIX
 from containers.attributes.extended_attributes import AttributeFetches
 from containers.container_settings import TableSettings
 from containers.log.operation_processor import OperationProcessor
@@ -23,8 +24,6 @@ from containers.tables.table_batch import (
     validate_keys,
 )
 from containers.tables.table_index import (
-    INDEX_END,
-    INDEX_PREFIX,
     IndexScan,
     Place,
     key_length_of,
@@ -231,10 +230,10 @@ class TableHandle:
         if not self.key_length and (first is not None or last is not None):
             raise InvalidRequestError(f"only a fixed key length gives ranges name={self.name!r}")
         self._raise_if_gone()
-        start = INDEX_PREFIX + (token + b"\0" if token else b"")
+        start = TABLE_INDEX_PREFIX + (token + b"\0" if token else b"")
         if first is not None:
-            start = max(start, INDEX_PREFIX + first)
-        end = INDEX_END if last is None else INDEX_PREFIX + last + b"\0"
+            start = max(start, TABLE_INDEX_PREFIX + first)
+        end = TABLE_INDEX_END if last is None else TABLE_INDEX_PREFIX + last + b"\0"
         return await self._scan().page(
             start=AttributeKey(start),
             end=AttributeKey(end),

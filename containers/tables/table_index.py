@@ -22,7 +22,7 @@ from concurrent.futures import Executor
 from heapq import merge
 from typing import Final, NamedTuple
 
-from containers.attributes.attribute_updates import TABLE_INDEX_BEGIN, TABLE_INDEX_END
+from containers.attributes.attribute_updates import TABLE_INDEX_PREFIX
 from containers.attributes.extended_attributes import ask_tier2
 from containers.container_settings import TableSettings
 from containers.metadata.attribute_table import NumberedValue
@@ -38,9 +38,6 @@ from segmentstore.contracts.storage import AttributePage, ReadOnlyStorage
 
 TABLE: Final = 1
 """Value of SEGMENT_TYPE."""
-
-INDEX_PREFIX: Final = TABLE_INDEX_BEGIN
-INDEX_END: Final = TABLE_INDEX_END
 
 _PLACE = struct.Struct(">QI")
 _MOVED_PLACE = struct.Struct(">QIQ")
@@ -62,7 +59,7 @@ class Place(NamedTuple):
 
 def index_key(key: bytes) -> AttributeKey:
     """The attribute that says where the record of a table's key is."""
-    return AttributeKey(INDEX_PREFIX + key)
+    return AttributeKey(TABLE_INDEX_PREFIX + key)
 
 
 def encode_place(offset: int, length: int) -> bytes:
@@ -189,10 +186,10 @@ class IndexScan:
             value = attributes.committed_value(key) if attributes.is_known(key) else stored.get(key)
             if value is None:
                 continue
-            total += len(key) - len(INDEX_PREFIX)
+            total += len(key) - len(TABLE_INDEX_PREFIX)
             if total > self._settings.page_bytes_max and found:
                 return True
-            found.append((key[len(INDEX_PREFIX) :], decode_place(value)))
+            found.append((key[len(TABLE_INDEX_PREFIX) :], decode_place(value)))
             if len(found) == count:
                 return True
         return False
@@ -243,5 +240,5 @@ def _sorted_keys(
         key
         for part in values
         for key, (value, number) in part.items()
-        if value is not None and number > published and key.startswith(INDEX_PREFIX)
+        if value is not None and number > published and key.startswith(TABLE_INDEX_PREFIX)
     )

@@ -318,8 +318,9 @@ class SegmentAggregator:
         """How many items the next publication can take: a prefix of at most bytes_max and items_max, yet at least one.
 
         Items above `up_to` stay, because the rest of their operation may not have come yet; those beyond `items_max`
-        are as old as what goes. With bytes that the container has forgotten it goes up to their truncation, however
-        much that is, if that is `may_exceed`. O(items_max), of a short-lived segment O(items).
+        keep the age of the oldest item. If the container has forgotten bytes of some items, the publication takes all
+        items up to their truncation, however much that is, where it `may_exceed`. O(items_max), of a short-lived
+        segment O(items).
         """
         if self.in_flight or not self.items:
             return 0

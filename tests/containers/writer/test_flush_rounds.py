@@ -262,7 +262,7 @@ def test_very_many_operations_of_one_segment_go_piece_by_piece_and_at_once() -> 
         for number in range(10_000):
             container.update(segment_id, [(WRITER, number)])
         async with running(container, storage):
-            await asyncio.sleep(10.5)  # what is left grows no younger by what goes
+            await asyncio.sleep(10.5)  # the items that are left keep their age
             assert storage.segments[segment_id].record.sequence_number == 10_001
         numbers = [c.record.sequence_number for c in publications_of(storage, segment_id)]
         taken = [later - earlier for earlier, later in pairwise([0, *numbers])]
