@@ -39,11 +39,12 @@ from segmentstore.topics.partition import Partition
 from segmentstore.topics.record_files.record_files import FileCompression, FileForm
 from segmentstore.topics.settings import TopicSettings
 from tests.http.memory_segments import MemorySegments
+from tests.tier2.format.record_images import make_record_file
 from tests.topics.batches import NOW, open_partition
 from tier2.format import chunk_format
 from tier2.format.block import decode_block
 from tier2.format.chunk_format import BlockEntry, ChunkFlag
-from tier2.format.record_file import RecordFileImage, make_record_file, open_record_file
+from tier2.format.record_file import RecordFileImage, open_record_file
 from tier2.format.record_transcoding import (
     PYTHON_LOOPS,
     RecordLoops,

@@ -4,6 +4,7 @@ import asyncio
 from asyncio import Event
 from collections.abc import Callable, Coroutine
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
@@ -69,14 +70,16 @@ def test_a_view_is_fresh_while_its_reads_are_answered() -> None:
     run_simulation(1, main)
 
 
-def with_two_refreshes(
-    check: Callable[
-        [CutSession, ClusterView, asyncio.Task[None], asyncio.Task[None]],
-        Coroutine[None, None, None],
-    ],
-) -> None:
+class TwoRefreshes(NamedTuple):
     """The first one reads, the second one waits; there is a map meanwhile."""
 
+    session: CutSession
+    view: ClusterView
+    first: "asyncio.Task[None]"
+    second: "asyncio.Task[None]"
+
+
+def with_two_refreshes(check: Callable[[TwoRefreshes], Coroutine[None, None, None]]) -> None:
     async def main(loop: SimLoop) -> None:
         session = await CutSession.connect(
             SimulatedCoordination(Random(1), 1_000.0), Network(Random(2))
@@ -91,54 +94,39 @@ def with_two_refreshes(
         await before
         assert view.assignment() is None
         await session.create(ASSIGNMENT_PATH, encode_assignment(first_assignment(4, epoch=1)))
-        await check(session, view, first, second)
+        await check(TwoRefreshes(session, view, first, second))
 
     run_simulation(1, main)
 
 
 def test_a_refresh_serves_those_that_came_before_its_read() -> None:
-    async def check(
-        session: CutSession,
-        view: ClusterView,
-        first: "asyncio.Task[None]",
-        second: "asyncio.Task[None]",
-    ) -> None:
-        await asyncio.gather(first, second)
-        assert session.reads == 2
-        assert view.assignment() is not None
+    async def check(at: TwoRefreshes) -> None:
+        await asyncio.gather(at.first, at.second)
+        assert at.session.reads == 2
+        assert at.view.assignment() is not None
 
     with_two_refreshes(check)
 
 
 def test_a_refresh_whose_caller_leaves_serves_none_of_those_that_waited_for_it() -> None:
-    async def check(
-        session: CutSession,
-        view: ClusterView,
-        first: "asyncio.Task[None]",
-        second: "asyncio.Task[None]",
-    ) -> None:
-        first.cancel()
-        await second
-        assert session.reads == 3
-        assert view.assignment() is not None
+    async def check(at: TwoRefreshes) -> None:
+        at.first.cancel()
+        await at.second
+        assert at.session.reads == 3
+        assert at.view.assignment() is not None
 
     with_two_refreshes(check)
 
 
 def test_a_refresh_that_is_not_answered_has_failed_for_all_that_waited_for_it() -> None:
-    async def check(
-        session: CutSession,
-        view: ClusterView,
-        first: "asyncio.Task[None]",
-        second: "asyncio.Task[None]",
-    ) -> None:
-        session.is_cut = True
-        for each in (first, second):
+    async def check(at: TwoRefreshes) -> None:
+        at.session.is_cut = True
+        for each in (at.first, at.second):
             with pytest.raises(CoordinationUnavailableError):
                 await each
-        assert session.reads == 2
-        session.is_cut = False
-        await view.refresh()
-        assert view.assignment() is not None
+        assert at.session.reads == 2
+        at.session.is_cut = False
+        await at.view.refresh()
+        assert at.view.assignment() is not None
 
     with_two_refreshes(check)

@@ -79,38 +79,6 @@ class RecordFileImage:
     """What producers wrote so that no reader can read it; the file answers for its offsets and has no record there."""
 
 
-def make_record_file(
-    batches: BufferView,
-    *,
-    compression: Compression = Compression.LZ4,
-    level: int = ZSTD_LEVEL,
-    created_ms: int,
-    log_append_time: bool = False,
-    start_offset: int | None = None,
-    end_offset: int | None = None,
-    block_bytes_target: int = BLOCK_BYTES_TARGET,
-    loops: RecordLoops | None = None,
-) -> RecordFileImage:
-    """The image of one file of whole batches (version 2, placed, of any client's codec), one behind the other.
-
-    As RecordFileBuilder, all at once.
-    """
-    builder = RecordFileBuilder(
-        ImageMemory(len(batches) + SMALLEST_CHUNK_BYTES),
-        compression=compression,
-        level=level,
-        block_bytes_target=block_bytes_target,
-        loops=loops,
-    )
-    builder.add(batches)
-    return builder.finish(
-        created_ms=created_ms,
-        log_append_time=log_append_time,
-        start_offset=start_offset,
-        end_offset=end_offset,
-    )
-
-
 class RecordFileBuilder:
     """One file of whole batches (version 2, placed, of any client's codec) with growing offsets, which come in pieces.
 

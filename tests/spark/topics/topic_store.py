@@ -30,8 +30,8 @@ from segmentstore.spark.topics.topic_service import TopicService
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_records import partition_segment_name
 from tests.containers.node import MemoryTiers
+from tests.tier2.format.record_images import make_record_file
 from tests.topics.kafka_service import KafkaService, kafka_service
-from tier2.format.record_file import make_record_file
 
 TOPIC = "logs"
 NOW = 1_700_000_000_000

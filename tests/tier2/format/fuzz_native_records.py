@@ -20,9 +20,10 @@ from segmentstore.codec.record_batch import BATCH_HEADER_BYTES, BatchError, enco
 from segmentstore.codec.record_columns import ColumnLoops
 from segmentstore.codec.record_fields import Record
 from segmentstore.contracts.errors import CorruptedDataError
+from tests.tier2.format.record_images import make_record_file
 from tier2.format import record_transcoding
 from tier2.format.block import decode_block
-from tier2.format.record_file import make_record_file, open_record_file
+from tier2.format.record_file import open_record_file
 from tier2.format.record_transcoding import BlockSums, RecordLoops
 
 TIMES = (0, 5, -(2**63), 2**63 - 1, 1_795_000_000_000)

@@ -4,8 +4,44 @@ from collections.abc import Iterable, Sequence
 
 from segmentstore.codec.record_batch import encode_batch
 from segmentstore.codec.record_fields import Record
-from tier2.format.chunk_format import BLOCK_BYTES_TARGET, Compression
-from tier2.format.record_file import make_record_file
+from segmentstore.contracts.identifiers import BufferView
+from tier2.format.block import ZSTD_LEVEL
+from tier2.format.chunk_format import BLOCK_BYTES_TARGET, SMALLEST_CHUNK_BYTES, Compression
+from tier2.format.image_memory import ImageMemory
+from tier2.format.record_file import RecordFileBuilder, RecordFileImage
+from tier2.format.record_transcoding import RecordLoops
+
+
+def make_record_file(
+    batches: BufferView,
+    *,
+    compression: Compression = Compression.LZ4,
+    level: int = ZSTD_LEVEL,
+    created_ms: int,
+    log_append_time: bool = False,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+    block_bytes_target: int = BLOCK_BYTES_TARGET,
+    loops: RecordLoops | None = None,
+) -> RecordFileImage:
+    """The image of one file of whole batches (version 2, placed, of any client's codec), one behind the other.
+
+    As RecordFileBuilder, all at once.
+    """
+    builder = RecordFileBuilder(
+        ImageMemory(len(batches) + SMALLEST_CHUNK_BYTES),
+        compression=compression,
+        level=level,
+        block_bytes_target=block_bytes_target,
+        loops=loops,
+    )
+    builder.add(batches)
+    return builder.finish(
+        created_ms=created_ms,
+        log_append_time=log_append_time,
+        start_offset=start_offset,
+        end_offset=end_offset,
+    )
 
 
 def image_of(

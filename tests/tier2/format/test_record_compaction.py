@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from segmentstore.codec.record_batch import decode_batches
 from segmentstore.codec.record_fields import Record
 from segmentstore.contracts.errors import CorruptedDataError
-from tests.tier2.format.record_images import image_of
+from tests.tier2.format.record_images import image_of, make_record_file
 from tier2.format.block import decode_block
 from tier2.format.chunk_format import BlockEntry, ChunkFlag
 from tier2.format.record_compaction import NewestOffsets, last_batch, surviving_batches
-from tier2.format.record_file import make_record_file, open_record_file
+from tier2.format.record_file import open_record_file
 from tier2.format.record_transcoding import facts_of_block
 
 SECRET = b"a secret of this run"

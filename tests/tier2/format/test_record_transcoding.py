@@ -29,6 +29,7 @@ from segmentstore.codec.record_batch import (
 )
 from segmentstore.codec.record_fields import Record
 from segmentstore.contracts.errors import CorruptedDataError
+from tests.tier2.format.record_images import make_record_file
 from tier2.format import chunk_format
 from tier2.format.block import decode_block
 from tier2.format.chunk_format import ChunkFlag
@@ -36,7 +37,6 @@ from tier2.format.image_memory import ImageMemory
 from tier2.format.record_file import (
     RecordFileBuilder,
     RecordFileImage,
-    make_record_file,
     open_record_file,
 )
 from tier2.format.record_transcoding import (
