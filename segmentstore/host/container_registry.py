@@ -9,6 +9,7 @@ Invariants:
 - The registry decides nothing and starts nothing; the container manager does.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from segmentstore.contracts.containers import (
@@ -20,6 +21,7 @@ from segmentstore.contracts.containers import (
 from segmentstore.contracts.errors import ContainerNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import SegmentReads
+from segmentstore.runtime.waiting import Change
 
 NOT_ASSIGNED = "not assigned to this host"
 
@@ -35,6 +37,7 @@ class ContainerRegistry:
         self._failed: dict[ContainerId, ContainerHealth] = {}
         self._published: dict[ContainerId, SegmentReads] = {}
         self._listeners: list[ContainerListener] = []
+        self._recovery_ended = Change()
 
     @property
     def container_count(self) -> int:
@@ -58,6 +61,13 @@ class ContainerRegistry:
         """Whether what this process says of the container will not be otherwise in a moment: it runs, or what Tier 2
         has of it is read."""
         return container_id in self._running or container_id in self._published
+
+    async def wait_while_starting(self, container_id: ContainerId, *, seconds_max: float) -> None:
+        """Until it runs or is absent; returns at once if it is not starting, and after so long in any case."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds_max
+        while container_id in self._starting and loop.time() < until:
+            await self._recovery_ended.wait(until - loop.time())
 
     def running(self) -> Sequence[ContainerId]:
         """Ids of the running containers, ascending."""
@@ -84,6 +94,7 @@ class ContainerRegistry:
         assert started is container, f"runs without having started container={container_id}"
         self._running[container_id] = container
         del self._reasons[container_id]
+        self._recovery_ended.tell()
         self._notify(container_id, runs=True)
 
     def watch(self, tell: ContainerListener) -> None:
@@ -93,7 +104,8 @@ class ContainerRegistry:
     def set_absent(self, container: SegmentContainer, *, reason: str, failed: bool) -> None:
         """The container is about to end, or has ended; requests are answered with the reason."""
         container_id = container.container_id
-        self._starting.pop(container_id, None)
+        if self._starting.pop(container_id, None) is not None:
+            self._recovery_ended.tell()
         ran = self._running.pop(container_id, None)
         self._reasons[container_id] = reason
         if failed:

@@ -53,6 +53,13 @@ class SegmentStore:
     def open_segment(self, name: str) -> AbstractAsyncContextManager[Segment]:
         return self._container(name).open_segment(name)
 
+    async def wait_for_recovery(self, name: str, seconds_max: float) -> None:
+        """Returns when its container does not recover here, or not any more; after so long in any case.
+
+        Raises InvalidRequestError for a bad name.
+        """
+        await self._registry.wait_while_starting(self._container_id(name), seconds_max=seconds_max)
+
     async def create(
         self, name: str, attributes: Sequence[AttributeUpdate] = ()
     ) -> SegmentProperties:
@@ -180,8 +187,11 @@ class SegmentStore:
         )
 
     def _container(self, name: str) -> SegmentContainer:
+        return self._registry.get(self._container_id(name))
+
+    def _container_id(self, name: str) -> ContainerId:
         check_segment_name(name)
-        return self._registry.get(container_of(name, self._registry.container_count))
+        return container_of(name, self._registry.container_count)
 
 
 class StoreReads:

@@ -139,6 +139,7 @@ class Servers:
                     held_bytes_max=settings.wire.held_bytes_max,
                 ),
                 flush_container=flush_container,
+                wait_for_recovery=store.wait_for_recovery,
                 list_chunks=layout.list_chunks,
                 event_near=layout.event_near,
                 store_calls=store_calls,

@@ -53,7 +53,7 @@ from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.store_calls import StoreCalls
 from segmentstore.wire.table_commands import TableCommands
-from segmentstore.wire.writers import ConnectionAppends
+from segmentstore.wire.writers import ConnectionAppends, WaitForRecovery
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -82,6 +82,7 @@ class ConnectionServices:
     owner_address: OwnerAddress
     has_lease: Callable[[], bool]
     """Whether no other node can have been given a container of this one."""
+    wait_for_recovery: WaitForRecovery | None
     receive_memory: memoryview
     """What is received and taken in one step goes through it."""
     opened: Callable[["WireConnection"], bool]
@@ -193,6 +194,7 @@ class WireConnection(asyncio.BufferedProtocol):
             remove_unacked=self._remove_unacked,
             fail=self.fail,
             owner_address=self._services.owner_address,
+            wait_for_recovery=self._services.wait_for_recovery,
         )
         self._reads = ConnectionReads(
             handles=handles,

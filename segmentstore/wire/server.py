@@ -34,6 +34,7 @@ from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters, WireStatistics
 from segmentstore.wire.store_calls import StoreCallAccess, StoreCalls
 from segmentstore.wire.table_commands import TableCommands
+from segmentstore.wire.writers import WaitForRecovery
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class WireServer:
         settings: WireSettings,
         verify_token: TokenVerifier | None = None,
         flush_container: FlushContainer | None = None,
+        wait_for_recovery: WaitForRecovery | None = None,
         list_chunks: ListChunks | None = None,
         event_near: EventNear | None = None,
         system_is_closed: bool = False,
@@ -60,6 +62,7 @@ class WireServer:
         store_calls: StoreCallAccess | None = None,
     ) -> None:
         """Without `verify_token` every token will do; without `flush_container` a flush is of all containers; without
+        `wait_for_recovery` a set-up in a container that recovers is refused at once; without
         `list_chunks` chunks cannot be listed; without `event_near` events are looked for from the segment's start.
         `random` names transient segments. With `system_is_closed` segments below "_system/" are not for clients.
         `reads` answers reads of containers that are not here; without it they are refused. Controllers of other
@@ -114,6 +117,7 @@ class WireServer:
             system_is_closed=system_is_closed,
             owner_address=unknown_address if cluster is None else _addresses_in(cluster),
             has_lease=_always if cluster is None else cluster.is_lease_valid,
+            wait_for_recovery=wait_for_recovery,
             receive_memory=memoryview(bytearray(settings.receive_buffer_bytes)),
             opened=self._opened,
             closed=self._closed,

@@ -6,6 +6,7 @@ refuses.
 
 - A set-up answers after everything submitted before it on that segment has committed or failed; until then the
   connection takes no appends of that writer. A set-up on a table is refused: its appends could only fail.
+- A set-up in a container that is recovering here waits for it, for a while: there is no other node to ask.
 - An append of a writer that was never set up here is out of order, and ends the connection.
 - At most `writers_per_connection_max` writers are remembered.
 - Every append carries, in one operation, its bytes, the writer's new last event number (refused unless the segment
@@ -34,7 +35,7 @@ import asyncio
 import struct
 from asyncio import Future
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final, TypeAlias
 
@@ -91,6 +92,10 @@ class WriterState(Enum):
 _LIVE, _ENDED = WriterState.LIVE, WriterState.ENDED
 
 
+WaitForRecovery: TypeAlias = Callable[[str, float], Awaitable[None]]
+"""Of the container of this segment, so many seconds at most; returns at once if it does not recover here."""
+
+
 class ConnectionAppends:
     """The writers of a connection, by id; they append what it receives."""
 
@@ -106,6 +111,7 @@ class ConnectionAppends:
         remove_unacked: Callable[[int], None],
         fail: Callable[[str], None],
         owner_address: OwnerAddress,
+        wait_for_recovery: WaitForRecovery | None,
     ) -> None:
         """`add_unacked` and `remove_unacked` are told of bytes that are accepted, or that are not unacknowledged any
         longer; `fail` closes the connection for this reason, after what was said before."""
@@ -120,6 +126,7 @@ class ConnectionAppends:
         self._tasks = tasks
         self._settings = settings
         self._owner_address = owner_address
+        self._wait_for_recovery = wait_for_recovery
         self._setting_up: dict[bytes, SetupAppend] = {}
         self._groups: dict[bytes, AppendBatch] = {}
         """By writer: appends that are not submitted yet. Empty between two turns of the loop."""
@@ -256,6 +263,9 @@ class ConnectionAppends:
             except SegmentStoreError as error:
                 if not is_stale(error):
                     raise
+        if self._wait_for_recovery is not None:
+            # The Rust client takes a writer to a new segment that is refused twice, without a pause, for connected.
+            await self._wait_for_recovery(command.segment, self._settings.recovery_seconds_max)
         pinned = await self.handles.acquire(command.segment)
         return pinned, await self._last_number(pinned, key)
 

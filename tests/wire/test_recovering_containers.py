@@ -1,0 +1,96 @@
+"""A set-up that meets a container which is recovering at this very server: no other server has it, so it waits.
+
+Pravega's Rust client refuses to go on otherwise: a writer to a new segment that is refused twice in a row, which takes
+two round trips, has no connection from then on, and its next event ends the client's thread.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+from segmentstore.codec.wire_protocol.appends import AppendSetup, DataAppended, SetupAppend
+from segmentstore.codec.wire_protocol.command import KeepAlive
+from segmentstore.codec.wire_protocol.refusals import WrongHost
+from segmentstore.contracts.containers import SegmentContainer
+from segmentstore.host.container_registry import ContainerRegistry
+from segmentstore.host.segment_store import SegmentStore
+from segmentstore.wire.server import WireServer
+from segmentstore.wire.settings import WireSettings
+from tests.containers.node import MemoryTiers, running
+from tests.wire.conftest import SEGMENT, WRITER
+from tests.wire.protocol_client import PATIENCE_SECONDS, ProtocolClient, event
+
+SET_UP = SetupAppend(3, WRITER, SEGMENT, "")
+
+
+class Recovering:
+    """A server whose only container is told by the test when it has recovered."""
+
+    def __init__(
+        self, registry: ContainerRegistry, container: SegmentContainer, client: ProtocolClient
+    ) -> None:
+        self.registry = registry
+        self.container = container
+        self.client = client
+
+    async def set_up_and_hear_nothing(self) -> None:
+        # The answer to what was sent behind it says that it has been looked at.
+        self.client.send(SET_UP)
+        for _ in range(3):
+            await self.client.ask(KeepAlive(), KeepAlive)
+
+
+@asynccontextmanager
+async def recovering(*, seconds_max: float = PATIENCE_SECONDS) -> AsyncIterator[Recovering]:
+    registry = ContainerRegistry(container_count=1)
+    store = SegmentStore(registry=registry)
+    server = WireServer(
+        segments=store,
+        tables=store,
+        random=Random(1),
+        settings=WireSettings(tick_seconds=0.02, recovery_seconds_max=seconds_max),
+        wait_for_recovery=store.wait_for_recovery,
+    )
+    async with running(MemoryTiers()) as container:
+        await container.create(SEGMENT)
+        registry.set_starting(container)
+        await server.start("127.0.0.1", 0)
+        client = await ProtocolClient.connect(server.address)
+        try:
+            yield Recovering(registry, container, client)
+        finally:
+            await client.close()
+            await server.close()
+        server.check()
+
+
+async def test_a_set_up_waits_for_a_container_that_recovers_here() -> None:
+    async with recovering() as node:
+        await node.set_up_and_hear_nothing()
+        node.registry.set_running(node.container)
+        assert (await node.client.expect(AppendSetup)).request_id == SET_UP.request_id
+        node.client.append(WRITER, event(b"x"), 1, request_id=4)
+        assert (await node.client.expect(DataAppended)).event_number == 1
+
+
+async def test_a_set_up_is_refused_when_the_container_has_not_recovered() -> None:
+    async with recovering() as node:
+        await node.set_up_and_hear_nothing()
+        node.registry.set_absent(node.container, reason="failed: the log is gone", failed=True)
+        refusal = await node.client.expect(WrongHost)
+        assert (refusal.request_id, refusal.correct_host) == (SET_UP.request_id, "")
+
+
+async def test_a_set_up_waits_for_a_long_recovery_no_longer_than_it_may() -> None:
+    async with recovering(seconds_max=0.05) as node:
+        node.client.send(SET_UP)
+        assert (await node.client.expect(WrongHost)).request_id == SET_UP.request_id
+        node.registry.set_running(node.container)
+        await node.client.ask(SET_UP, AppendSetup)
+
+
+async def test_a_client_that_goes_while_its_set_up_waits_leaves_nothing() -> None:
+    async with recovering() as node:
+        await node.set_up_and_hear_nothing()
+        await node.client.close()
+        node.registry.set_running(node.container)
