@@ -9,7 +9,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -37,6 +36,7 @@ from segmentstore.topics.topic_records import partition_segment_name
 from segmentstore.topics.topics import Topics
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import START_MS, Node, TurnableClock, running_node, until
+from tests.reference.loop_turns import turns_of_loop
 from tests.reference.memory_tables import MemoryTables
 from tests.topics.several_processes import CONTAINERS, Processes
 
@@ -59,24 +59,6 @@ class Served:
         status, body = await self.call("GET", path, params=query)
         assert status == 200, body
         return body
-
-
-@asynccontextmanager
-async def longest_turn() -> AsyncIterator[list[float]]:
-    """What turns of the loop cost in the block, in seconds of its thread: not in those of a busy machine."""
-    turns: list[float] = []
-
-    async def look() -> None:
-        while True:
-            began = time.thread_time()
-            await asyncio.sleep(0.001)
-            turns.append(time.thread_time() - began)
-
-    looking = asyncio.create_task(look())
-    try:
-        yield turns
-    finally:
-        looking.cancel()
 
 
 def encoding_seconds(count: int) -> float:
@@ -310,7 +292,7 @@ async def test_a_reader_of_many_records_holds_up_no_other_request(
     await served.call("POST", path, data=batch, headers={"Content-Type": BATCH_TYPE})
     url = f"{served.node.url}/v1/topics{path}"
     async with (
-        longest_turn() as turns,
+        turns_of_loop() as turns,
         served.http.get(url, headers={"Accept": accept}) as response,
     ):
         ends = 0
@@ -376,7 +358,7 @@ async def test_a_producer_of_many_records_holds_up_no_other_request(served: Serv
     body = b"\n".join([b'{"key":"%d"}' % (number % 1000) for number in range(many)])
     url = f"{served.node.url}/v1/topics/t/records"
     async with (
-        longest_turn() as turns,
+        turns_of_loop() as turns,
         served.http.post(url, data=body, headers={"Content-Type": LINES_TYPE}) as response,
     ):
         content = await response.read()

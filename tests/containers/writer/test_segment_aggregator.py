@@ -6,7 +6,6 @@ Whatever lands is refused by the storage if it does not fit, and compared with t
 """
 
 from dataclasses import dataclass
-from time import thread_time
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +24,7 @@ from segmentstore.contracts.identifiers import SHORT_LIVED, SegmentId, SequenceN
 from segmentstore.contracts.storage import Publication, SegmentRecord
 from tests.containers.writer.memory_storage import MemoryStorage
 from tests.containers.writer.small_container import EVENTS, WRITER, SmallContainer
+from tests.reference.counted_lines import counted_lines
 
 _NAMES = ("a", "b", "c", "d")
 
@@ -251,19 +251,19 @@ def test_a_truncation_costs_no_more_where_many_of_a_short_lived_segment_wait() -
     backlog = Backlog(source=container, settings=WriterSettings())
     segment_id = container.create("short", [(SHORT_LIVED, 1)])
 
-    def seconds_for(truncations: int) -> float:
+    def lines_for(truncations: int) -> int:
         for _ in range(truncations):
             container.append(segment_id, b"xy")
             container.truncate(segment_id, container.metadata.by_id[segment_id].length - 1)
         items = container.log.read_nowait(10 * truncations)
-        began = thread_time()
-        for item in items:
-            backlog.consume(item, 0.0)
-        return thread_time() - began
+        with counted_lines() as lines:
+            for item in items:
+                backlog.consume(item, 0.0)
+        return lines.count
 
-    first = seconds_for(500)
-    seconds_for(4_000)
-    assert seconds_for(500) < 5 * first
+    first = lines_for(500)
+    lines_for(4_000)
+    assert lines_for(500) < 1.1 * first
     backlog.check()
     length = container.metadata.by_id[segment_id].length
     assert container.skipped_offsets[segment_id] == length - 2

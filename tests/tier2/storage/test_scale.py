@@ -1,13 +1,13 @@
 """Many small segments: few puts, quick look-ups, bounded memory (H1)."""
 
 import gc
-import time
 import tracemalloc
 
 import pytest
 
 from segmentstore.contracts.identifiers import AttributeKey, SegmentId
 from tests.contracts.storage_publications import change, data, read_all, round_of
+from tests.reference.counted_lines import counted_lines
 from tests.tier2.storage.backings import ObjectStoreBacking
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.settings import StorageSettings
@@ -25,9 +25,9 @@ async def test_h1_a_round_over_ten_thousand_small_segments_is_a_handful_of_puts(
         )
     )
     before = owner.statistics()
-    started = time.process_time()
-    await owner.publish(publication)
-    assert time.process_time() - started < 10
+    with counted_lines() as lines:
+        await owner.publish(publication)
+    assert lines.count < 1_000 * len(content)
     assert owner.statistics().puts - before.puts <= 10
     for n in range(1, 10_001, 997):
         assert await read_all(owner, n, 0, 1024) == content[n]
@@ -61,7 +61,6 @@ async def test_h1_a_hundred_thousand_segments_are_found_after_reopening_within_b
     successor = await backing.claimed(2)
     gc.collect()
     tracemalloc.start()
-    started = time.process_time()
     for n in range(1, 100_001, 499):
         record = await successor.find(f"scope/stream-{n:06}")
         assert record is not None
@@ -70,7 +69,6 @@ async def test_h1_a_hundred_thousand_segments_are_found_after_reopening_within_b
     for n in range(1000):
         assert await successor.find(f"scope/stream-{n:06}x") is None
     assert successor.statistics().gets - gets <= 4, "a negative look-up reads almost nothing"
-    assert time.process_time() - started < 10
     loaded = await successor.load([SegmentId(n) for n in range(1, 100_001, 7)])
     assert len(loaded) == 14_286
     del loaded

@@ -31,6 +31,7 @@ from segmentstore.topics.producer_ids import ProducerIds
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topics import Topics
 from tests.http.memory_segments import MemorySegments
+from tests.reference.loop_turns import turns_of_loop
 from tests.reference.memory_tables import MemoryTables
 from tests.topics.batches import NOW, Clock
 
@@ -278,24 +279,6 @@ async def test_batches_pass_untouched_but_for_their_place(served: Served) -> Non
     assert (decode_batch(answer.batches)[0].offset, answer.next_offset) == (1, 2)
 
 
-@asynccontextmanager
-async def longest_turn() -> AsyncIterator[list[float]]:
-    """What turns of the loop cost in the block, in seconds of its thread: not in those of a busy machine."""
-    turns: list[float] = []
-
-    async def look() -> None:
-        while True:
-            began = time.thread_time()
-            await asyncio.sleep(0.001)
-            turns.append(time.thread_time() - began)
-
-    looking = asyncio.create_task(look())
-    try:
-        yield turns
-    finally:
-        looking.cancel()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("follows", [False, True], ids=["fetch", "follow"])
 async def test_a_reader_of_many_records_holds_up_no_other_call(
@@ -309,7 +292,7 @@ async def test_a_reader_of_many_records_holds_up_no_other_call(
     decode_batch(batch)
     decoding_seconds = time.thread_time() - began
     request = api.FetchRequest(topic="t", partition=1)
-    async with longest_turn() as turns:
+    async with turns_of_loop() as turns:
         if follows:
             answer = await served.follow(request).read()
         else:
@@ -329,7 +312,7 @@ async def test_a_producer_of_many_records_holds_up_no_other_call(served: Served,
     began = time.thread_time()
     encode_batch(many, compression=Compression.LZ4)
     encoding_seconds = time.thread_time() - began
-    async with longest_turn() as turns:
+    async with turns_of_loop() as turns:
         if way == "stream":
             (answer,) = [each async for each in await served.send_all([request])]
         else:
@@ -344,7 +327,7 @@ async def test_a_producer_to_many_partitions_holds_up_no_other_call(served: Serv
     await served.call("CreateTopic", api.CreateTopicRequest(name="wide", partitions=partitions))
     records = [api.Record(key=b"%d" % number) for number in range(many)]
     request = api.ProduceRequest(topic="wide", records=api.Records(records=records))
-    async with longest_turn() as turns:
+    async with turns_of_loop() as turns:
         answer = await served.call("Produce", request)
     expected = Counter(partition_of(each.key, partition_count=partitions) for each in records)
     assert {each.partition: each.record_count for each in answer.partitions} == expected
@@ -391,7 +374,7 @@ async def test_a_long_request_of_usual_records_is_taken(served: Served) -> None:
 async def test_a_topic_with_very_many_settings_is_refused_at_once(served: Served) -> None:
     config = {f"no.such.{number}": "" for number in range(200_000)}
     request = api.CreateTopicRequest(name="n", config=config)
-    async with longest_turn() as turns:
+    async with turns_of_loop() as turns:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await served.call("CreateTopic", request)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
