@@ -9,6 +9,7 @@ Invariants of `SegmentAppender`:
   acknowledged, those above it are sent again: nothing is lost and nothing is stored twice.
 - A block is sent in the turn of the loop in which its first event came, or when it is full, whichever is first;
   no time is spent waiting for more. With `blocks_in_flight_max` blocks under way events gather meanwhile.
+- Where the segment is, also behind a refusal by a node that has it no more (WrongHost), `segment_calls.py` finds out.
 - What was sent and not acknowledged (`_in_flight`) may be stored. Only the server can say that it is not: by the number
   that a set-up tells, or by refusing an append, because acknowledgements come before a refusal. Until then it is sent
   again to this segment alone, never to another, and callers that wait hear OutcomeUnknownError.

@@ -3,6 +3,9 @@
     check the target -> survey Tier 2 and name its losses -> refuse, or go on -> copy or link Tier 2
     -> identity and logs -> streams agree with their segments -> finish a restore that was cut off
 
+What is there afterwards is what the manifest of each container names: segments, attributes and tables as they were
+flushed last. What was acknowledged behind that was in the logs, and is lost with them (`rebuild.py`).
+
 - Everything that would be refused in the end is refused before anything is read for long, in a dry run as well.
 - Unless the caller accepts the losses of Tier 2 (`with_damage`, `begin_anew`), nothing is written; a copy in which
   damage is found is removed again.

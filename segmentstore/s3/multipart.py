@@ -1,5 +1,7 @@
 """Multipart uploads: begin, send parts, copy parts, complete, abort; and ListParts and ListMultipartUploads.
 
+Where the parts are kept, and become an object in one step: `tier2/volumes/multipart.py`.
+
 Kept with an upload: which checksum it was begun with (`ChecksumPlan`). Kept with an object, so that the same completion
 can be answered again:
 

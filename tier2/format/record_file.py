@@ -1,7 +1,8 @@
 """Files of a topic's records: one image of the chunk format that needs nothing beside it.
 
 How they are named: segmentstore/codec/topic_files.py. A file that was compacted keeps its name's range though records
-are gone from it: header and index say the same range with an end that is exclusive.
+are gone from it: header and index say the same range with an end that is exclusive. The image, byte by byte:
+chunk_format.py.
 
     batches of records -> blocks of about 1 MiB, each ending where a batch ends -> compressed, with checksums -> image
 

@@ -2,7 +2,8 @@
 
 A group agrees on generations. In each one member, the leader, divides the partitions; what it decides, and by which
 protocol, are opaque bytes to us. A request that has to wait is known by a number, its *call*; every method returns the
-calls that are to be answered now, and with what. A request that is refused raises GroupError.
+calls that are to be answered now, and with what. A request that is refused raises GroupError; the numbers below are
+those of GroupProblem in errors.py, which are Kafka's.
 
 | state | JoinGroup | SyncGroup | Heartbeat | leaves, session over | commit of a member |
 |---|---|---|---|---|---|
@@ -361,7 +362,7 @@ class Group:
     # --- time -------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> Answers:
-        """What is over by now ends. To be called at next_deadline(), or later."""
+        """What is over by now ends. `groups.py` calls it at next_deadline(), or later."""
         for each in [each for each, until in self._new_ids.items() if until <= now]:
             del self._new_ids[each]
         silent = [
