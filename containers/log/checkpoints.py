@@ -3,7 +3,8 @@
 A checkpoint costs its own bytes, and a log that is not truncated costs recovery time and disk. It is due after
 `bytes_min` bytes and at least ten times the size of the last one, or after `operations_max` operations, or after as
 many frames as cost more to read than the checkpoint: `frames_min`, and one for each `bytes_for_a_frame` of the last
-one. Checkpoints alone never make one due.
+one. Checkpoints alone never make one due. operation_processor.py asks when it is due, and takes it; another one comes
+when everything is in Tier 2, so that an idle log has nothing else (writer_source.py).
 
 A checkpoint is the state of one moment, so it is taken without giving the loop back. What can be done before is done
 before, by `CheckpointPreparation`: every segment that changed since the last checkpoint is encoded again, a slice per

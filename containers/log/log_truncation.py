@@ -2,7 +2,8 @@
 
 A frame's marker is the last operation started in it or before. The log may be truncated to the last frame whose
 marker lies before a checkpoint: everything the checkpoint's record touches stays. A checkpoint is a valid truncation
-point once its last frame is durable. `TruncationMarkers` knows both; `LogTruncation` truncates by them.
+point once its last frame is durable. `TruncationMarkers` knows both; `LogTruncation` truncates by them, when the
+storage writer says what is in Tier 2 (writer_source.py).
 
 Invariants (check()): markers and addresses grow; valid truncation points grow.
 """

@@ -13,7 +13,8 @@ Invariants:
 
 - Time is that of the loop (CLOCK_MONOTONIC), which goes on while the process is stopped.
 - A lease that was not valid for a moment is lost for good, though its session may last: `on_lost` is called once, and
-  run() ends with SessionLostError.
+  run() ends with SessionLostError. A node gives its containers up then (host/node_membership.py); before that, each
+  asks for the lease whenever it tells what another owner could contradict (containers/ownership.py).
 """
 
 import asyncio

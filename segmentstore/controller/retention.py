@@ -3,7 +3,7 @@
     record `stream/<stream>/retention` in the scope's table: the cuts to choose from
 
 At every interval each stream with a policy gets a cut (where its active segments end now), and is truncated at the one
-that `choose_cut` chooses. The mark stream and the streams of reader groups have no policy.
+that `choose_cut` chooses. The mark stream and the streams of reader groups have no policy. Watermarks play no part.
 
 | policy | the newest cut that may go is | the oldest that must stay is |
 |---|---|---|

@@ -7,14 +7,15 @@ would be 160 GB.
 
 Invariants:
 
-- What is kept has the bound of the shared room; an answer that is longer takes all of it.
+- What is kept has the bound of the shared room (`answer_bytes_max` in settings.py); an answer that is longer takes all
+  of it.
 - Room is taken for what was read, not for what may be: reads that take long, and fetches that wait for records, hold up
   no other. What was read and finds no room is dropped, and read again when there is some: so much and no more, as what
   came meanwhile would send the answer behind all that wait, again and again.
 - An answer waits for room only while it has none, so no two wait for one another. One that has records and waits for
   more is given as it is when others wait for room (fetch_requests.py).
 - Room is given in the order in which it was asked for. It comes back: a client that takes nothing while others wait for
-  room loses its connection (connection.py).
+  room loses its connection behind `taking_seconds` (connection.py).
 """
 
 from segmentstore.runtime.shared_room import Room, SharedRoom

@@ -4,11 +4,12 @@
 - Garbage is recorded under the manifest in the same version that drops the last reference. An object that loses some
   references and keeps others is thinned: its living part may be worth a copy
   (tier2/maintenance/garbage_collection.py).
-- The grace runs on the loop's clock from when this process first saw the record; a restart begins it anew. No clock of
-  the store is ever looked at.
+- The grace (`garbage_grace_seconds` in settings.py) runs on the loop's clock from when this process first saw the
+  record; a restart begins it anew. No clock of the store is ever looked at.
 - What a snapshot needs stays while the snapshot does, and so does its garbage record (tier2/manifest/snapshots.py).
 - An orphan is an object of an epoch below ours that neither the manifest nor a garbage record names. Objects of our own
-  epoch are never orphans: a task of this process may be about to publish them.
+  epoch are never orphans: a task of this process may be about to publish them. What was an orphan is recorded as
+  garbage, and waits as all garbage does: readers that began with an older manifest may be on their way to it.
 - What is left of a race of conditional puts (tier2/manifest/claim.py) goes when a grace is over that begins when this
   process saw it: another process may be racing still.
 """

@@ -29,6 +29,7 @@
   leaves no file: a start finds the part that was acknowledged last.
 - Every change is one task, from its files to what memory says of it. A caller that gives it up waits for its end; so
   what is shown is what the next start finds.
+- The object is there when its one index record is synced, whole, and not before: `put_digested` of engine.py.
 - One completion of an upload at a time; an upload leaves when its object is stored, or when it is given up. One whose
   object is stored, but that was cut off before it left, leaves at the next start: it never becomes a second object.
 - What an upload became is known as long as it is there under its key: metadata[UPLOAD_ID] of its index record says

@@ -3,6 +3,9 @@
     filters -> `bounds_of` -> PushedBounds of segment ids, offsets and times
     streams, options -> `plan_scan` -> PlannedRange: what there is of each segment -> `split_ranges` -> SegmentRange
 
+A batch comes by `plan_scan`. Micro-batches (streaming/stream_reader.py) and exports bring ranges of their own to
+`split_ranges`.
+
 Bounds of segment ids and offsets are applied here. Bounds of times travel in the ranges: blocks outside of them are
 left out where blocks are looked up (block_reader.py; for the Java reader jvm/block_locations.py).
 

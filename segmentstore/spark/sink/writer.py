@@ -2,7 +2,8 @@
 
     driver    looks at the stream, or creates it -> SinkPlan: plain values that every task gets
     task      each attempt writes its rows into a stage of its own (a transaction with a lease)
-    driver    one call commits the stages of all tasks together, or throws them away
+    driver    one call commits the stages of all tasks together, or throws them away; the controller compares
+              the version (controller/transactions/staged_commits.py)
 
 `df.write.format("segmentstore")` writes all its rows together. With txnAppId and txnVersion a write that is repeated
 (the same version, or an older one) adds nothing, until the stream is deleted. Without them every write is one of its
