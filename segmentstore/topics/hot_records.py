@@ -255,13 +255,22 @@ class HotRecords:
         return offset
 
     async def end_by_age(self, segment: Segment, oldest_ms: int) -> int:
-        """The base offset of the first batch with a record that is young enough; all before it are old."""
-        end, offset = self._log.durable_length, self._log.high_watermark
+        """The end of the last batch before the first one with a record that is young enough.
+
+        Batches whose records have no time (-1) are not known to be old: they go with the next one that is.
+        """
+        end = self._log.durable_length
         start = await self._place_before_time(segment, oldest_ms)
+        if start.highest_ms >= 0:
+            # Behind the batch with that time others without one may stand, before this place: it is looked for.
+            start = await self._place_before_time(segment, start.highest_ms)
+        offset = 0
         async with aclosing(walk_batches(segment, start, end)) as batches:
-            async for place, header in batches:
+            async for _place, header in batches:
                 if header.max_timestamp >= oldest_ms:
-                    return place.offset
+                    break
+                if header.max_timestamp >= 0:
+                    offset = header.next_offset
         return offset
 
 

@@ -252,26 +252,35 @@ class PartitionStart:
             offset = max(offset, end)
         if config.retention_ms >= 0 and age_is_known:
             oldest_ms = self._wall_clock.now_ms() - config.retention_ms
-            end, has_more = await self._end_of_first_files(
-                segment, lambda file: file.highest_ms < oldest_ms
-            )
+
+            def is_old(file: RegisteredFile) -> bool | None:
+                return None if file.highest_ms < 0 else file.highest_ms < oldest_ms
+
+            end, has_more = await self._end_of_first_files(segment, is_old)
             if not has_more:
                 end = max(end, await self._hot.end_by_age(segment, oldest_ms))
             offset = max(offset, end)
         return offset
 
     async def _end_of_first_files(
-        self, segment: Segment, fits: Callable[[RegisteredFile], bool]
+        self, segment: Segment, fits: Callable[[RegisteredFile], bool | None]
     ) -> tuple[int, bool]:
-        """Where the longest run of files from the front ends that each fit, and whether there are files behind it."""
-        end, number = 0, self._registered.first
+        """Where the longest run of files from the front ends that each fit, and whether there are files behind it.
+
+        None says that a file does not tell: it fits if the next one does that tells.
+        """
+        end, has_more, number = 0, False, self._registered.first
         while number <= self._registered.last:
             for file in await self._registered.some(segment, number, FILES_PER_UPDATE_MAX):
-                if not fits(file):
-                    return end, True
-                end = file.end_offset
+                match fits(file):
+                    case True:
+                        end, has_more = file.end_offset, False
+                    case False:
+                        return end, True
+                    case None:
+                        has_more = True
                 number += 1
-        return end, False
+        return end, has_more
 
     # --- reads beside trims ------------------------------------------------------------------
 

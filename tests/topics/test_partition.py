@@ -685,6 +685,22 @@ async def test_retention_by_age_stops_at_the_first_batch_that_is_young(*, restar
     assert partition.log_start_offset == 50
 
 
+async def test_records_without_a_time_go_with_the_next_one_that_is_too_old() -> None:
+    clock = Clock()
+    partition = await open_partition(
+        MemorySegments(), clock=clock, config={"retention.ms": "10000"}
+    )
+    await partition.produce(batch_of(b"v", time=-1))
+    await partition.expire(age_is_known=True)
+    assert partition.log_start_offset == 0, "nothing says how old it is"
+    for time in (NOW, -1, NOW + 5_000, -1):
+        await partition.produce(batch_of(b"v", time=time))
+    for seconds, start in ((9, 0), (11, 2), (14, 2), (100, 4)):
+        clock.now = NOW + 1000 * seconds
+        await partition.expire(age_is_known=True)
+        assert partition.log_start_offset == start, seconds
+
+
 async def test_an_owner_that_is_not_up_to_date_refuses_no_producer_for_ever() -> None:
     """It would say that the sequence is out of order: some clients end then."""
     segments = MemorySegments()

@@ -518,6 +518,19 @@ async def test_retention_by_age_deletes_whole_files() -> None:
     assert records
 
 
+async def test_files_without_a_time_go_with_the_next_one_that_is_too_old() -> None:
+    store = Store()
+    partition = await store.opened(retention_ms="600000")
+    for time in (-1, NOW, -1, NOW + 300_000, -1):
+        await partition.produce(batch_of(b"v", time=time))
+        await partition.make_file()
+    for seconds, start in ((0, 0), (599, 0), (601, 2), (899, 2), (901, 4), (10**9, 4)):
+        store.clock.now = NOW + 1000 * seconds
+        await partition.expire(age_is_known=True)
+        assert partition.log_start_offset == start, seconds
+    assert len(await store.registered()) == 1
+
+
 async def test_retention_by_size_deletes_whole_files() -> None:
     store = Store()
     partition, _ = await with_files(store, retention_bytes="0")
