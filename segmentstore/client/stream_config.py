@@ -25,7 +25,7 @@ class RetentionType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScalingPolicy:
-    """How many segments a stream has, and what changes that."""
+    """How many segments a stream has, and what changes that; whatever a client said that made or updated it."""
 
     type: ScaleType = ScaleType.FIXED
     target_rate: int = 0
@@ -39,11 +39,6 @@ class ScalingPolicy:
             raise InvalidRequestError(
                 f"a stream has at least one segment segments={self.segments_min}"
             )
-        if self.type is not ScaleType.FIXED and (self.target_rate < 1 or self.scale_factor < 2):
-            raise InvalidRequestError(
-                "a stream that scales has a rate of at least 1 and a factor of at least 2 "
-                f"rate={self.target_rate} factor={self.scale_factor}"
-            )
 
     @classmethod
     def fixed(cls, segments: int) -> Self:
@@ -55,6 +50,7 @@ class ScalingPolicy:
         cls, events_per_second: int, *, factor: int = 2, segments_min: int = 1
     ) -> Self:
         """Split a segment that takes more events than that, merge those that take far fewer."""
+        _require_scaling(events_per_second, factor)
         return cls(ScaleType.EVENTS_PER_SECOND, events_per_second, factor, segments_min)
 
     @classmethod
@@ -62,7 +58,16 @@ class ScalingPolicy:
         cls, kilobytes_per_second: int, *, factor: int = 2, segments_min: int = 1
     ) -> Self:
         """Split a segment that takes more kilobytes than that, merge those that take far fewer."""
+        _require_scaling(kilobytes_per_second, factor)
         return cls(ScaleType.KILOBYTES_PER_SECOND, kilobytes_per_second, factor, segments_min)
+
+
+def _require_scaling(rate: int, factor: int) -> None:
+    if rate < 1 or factor < 2:
+        raise InvalidRequestError(
+            "a stream that scales has a rate of at least 1 and a factor of at least 2 "
+            f"rate={rate} factor={factor}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

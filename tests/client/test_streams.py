@@ -26,6 +26,8 @@ from segmentstore.client.errors import (
     PlaceUnknownError,
     StateConflictError,
 )
+from segmentstore.client.stream_config import ScaleType
+from segmentstore.codec.controller_api import controller_pb2 as messages
 from segmentstore.codec.event_frame import frame_event
 from segmentstore.codec.wire_protocol.appends import (
     AppendBlockEnd,
@@ -95,6 +97,29 @@ async def test_a_stream_keeps_its_configuration(store: Store) -> None:
     assert await stream.config() == changed
     with pytest.raises(AlreadyExistsError):
         await stream.create()
+
+
+async def test_a_stream_scales_as_the_client_said_that_made_it(
+    store: Store, controller: FakeController
+) -> None:
+    """Java's client takes a factor of 1, by which servers split a segment in two."""
+    stream = store.stream("s/of-another-client")
+    await stream.create()
+    policy = controller.scopes["s"]["of-another-client"].config.scalingPolicy
+    policy.scaleType = messages.ScalingPolicy.BY_RATE_IN_EVENTS_PER_SEC
+    policy.targetRate, policy.scaleFactor = 100, 1
+    config = (await stream.info()).config
+    assert config.scaling == ScalingPolicy(ScaleType.EVENTS_PER_SECOND, 100, 1)
+    await stream.update(replace(config, tags=("red",)))
+    assert await stream.config() == replace(config, tags=("red",))
+
+
+@pytest.mark.parametrize("numbers", [(0, 2), (100, 1)])
+def test_a_policy_by_rate_that_scales_nothing_is_not_made(numbers: tuple[int, int]) -> None:
+    rate, factor = numbers
+    for make in (ScalingPolicy.by_event_rate, ScalingPolicy.by_data_rate):
+        with pytest.raises(InvalidRequestError, match="at least"):
+            make(rate, factor=factor)
 
 
 async def test_streams_are_listed_by_tag_and_without_internal_ones(
