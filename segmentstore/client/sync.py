@@ -17,6 +17,8 @@ Invariants:
 - The price: what works in the background elsewhere (acknowledgements, the lease of a transaction, the beat of a group's
   reader) moves on only during calls. Between two calls less time may pass than `transaction_lease_seconds` and
   `reader_timeout_seconds`; programs that compute for longer use the asyncio client.
+- What became of connections between two calls is heard before `run` begins its work: a request that may not be repeated
+  goes to none that has ended by then, and its outcome is not unknown because of that.
 - A store belongs to one thread, and cannot be used inside a running loop.
 
 The other choice, a loop in a thread of its own, would keep leases alive; it also would hand every event and every error
@@ -116,7 +118,13 @@ class SyncStore:
 
     def run(self, work: Callable[[asynchronous.Store], Coroutine[None, None, Result]]) -> Result:
         """Anything the asyncio client can do: `store.run(lambda store: store.stream("s/t").create())`."""
-        return self._runner.run(work(self._store))
+
+        async def behind_news() -> Result:
+            # Of connections that have ended since the last call, before one of them is used.
+            await asyncio.sleep(0)
+            return await work(self._store)
+
+        return self._runner.run(behind_news())
 
     def writer(self, stream: str) -> AbstractContextManager[SyncWriter]:
         """Writes events; leaving the `with` stores them all."""

@@ -41,12 +41,18 @@ class SyncTopics:
 
     def run(self, work: Callable[[Topics], Coroutine[None, None, Result]]) -> Result:
         """Anything the asyncio client can do: `topics.run(lambda topics: topics.groups())`."""
-        return self._runner.run(work(self._topics))
+
+        async def behind_news() -> Result:
+            # Of connections that have ended since the last call, before one of them is used.
+            await asyncio.sleep(0)
+            return await work(self._topics)
+
+        return self._runner.run(behind_news())
 
     def create(
         self, name: str, *, partitions: int, config: Mapping[str, str] | None = None
     ) -> None:
-        self._runner.run(self._topics.create(name, partitions=partitions, config=config))
+        self.run(lambda topics: topics.create(name, partitions=partitions, config=config))
 
     def alter(
         self,
@@ -55,13 +61,13 @@ class SyncTopics:
         partitions: int | None = None,
         config: Mapping[str, str | None] | None = None,
     ) -> None:
-        self._runner.run(self._topics.alter(name, partitions=partitions, config=config))
+        self.run(lambda topics: topics.alter(name, partitions=partitions, config=config))
 
     def delete(self, name: str) -> None:
-        self._runner.run(self._topics.delete(name))
+        self.run(lambda topics: topics.delete(name))
 
     def offsets(self, name: str) -> Sequence[PartitionOffsets]:
-        return self._runner.run(self._topics.offsets(name))
+        return self.run(lambda topics: topics.offsets(name))
 
     def produce(
         self,
@@ -72,8 +78,8 @@ class SyncTopics:
         compression: Compression = Compression.NONE,
     ) -> int:
         """The offset of the first, when all are durable."""
-        return self._runner.run(
-            self._topics.produce(name, partition, records, compression=compression)
+        return self.run(
+            lambda topics: topics.produce(name, partition, records, compression=compression)
         )
 
     def fetch(
@@ -85,8 +91,10 @@ class SyncTopics:
         wait_ms: int = 0,
         bytes_max: int = _FETCH_BYTES,
     ) -> FetchedRecords:
-        return self._runner.run(
-            self._topics.fetch(name, partition, offset=offset, wait_ms=wait_ms, bytes_max=bytes_max)
+        return self.run(
+            lambda topics: topics.fetch(
+                name, partition, offset=offset, wait_ms=wait_ms, bytes_max=bytes_max
+            )
         )
 
     def fetch_columns(
@@ -99,8 +107,8 @@ class SyncTopics:
         bytes_max: int = _FETCH_BYTES,
     ) -> FetchedColumns:
         """Without an object per record."""
-        return self._runner.run(
-            self._topics.fetch_columns(
+        return self.run(
+            lambda topics: topics.fetch_columns(
                 name, partition, offset=offset, wait_ms=wait_ms, bytes_max=bytes_max
             )
         )

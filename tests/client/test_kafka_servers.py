@@ -15,6 +15,7 @@ import pytest
 from segmentstore.client import kafka_servers
 from segmentstore.client.errors import ClosedError, OutcomeUnknownError
 from segmentstore.client.kafka_servers import KafkaServers
+from segmentstore.client.sync_topics import connect_topics
 from segmentstore.client.topics import NewRecord, TopicRequestError, Topics, connected_topics
 from segmentstore.codec.kafka_protocol.administration import (
     CreatedTopic,
@@ -68,6 +69,8 @@ class ScriptedStore:
     """The servers that hold one, each until its connection ends."""
     unanswered: dict[type[Structure], int] = field(default_factory=dict)
     """How many more of these requests end their connection instead of being answered."""
+    writers: list[StreamWriter] = field(default_factory=list)
+    """Of all connections."""
 
     @property
     def addresses(self) -> str:
@@ -108,6 +111,13 @@ class ScriptedStore:
                 return ListGroupsResponse(error_code=0, groups=(group,))
         raise AssertionError(f"a request without a script {request=}")
 
+    async def end_connections(self) -> None:
+        for writer in self.writers:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+        self.writers.clear()
+
     def requests(self, kind: type[Structure]) -> list[int]:
         """Which servers were asked that, in order."""
         return [number for number, each in self.asked if each is kind]
@@ -115,11 +125,9 @@ class ScriptedStore:
 
 @asynccontextmanager
 async def serving(store: ScriptedStore) -> AsyncIterator[ScriptedStore]:
-    writers: list[StreamWriter] = []
-
     def serve_as(number: int) -> Callable[[StreamReader, StreamWriter], Awaitable[None]]:
         async def serve(reader: StreamReader, writer: StreamWriter) -> None:
-            writers.append(writer)
+            store.writers.append(writer)
             try:
                 while True:
                     length = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
@@ -155,10 +163,7 @@ async def serving(store: ScriptedStore) -> AsyncIterator[ScriptedStore]:
         for server in servers:
             server.close()
         # Not left to what each of them hears of its client.
-        for writer in writers:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
+        await store.end_connections()
 
 
 _SECONDS_MAX = 60.0
@@ -361,3 +366,18 @@ async def test_of_the_given_servers_one_has_to_be_there() -> None:
             given = f"127.0.0.1:{nowhere.getsockname()[1]},127.0.0.1:{store.ports[2]}"
             async with connected_topics(given) as topics:
                 assert await topics.produce("logs", 0, [RECORD]) == 2
+
+
+async def test_code_without_a_loop_hears_of_an_ended_connection_before_it_asks_again() -> None:
+    """As a server ends each that is idle for long. Between two calls nothing reads that."""
+    loop = asyncio.get_running_loop()
+
+    def work(store: ScriptedStore) -> None:
+        with connect_topics(f"127.0.0.1:{store.ports[1]}") as topics:
+            for _ in range(2):
+                assert topics.produce("logs", 0, [RECORD]) == 1
+                asyncio.run_coroutine_threadsafe(store.end_connections(), loop).result(_SECONDS_MAX)
+
+    async with serving(ScriptedStore(leader=1)) as store:
+        await asyncio.to_thread(work, store)
+    assert store.requests(ProduceRequest) == [1, 1]

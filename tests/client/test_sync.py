@@ -1,9 +1,11 @@
 import asyncio
+from functools import partial
 
 import pytest
 
-from segmentstore.client import ScalingPolicy, StreamConfig, sync
+from segmentstore.client import ScalingPolicy, Store, StreamConfig, sync
 from segmentstore.client.errors import AlreadyExistsError
+from segmentstore.client.table import Table
 from tests.client.conftest import SETTINGS
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
@@ -50,5 +52,35 @@ async def test_a_wait_has_a_deadline(controller: FakeController, fake_store: Fak
             store.run(lambda store: store.stream("s/t").create())
             with store.read("s/t") as reader:
                 assert reader.take(0.02) is None
+
+    await asyncio.to_thread(work)
+
+
+async def test_what_may_not_be_repeated_is_not_sent_to_a_connection_that_has_ended(
+    controller: FakeController, fake_store: FakeStore
+) -> None:
+    """As a server that is started again ends them. Between two calls nothing reads that."""
+    loop = asyncio.get_running_loop()
+
+    async def drop_connections() -> None:
+        fake_store.drop_connections()
+        # An abort is done in the loop's next turn.
+        await asyncio.sleep(0.01)
+
+    async def table_of(store: Store) -> Table:
+        await store.scope("s").create()
+        table = store.table("s/k")
+        await table.create(key_length=1)
+        return table
+
+    def work() -> None:
+        async def insert(key: bytes, _: Store) -> int:
+            return await table.insert(key, b"value")
+
+        with sync.connect(controller.address, settings=SETTINGS) as store:
+            table = store.run(table_of)
+            for key in (b"a", b"b"):
+                store.run(partial(insert, key))
+                asyncio.run_coroutine_threadsafe(drop_connections(), loop).result(60.0)
 
     await asyncio.to_thread(work)
