@@ -8,6 +8,7 @@ Invariants:
 
 - A request is sent again only behind an answer that says that nothing was done with it, or where no connection came
   about, and `_PLACES_MAX` times in all; then the last answer is given, or the last error raised.
+- What any server can answer is asked of another one where the first cannot be connected to; that one is first then.
 - One connection to each server, made when it is needed, and one request after the other over it. How many there are is
   bounded by the servers of the store: one that has ended is forgotten with the next that is made.
 - A caller that leaves holds up no other: the connection that owes it an answer is given up. So does a server that says
@@ -111,6 +112,11 @@ class KafkaServers:
 
     async def ask(self, request: Structure, kind: type[_Response]) -> _Response:
         """What any of them answers. Raises what KafkaConnection.ask() does, and ClosedError."""
+        try:
+            return await self._ask(self._home, request, kind)
+        except ConnectionLostError:
+            # It was not sent.
+            self._home = await self._any()
         return await self._ask(self._home, request, kind)
 
     async def ask_all(self, request: Structure, kind: type[_Response]) -> Sequence[_Response]:

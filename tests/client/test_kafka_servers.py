@@ -69,6 +69,7 @@ class ScriptedStore:
     """The servers that hold one, each until its connection ends."""
     unanswered: dict[type[Structure], int] = field(default_factory=dict)
     """How many more of these requests end their connection instead of being answered."""
+    servers: dict[int, asyncio.Server] = field(default_factory=dict)
     writers: list[StreamWriter] = field(default_factory=list)
     """Of all connections."""
 
@@ -154,13 +155,14 @@ async def serving(store: ScriptedStore) -> AsyncIterator[ScriptedStore]:
 
         return serve
 
-    servers = [await asyncio.start_server(serve_as(each), "127.0.0.1", 0) for each in (1, 2)]
-    for number, server in enumerate(servers, 1):
+    for number in (1, 2):
+        server = await asyncio.start_server(serve_as(number), "127.0.0.1", 0)
+        store.servers[number] = server
         store.ports[number] = server.sockets[0].getsockname()[1]
     try:
         yield store
     finally:
-        for server in servers:
+        for server in store.servers.values():
             server.close()
         # Not left to what each of them hears of its client.
         await store.end_connections()
@@ -381,3 +383,14 @@ async def test_code_without_a_loop_hears_of_an_ended_connection_before_it_asks_a
     async with serving(ScriptedStore(leader=1)) as store:
         await asyncio.to_thread(work, store)
     assert store.requests(ProduceRequest) == [1, 1]
+
+
+async def test_what_any_server_answers_is_asked_of_another_where_the_first_is_gone() -> None:
+    async with serving(ScriptedStore()) as store, connected_topics(store.addresses) as topics:
+        assert await topics.groups() == ["of server 1", "of server 2"]
+        store.servers.pop(1).close()
+        del store.ports[1]
+        await store.end_connections()
+        assert await topics.partition_counts() == {"logs": 5}
+        assert await topics.groups() == ["of server 2"]
+    assert store.requests(MetadataRequest) == [1, 2, 2]
