@@ -6,8 +6,12 @@
 
 Names that begin otherwise are notes about one version (multipart.py): shown to no client, and not copied.
 The content type and the etag have fields of their own in the record.
+
+Invariant: metadata that no header can have is neither taken nor shown. A query, where clients that presign put it, can
+have more: what was kept of that before is left out of the answer, which says how much that is.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +26,10 @@ DEFAULT_CONTENT_TYPE = "binary/octet-stream"
 
 _USER, _HEADER, _CHECKSUM = "m:", "h:", "c:"
 _USER_PREFIX = "x-amz-meta-"
+_MISSING_HEADER = "x-amz-missing-meta"
+_END_OF_NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]*")
+"""Of a header, behind the prefix."""
+_NOT_IN_VALUE = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _KEPT_HEADERS = (
     "Cache-Control",
     "Content-Disposition",
@@ -61,6 +69,10 @@ def description_of_request(call: Call, *, metadata_bytes_max: int) -> ObjectDesc
     for lower, value in call.own_headers():
         if lower.startswith(_USER_PREFIX):
             short = lower[len(_USER_PREFIX) :]
+            if not _fits_into_header(short, value):
+                raise S3Error(
+                    "InvalidArgument", "Metadata has a name or a value that no header can have."
+                )
             kept = metadata.get(_USER + short)
             metadata[_USER + short] = value if kept is None else f"{kept},{value}"
             user_bytes += len(short) + len(value.encode("utf-8", "surrogateescape"))
@@ -142,11 +154,23 @@ def checksum_type(checksums: Mapping[str, str]) -> str:
 
 
 def _kept_headers(record: IndexRecord) -> Iterator[tuple[str, str]]:
+    missing = 0
     for name, value in record.metadata.items():
         if name.startswith(_USER):
-            yield _USER_PREFIX + name[len(_USER) :], value
+            short = name[len(_USER) :]
+            if _fits_into_header(short, value):
+                yield _USER_PREFIX + short, value
+            else:
+                missing += 1
         elif name.startswith(_HEADER):
             yield name[len(_HEADER) :], value
+    if missing:
+        yield _MISSING_HEADER, str(missing)
+
+
+def _fits_into_header(short: str, value: str) -> bool:
+    """`short`: the name, behind the prefix."""
+    return _END_OF_NAME.fullmatch(short) is not None and _NOT_IN_VALUE.search(value) is None
 
 
 def _header_value(text: str) -> str:

@@ -219,3 +219,33 @@ def test_boto3_is_told_of_each_by_its_own_parameter(client: Any, bucket: str) ->
     )
     assert refused == CLASS
     begin(client, bucket, StorageClass="STANDARD")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-amz-meta-a", "one\ntwo"),
+        ("x-amz-meta-a", "one\x01two"),
+        ("x-amz-meta-a%20b", "1"),
+        ("x-amz-meta-a%0D%0Ab", "1"),
+        ("x-amz-meta-%C3%A9", "1"),
+    ],
+)
+def test_metadata_from_the_query_that_no_header_could_give_back_is_refused(
+    client: Any, url: str, bucket: str, name: str, value: str
+) -> None:
+    """Kept, it would leave each GET and HEAD of the object without an answer."""
+    client.put_object(Bucket=bucket, Key="k", Body=BEFORE)
+    put = ask_by_query(url, "PUT", f"{bucket}/k", {name: value})
+    begun = ask_by_query(url, "POST", f"{bucket}/k", {"uploads": "", name: value})
+    assert body_of(client, Bucket=bucket, Key="k") == BEFORE
+    assert [(each.status, each.code) for each in (put, begun)] == [(400, "InvalidArgument")] * 2
+
+
+def test_metadata_from_the_query_that_a_header_can_give_back_comes_back(
+    client: Any, url: str, bucket: str
+) -> None:
+    names = {"x-amz-meta-a.b_c": "one\ttwo, \"three\": 'four'"}
+    assert ask_by_query(url, "PUT", f"{bucket}/k", names).status == 200
+    head = client.head_object(Bucket=bucket, Key="k")
+    assert head["Metadata"] == {"a.b_c": "one\ttwo, \"three\": 'four'"}

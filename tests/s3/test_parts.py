@@ -1,6 +1,7 @@
 """Pure parts of the room: ranges, listings' places, the budget of bodies."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.s3.buckets import BucketRecord, decode_bucket_record, encode_bucket_record
 from segmentstore.s3.errors import S3Error
+from segmentstore.s3.object_metadata import object_headers
 from segmentstore.s3.request import parse_range, resolve_range
 from segmentstore.s3.request_body import MemoryBudget
 from segmentstore.s3.xml_documents import (
@@ -18,6 +20,7 @@ from segmentstore.s3.xml_documents import (
     parse_http_date,
     parse_iso_date,
 )
+from tier2.volumes.objects import IndexRecord
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,16 @@ def test_records_read_back_and_other_bytes_are_none() -> None:
     for content in (b"", b"{}", b"[]", b'{"format": 2}', b'{"format": 1, "other": 1}', b"\xff"):
         with pytest.raises(CorruptedDataError):
             decode_bucket_record(content)
+
+
+def test_an_object_is_shown_without_the_metadata_that_no_header_can_carry() -> None:
+    """It was taken out of queries once."""
+    metadata = {"m:a": "one\ttwo", "m:b": "one\ntwo", "m:c d": "1", "h:Expires": "0", "u:order": ""}
+    record = IndexRecord(1, 1, bytes(32), "e", 1, 1, (0,), metadata=metadata)
+    call: Any = SimpleNamespace(header=lambda _name: None, query={})
+    headers = object_headers(record, call, versioned=False)
+    shown = {name: value for name, value in headers.items() if "meta" in name or name == "Expires"}
+    assert shown == {"x-amz-meta-a": "one\ttwo", "Expires": "0", "x-amz-missing-meta": "2"}
 
 
 def test_instants_read_back() -> None:
