@@ -491,7 +491,10 @@ class ChunkedBody:
             left -= size
             hasher = hashlib.sha256()
             while size:
-                piece = await self._exactly(min(size, _CHUNK_PIECE_BYTES_MAX))
+                # What has arrived, however little: a client that needs long for a whole piece is not silent.
+                piece = await self._content.read(min(size, _CHUNK_PIECE_BYTES_MAX))
+                if not piece:
+                    raise _incomplete_body("it breaks off")
                 await self._hash(hasher, piece)
                 size -= len(piece)
                 yield piece

@@ -10,7 +10,7 @@ from aiohttp.base_protocol import BaseProtocol
 
 from segmentstore.s3.authentication import UNSIGNED_PAYLOAD
 from segmentstore.s3.errors import S3Error
-from segmentstore.s3.request_body import BodyReader, MemoryBudget
+from segmentstore.s3.request_body import UNSIGNED_TRAILER, BodyReader, MemoryBudget
 from segmentstore.s3.settings import EndpointSettings
 
 LENGTH = 8 << 20
@@ -29,19 +29,32 @@ class Upload:
             content=self.content, content_length=LENGTH, can_read_body=True, headers={}
         )
         self.query: dict[str, str] = {}
+        self.headers: dict[str, str] = {}
         self.authenticated = SimpleNamespace(payload=UNSIGNED_PAYLOAD)
         self.expect_continue = SimpleNamespace(give=self._nothing)
 
     async def _nothing(self) -> None: ...
 
-    def header(self, _name: str) -> None:
-        """It has none."""
+    def header(self, name: str) -> str | None:
+        return self.headers.get(name)
 
     def send(self, count: int) -> None:
         self.content.feed_data(bytes(count))
 
+    def send_text(self, text: str) -> None:
+        self.content.feed_data(text.encode())
+
     def end(self) -> None:
         self.content.feed_eof()
+
+
+class ChunkedUpload(Upload):
+    """Its body comes in chunks of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.authenticated = SimpleNamespace(payload=UNSIGNED_TRAILER, signature="")
+        self.headers["x-amz-decoded-content-length"] = str(LENGTH)
 
 
 class Reading:
@@ -93,6 +106,22 @@ async def test_one_that_is_slow_is_no_silent_one(reading: Reading) -> None:
     for _ in range(4):
         slow.send(LENGTH // 4)
         await asyncio.sleep(SETTINGS.body_silence_seconds_max - 1)
+    slow.end()
+    assert await of_slow == LENGTH
+
+
+async def test_one_that_is_slow_is_no_silent_one_however_long_its_chunks_are(
+    reading: Reading,
+) -> None:
+    """Less than a mebibyte comes in the time after which a silent one is given up."""
+    slow = ChunkedUpload()
+    of_slow = asyncio.create_task(reading.read(slow))
+    slow.send_text(f"{LENGTH:x}\r\n")
+    at_once = 768 << 10
+    for first in range(0, LENGTH, at_once):
+        slow.send(min(at_once, LENGTH - first))
+        await asyncio.sleep(SETTINGS.body_silence_seconds_max - 1)
+    slow.send_text("\r\n0\r\n\r\n")
     slow.end()
     assert await of_slow == LENGTH
 
