@@ -72,6 +72,7 @@ from segmentstore.http.responses import (
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_read import Waiters
 from segmentstore.http.topic_records import parse_records, record_as_json
+from segmentstore.runtime.waiting import give_way
 from segmentstore.topics.consume import is_short, told_records
 from segmentstore.topics.errors import (
     InvalidConfigError,
@@ -105,6 +106,8 @@ LINES_TYPE: Final = "application/x-ndjson"
 EVENTS_TYPE: Final = "text/event-stream"
 _TIME_PREFIX: Final = "time:"
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_PARTITIONS_PER_TURN: Final = 16
+"""Of those that are shown: one that is open here waits for nothing."""
 _INLINE_PLACES_MAX: Final = 256
 """Of a producer's records that are shown on the loop."""
 _BATCH_RECORDS_MAX: Final = 1 << 18
@@ -242,13 +245,14 @@ class TopicVerbs:
         return description
 
     async def _shown(self, description: TopicDescription) -> Mapping[str, object]:
+        partitions: list[Mapping[str, object]] = []
+        for index in range(description.partitions):
+            partitions.append(await self._shown_partition(description.name, index))
+            await give_way(len(partitions), every=_PARTITIONS_PER_TURN)
         return {
             "topic": description.name,
             "topic_id": str(description.topic_id),
-            "partitions": [
-                await self._shown_partition(description.name, index)
-                for index in range(description.partitions)
-            ],
+            "partitions": partitions,
             "config": dict(description.config),
         }
 

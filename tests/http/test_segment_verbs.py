@@ -1,3 +1,4 @@
+import asyncio
 import json
 import threading
 from contextlib import aclosing
@@ -11,9 +12,9 @@ from yarl import URL
 
 from segmentstore.cli.http_client import HttpClient
 from segmentstore.contracts.errors import ContainerNotFoundError, SegmentNotFoundError
-from segmentstore.contracts.identifiers import EVENT_COUNT, ContainerId
-from segmentstore.contracts.segments import SegmentProperties
-from segmentstore.http import requests
+from segmentstore.contracts.identifiers import EVENT_COUNT, AttributeKey, ContainerId
+from segmentstore.contracts.segments import AttributeUpdate, SegmentProperties
+from segmentstore.http import requests, segment_verbs
 from segmentstore.http.segment_verbs import bytes_of_text, text_of_bytes
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import CONTENT_TYPE_KEY, producer_key
@@ -60,6 +61,38 @@ async def test_an_append_meets_the_segment_that_has_the_name_now(
 @given(st.binary(max_size=20))
 def test_attribute_bytes_survive_their_text_form(value: bytes) -> None:
     assert bytes_of_text(text_of_bytes(value)) == value
+
+
+async def test_others_are_served_while_very_many_attributes_of_a_segment_are_shown(
+    node: Node, client: ClientSession, segments: MemorySegments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each writer of events leaves one."""
+    count = 5_000
+    writers = [AttributeKey(b"writer-%09d" % number) for number in range(count)]
+    await segments.create("s", [AttributeUpdate(key, number) for number, key in enumerate(writers)])
+    shown = 0
+    each_turn: list[int] = []
+
+    def counted(value: bytes) -> str:
+        nonlocal shown
+        shown += 1
+        return text_of_bytes(value)
+
+    async def note_turns() -> None:
+        nonlocal shown
+        while True:
+            each_turn.append(shown)
+            shown = 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(segment_verbs, "text_of_bytes", counted)
+    noting = asyncio.create_task(note_turns())
+    status, attributes = await call(client, "GET", node.segment("s/attributes"))
+    noting.cancel()
+    assert (status, len(attributes)) == (200, count)
+    assert attributes == {key.decode(): number for number, key in enumerate(writers)}
+    assert sum(each_turn) + shown == count
+    assert max(each_turn) < count / 10
 
 
 async def test_a_segment_lives_through_all_its_verbs(node: Node, client: ClientSession) -> None:

@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from random import Random
 from typing import Any
 
@@ -26,7 +26,7 @@ from segmentstore.codec.record_batch import (
     decode_batch,
     encode_batch,
 )
-from segmentstore.http.topic_verbs import BATCH_TYPE, EVENTS_TYPE, LINES_TYPE
+from segmentstore.http.topic_verbs import BATCH_TYPE, EVENTS_TYPE, LINES_TYPE, TopicVerbs
 from segmentstore.topics import consume
 from segmentstore.topics.errors import PartitionUnavailableError
 from segmentstore.topics.partition import Partition
@@ -349,6 +349,37 @@ async def test_a_batch_is_not_told_of_more_records_than_an_answer_may_have(serve
     many = encode_batch([Record(0, 7, None, b"v")] * 5_000, compression=Compression.ZSTD)
     status, body = await served.call("POST", path, data=many, headers=headers)
     assert (status, [each["offset"] for each in body["records"]]) == (200, [*range(5_000)])
+
+
+async def test_others_are_served_while_very_many_partitions_are_shown(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 500
+    status, made = await served.call("PUT", "/t", json={"partitions": count})
+    assert (status, len(made["partitions"])) == (201, count)
+    shown = 0
+    each_turn: list[int] = []
+    show = TopicVerbs._shown_partition
+
+    async def counted(verbs: TopicVerbs, name: str, index: int) -> Mapping[str, object]:
+        nonlocal shown
+        shown += 1
+        return await show(verbs, name, index)
+
+    async def note_turns() -> None:
+        nonlocal shown
+        while True:
+            each_turn.append(shown)
+            shown = 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(TopicVerbs, "_shown_partition", counted)
+    noting = asyncio.create_task(note_turns())
+    status, told = await served.call("GET", "/t")
+    noting.cancel()
+    assert (status, told) == (200, made)
+    assert sum(each_turn) + shown == count
+    assert max(each_turn) < count / 10
 
 
 @pytest.mark.slow
