@@ -143,15 +143,20 @@ class TransactionCompleter:
                 states.forget_now = True
                 self.wake(states)
 
-    async def adopt(
-        self, states: StreamTransactions, transaction_id: int
-    ) -> TransactionRecord | None:
+    async def adopt(self, states: StreamTransactions, transaction_id: int) -> None:
         """Believe what the table says of a transaction, and of those that are committed with it.
+
+        Not if another task decides it, or has learnt more of it meanwhile: what is read here may be older than that.
 
         Raises RetryLaterError while that may still change by a batch whose caller has left.
         """
+        if states.phase(transaction_id) is Phase.DECIDING:
+            return
         self._table.require_settled()
+        known = states.last_change(transaction_id)
         record = await self._table.read(states.name(transaction_id))
+        if states.last_change(transaction_id) != known:
+            return
         self._states.follow_table(states.name(transaction_id), record)
         if record is not None:
             if record.joins is not None and states.find(record.joins) is None:
@@ -161,7 +166,6 @@ class TransactionCompleter:
                     await self.adopt(states, stage)
         # It may be another state than the one that a caller of ours expects to have work for.
         self.wake(states)
-        return record
 
     async def drop(self, states: StreamTransactions, transaction_ids: list[int]) -> None:
         """Transactions for which nothing is left to be done, because of their stream's end or their own."""

@@ -24,7 +24,7 @@ Invariants:
 - Commits are handed out in the order of their numbers, which is that of the calls. One that is DECIDING holds back all
   that were called after it.
 - Records are those that were read from the table or written to it; the table decides, and `follow_table` follows it. It
-  is the only way out of UNKNOWN.
+  is the only way out of UNKNOWN. What was read before a task wrote, or learnt, something newer is not followed.
 """
 
 import asyncio
@@ -102,6 +102,8 @@ class Transaction:
     """While DECIDING: that of the call."""
     since: float = 0.0
     """Loop time at which it was reserved, or from which on it is remembered."""
+    change: int = 0
+    """Which of all changes of its stream's transactions was its last one."""
 
 
 @dataclass(slots=True)
@@ -132,6 +134,7 @@ class StreamTransactions:
         self.closed_count = 0
         """How many want no further transactions to begin."""
         self.last_commit_number = 0
+        self._change_count = 0
         self._by_id: dict[int, Transaction] = {}
         self._ids: dict[Phase, dict[int, None]] = {phase: {} for phase in Phase}
         """Those of each phase, in the order in which they came to it."""
@@ -189,6 +192,11 @@ class StreamTransactions:
         known = self._by_id.get(transaction_id)
         return None if known is None else known.phase
 
+    def last_change(self, transaction_id: int) -> int | None:
+        """Another number once anything is known anew of it; None if it is not known."""
+        known = self._by_id.get(transaction_id)
+        return None if known is None else known.change
+
     def has(self, *phases: Phase) -> bool:
         """Whether a transaction is in one of them."""
         return any(self._ids[phase] for phase in phases)
@@ -235,6 +243,7 @@ class StreamTransactions:
             phase = Phase.COMMITTED
         was_finished = transaction_id in self._finished
         known.record = record
+        self._count_change(known)
         if known.phase not in (phase, Phase.UNKNOWN) and phase not in _MOVES[known.phase]:
             # Another process changed it, or an earlier attempt of ours: what was believed does not count.
             self._move_to(transaction_id, Phase.UNKNOWN)
@@ -343,6 +352,7 @@ class StreamTransactions:
         assert transaction_id not in self._by_id, f"known already {transaction_id:032x}"
         self._by_id[transaction_id] = transaction
         self._ids[transaction.phase][transaction_id] = None
+        self._count_change(transaction)
         return transaction
 
     def _move_to(self, transaction_id: int, phase: Phase) -> None:
@@ -355,6 +365,11 @@ class StreamTransactions:
         del self._ids[known.phase][transaction_id]
         self._ids[phase][transaction_id] = None
         known.phase = phase
+        self._count_change(known)
+
+    def _count_change(self, transaction: Transaction) -> None:
+        self._change_count += 1
+        transaction.change = self._change_count
 
     def _remove(self, transaction_id: int) -> None:
         known = self._by_id.pop(transaction_id, None)

@@ -280,6 +280,75 @@ async def test_who_pings_behind_an_abort_whose_outcome_is_unknown_is_told_what_t
     )
 
 
+class LateAnswer:
+    """The first look at the table of transactions is answered when it is let go, with what it saw."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.looked, self.let_go = asyncio.Event(), asyncio.Event()
+        read = TransactionTable.read
+
+        async def late(table: TransactionTable, name: TransactionName) -> TransactionRecord | None:
+            record = await read(table, name)
+            if not self.looked.is_set():
+                self.looked.set()
+                await self.let_go.wait()
+            return record
+
+        patch.setattr(TransactionTable, "read", late)
+
+
+async def leave_one_undecided(cluster: FeatureCluster) -> api.CreateTxnResponse:
+    """It is open in the table, and whether its commit came there is not known."""
+    begun = await cluster.begin("a")
+    await cluster.write("a", begun, [b"kept"])
+    works, cluster.tables._plan = cluster.tables._plan, FullPlan()
+    with pytest.raises(LogFullError):
+        await cluster.commit("a", begun.txnId)
+    cluster.tables._plan = works
+    return begun
+
+
+async def test_a_commit_that_was_answered_is_done_though_an_older_look_at_the_table_ends_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the older look saw was believed: the transaction was open for ever, and no event of it came."""
+    cluster = await cluster_with()
+    begun = await leave_one_undecided(cluster)
+    look = LateAnswer(monkeypatch)
+    async with cluster.finishing():
+        await look.looked.wait()
+        assert await cluster.commit("a", begun.txnId) == Status.SUCCESS
+        look.let_go.set()
+        await cluster.settled("a")
+        assert await cluster.state("a", begun.txnId) == State.COMMITTED
+    assert await cluster.read_all("a") == {0: [b"kept"]}
+    await cluster.check()
+
+
+async def test_a_decision_that_is_being_written_is_waited_for_though_an_older_look_ends_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = await cluster_with()
+    begun = await leave_one_undecided(cluster)
+    look = LateAnswer(monkeypatch)
+    async with cluster.finishing():
+        await look.looked.wait()
+        plan = cluster.tables._plan = HoldingPlan()
+        abort = asyncio.create_task(cluster.abort("a", begun.txnId))
+        await some_turns()
+        assert plan.count == 1
+        look.let_go.set()
+        await some_turns()
+        ping = asyncio.create_task(cluster.ping("a", begun.txnId, lease_ms=60_000))
+        await some_turns()
+        assert not ping.done()
+        plan.let_go.set()
+        assert await ping == api.PingTxnStatus.Status.ABORTED
+        assert await abort == Status.SUCCESS
+        await cluster.settled("a")
+    await cluster.check()
+
+
 async def test_a_transaction_that_is_pinged_before_its_turn_to_be_aborted_comes_lives_on() -> None:
     cluster = await cluster_with(
         settings=ControllerSettings(transactions=TransactionSettings(aborts_at_once_max=1))
