@@ -58,6 +58,8 @@ class TransactionSettings:
     """For how long a finished transaction is remembered, at least counted from the controller's start."""
     completed_sweep_seconds: float = 60.0
     """Between two passes that forget finished transactions."""
+    forgotten_per_batch_max: int = 500
+    """Finished transactions of one stream that leave the table in one step."""
     aborts_at_once_max: int = 64
     """Transactions whose abort is being written at the same time, of all that end together."""
     listed_max: int = 500

@@ -177,6 +177,18 @@ class TransactionCompleter:
         for name in names:
             self._states.follow_table(name, None)
 
+    async def drop_finished(
+        self, states: StreamTransactions, transaction_ids: Sequence[int]
+    ) -> None:
+        """As `drop`, some at a time: none of these depends on another, and between two batches others run."""
+        at_once = self._settings.forgotten_per_batch_max
+        left = list(transaction_ids)
+        while True:
+            await self.drop(states, left[:at_once])
+            del left[:at_once]
+            if not left:
+                return
+
     async def end_without_epoch(self, name: TransactionName, record: TransactionRecord) -> bool:
         """Whether the stream of a committing transaction has lost its epoch, or is lost; then it ends in the table.
 
@@ -290,7 +302,7 @@ class TransactionCompleter:
                 # The stream was deleted while the pass waited for another one.
                 continue
             try:
-                await self.drop(states, self._old_transactions(states))
+                await self.drop_finished(states, self._old_transactions(states))
                 await self.forget_reserved(states, self._reservations.unwanted(states))
                 for application_id in self._old_fences(states):
                     await self.forget_fence(states, application_id)

@@ -351,8 +351,10 @@ class Transactions:
             return
         unfinished = states.ids(*UNFINISHED)
         await self._completer.delete_segments(history, unfinished)
+        # Together: stages belong to the transaction that they join.
+        await self._completer.drop(states, unfinished)
         finished = [transaction_id for transaction_id, _ in states.finished()]
-        await self._completer.drop(states, [*unfinished, *finished])
+        await self._completer.drop_finished(states, finished)
         await self._completer.forget_reserved(states, self._reservations.all_of(states))
         for application_id in list(states.fences.known):
             await self._completer.forget_fence(states, application_id)

@@ -1,20 +1,32 @@
 """What the verbs of transactions promise."""
 
 import asyncio
+from asyncio import Future
+from collections.abc import Sequence
 
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_records.transaction_records import (
+    TransactionRecord,
+    TransactionState,
+)
 from segmentstore.codec.stream_names import segment_id_of, transaction_epoch_of
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.identifiers import EVENT_COUNT
+from segmentstore.contracts.tables import TableEntry
 from segmentstore.controller.errors import (
     RetryLaterError,
     StreamNotFoundError,
     StreamSealedError,
 )
 from segmentstore.controller.settings import ControllerSettings, TransactionSettings
+from segmentstore.controller.transactions.transaction_table import (
+    TransactionName,
+    TransactionTable,
+)
 from tests.controller.transactions.feature_cluster import FeatureCluster, State, id_of
+from tests.reference.memory_tables import MemoryTable
 
 Status = api.TxnStatus.Status
 Ping = api.PingTxnStatus.Status
@@ -260,6 +272,40 @@ async def test_finished_transactions_are_listed_and_forgotten_in_the_end() -> No
     await cluster.restart()
     assert await cluster.state("a", begun[0].txnId) == State.UNKNOWN
     assert await cluster.state("a", begun[2].txnId) == State.ABORTED
+
+
+@pytest.mark.parametrize("ends", ["sweep", "deletion"])
+async def test_finished_ones_that_are_forgotten_together_leave_the_table_in_pieces(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream finishes ten thousand between two sweeps: in one batch, nothing else ran for most of a second."""
+    cluster = await cluster_with(settings=TransactionSettings(completed_per_stream_max=0))
+    record = TransactionRecord(state=TransactionState.ABORTED, lease_ms=0, created_ms=0)
+    await TransactionTable(tables=cluster.memory_tables).replace(
+        {TransactionName("s", "a", number): (None, record) for number in range(1_100)}
+    )
+    await cluster.restart()
+    [states] = cluster.components.transaction_states.all()
+    assert len(states.finished()) == 1_100
+    batches: list[int] = []
+    update = MemoryTable.update
+
+    def counted(
+        table: MemoryTable, entries: Sequence[TableEntry], *, offset: int | None = None
+    ) -> "Future[Sequence[int]]":
+        batches.append(len(entries))
+        return update(table, entries, offset=offset)
+
+    monkeypatch.setattr(MemoryTable, "update", counted)
+    if ends == "sweep":
+        await cluster.components.completer.forget_old()
+    else:
+        await cluster.streams.seal("s", "a")
+        await cluster.streams.delete("s", "a")
+    assert sum(batches) >= 1_100
+    assert max(batches) <= 500
+    await cluster.restart()
+    assert cluster.components.transaction_states.all() == []
 
 
 async def test_sealing_a_stream_aborts_what_is_open_and_finishes_what_commits() -> None:
