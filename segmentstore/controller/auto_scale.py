@@ -151,6 +151,8 @@ class AutoScale:
                 del self._watched[(scope, stream)]
             except SegmentStoreError as error:
                 _LOG.warning("stream=%s/%s keeps its shape for now: %s", scope, stream, error)
+            # What is in memory comes without a turn of the loop.
+            await asyncio.sleep(0)
 
     async def _refresh_if_due(self) -> None:
         """Find out which streams have which policy."""

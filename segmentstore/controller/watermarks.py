@@ -254,6 +254,9 @@ class Watermarks:
                     self._drop(scope, stream)
                 except SegmentStoreError as error:
                     _LOG.warning("stream=%s/%s has no new watermark: %s", scope, stream, error)
+                # What is in memory comes without a turn of the loop.
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
             more = page.more
 
     async def _mark_segment(self, scope: str, stream: str) -> MarkSegment:

@@ -21,6 +21,7 @@ Invariants:
 - At most `waiting_max` times of commits wait; of one writer only the newest does.
 """
 
+import asyncio
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -142,6 +143,8 @@ class WriterMarks:
                 if mark.record is not None:
                     marks[writer] = mark.record
                 after = writer
+            # What is in memory comes without a turn of the loop.
+            await asyncio.sleep(0)
             more = page.more
         return marks
 

@@ -17,7 +17,7 @@ Invariants:
   stream.
 - A stream that is being created or deleted does not exist for clients.
 - A listing passes a scope over that is being deleted, however long that takes, or whose table does not answer: it goes
-  on with the others.
+  on with the others. Between two pages the loop does other work.
 """
 
 import asyncio
@@ -264,6 +264,8 @@ async def all_streams(
                     if configuration.record is not None:
                         yield ListedStream(scope, name, configuration.record)
                     after = name
+                # What is in memory comes without a turn of the loop.
+                await asyncio.sleep(0)
                 more = page.more
 
 

@@ -1,6 +1,8 @@
 """What looks at streams in the background gets round to all of them, whatever state other scopes are in."""
 
-from contextlib import AbstractAsyncContextManager, aclosing
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -15,12 +17,22 @@ from segmentstore.codec.controller_records.stream_records import (
 )
 from segmentstore.contracts.errors import ContainerNotFoundError, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
-from segmentstore.contracts.tables import Table
+from segmentstore.contracts.segments import SegmentProperties
+from segmentstore.contracts.tables import Table, TableEntry
+from segmentstore.controller import writer_marks
+from segmentstore.controller.components import ControllerComponents
 from segmentstore.controller.metadata.batch import Batch
 from segmentstore.controller.metadata.metadata_store import scope_key
 from segmentstore.controller.retention import cuts_key
+from segmentstore.controller.streams import stream_history
 from segmentstore.controller.streams.stream_history import all_streams
+from tests.controller.crashing_doors import CrashingTable
 from tests.controller.transactions.feature_cluster import FeatureCluster
+from tests.http.memory_segments import MemorySegments
+from tests.reference.memory_tables import MemoryTable, MemoryTables
+
+STREAMS = 12
+PER_READ = 4
 
 
 def unexpected(scope: str, error: SegmentStoreError) -> None:
@@ -78,3 +90,75 @@ async def test_a_scope_whose_table_does_not_answer_puts_off_no_other(
     assert sorted(watched._watched) == [("a", "x"), ("s", "x")]
     await cluster.components.watermarks.look_at_all()
     assert cluster.memory_segments.content("s/_MARKx/0.#epoch.0")
+
+
+def answer_without_a_turn_of_the_loop(patch: pytest.MonkeyPatch) -> None:
+    """As the tables and segments of a store in this process do with what is in memory."""
+
+    @asynccontextmanager
+    async def opened(tables: MemoryTables, name: str) -> AsyncIterator[Table]:
+        yield MemoryTable(tables, tables._find(name))
+
+    def get_nowait(
+        table: CrashingTable, keys: Sequence[bytes]
+    ) -> Sequence[TableEntry | None] | None:
+        return table._table.get_nowait(keys)
+
+    async def list_segments(
+        segments: MemorySegments, prefix: str = "", start_after: str = "", limit: int = 1000
+    ) -> Sequence[SegmentProperties]:
+        names = [each for each in segments.names() if each.startswith(prefix)]
+        return [segments._segments[each].properties() for each in names[:limit]]
+
+    patch.setattr(MemoryTables, "_open", opened)
+    patch.setattr(CrashingTable, "get_nowait", get_nowait)
+    patch.setattr(MemorySegments, "list_segments", list_segments)
+
+
+@pytest.mark.parametrize(
+    ("look", "turns_min"),
+    [
+        # Each stream has a mark stream beside it.
+        (lambda it: it.retention._look_for_rules_of_age(), 2 * STREAMS // PER_READ),
+        (lambda it: it.auto_scale.look_at_all(), STREAMS + 2 * STREAMS // PER_READ),
+        (lambda it: it.watermarks.look_at_all(), STREAMS + STREAMS // PER_READ),
+    ],
+    ids=["retention", "scaling", "watermarks"],
+)
+async def test_others_run_while_all_streams_are_looked_at(
+    look: Callable[[ControllerComponents], Awaitable[None]],
+    turns_min: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With some thousand streams the process stood still for half a second, every minute."""
+    cluster = FeatureCluster()
+    await cluster.start()
+    await cluster.scopes.create("s")
+    by_rate = ScalingPolicy(
+        type=ScalingType.EVENTS_PER_SECOND, target_rate=1000, scale_factor=2, segment_count_min=1
+    )
+    marks = cluster.components.writer_marks
+    for number in range(STREAMS):
+        await cluster.streams.create("s", f"x{number}", StreamConfigurationRecord(scaling=by_rate))
+        await marks.note_time("s", f"x{number}", "writer", 1, {0: 0})
+    for number in range(STREAMS):
+        await marks.note_time("s", "x0", f"writer{number}", 1, {0: 0})
+    # Nothing is due any more.
+    await cluster.components.watermarks.look_at_all()
+    monkeypatch.setattr(stream_history, "_NAMES_PER_READ", PER_READ)
+    monkeypatch.setattr(writer_marks, "_NAMES_PER_READ", PER_READ)
+    answer_without_a_turn_of_the_loop(monkeypatch)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    before = turns
+    await look(cluster.components)
+    assert turns - before >= turns_min
+    task.cancel()
