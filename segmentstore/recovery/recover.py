@@ -37,7 +37,11 @@ from segmentstore.recovery.report import (
     summary,
     unfinished,
 )
-from segmentstore.recovery.restore import finish_restore, require_whole_copy
+from segmentstore.recovery.restore import (
+    finish_restore,
+    require_own_copy,
+    require_whole_copy,
+)
 from segmentstore.recovery.survey import (
     ContainerSurvey,
     Losses,
@@ -116,7 +120,8 @@ async def _recover(options: RecoveryOptions, rebuilt: RebuiltLogs) -> RecoveryRe
         ).check_target()
         _check_target(options)
         restore = unfinished_restore(options.data)
-        if restore is not None and not options.place:
+        if restore is not None and not options.copy:
+            require_own_copy(options.data, options.place, restore)
             require_whole_copy(options.data, restore, [each.manifest for each in tier2.containers])
         surveys = await survey(tier2.containers, bar=partial(progress_bar, quiet=options.quiet))
         losses = await find_losses(tier2, surveys)

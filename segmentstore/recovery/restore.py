@@ -8,7 +8,7 @@
 - Of two that are run at once in one directory one is refused: it is held while the copy is made, and the steps behind
   that hold it themselves, each of which may have been done already.
 - A copy counts as whole if every container that the mark names has at least the version that the mark names. Nothing is
-  made of another one.
+  made of another one, and beside the mark no Tier 2 that is elsewhere is used: no backup of that is forgotten.
 - The copy has its logs in its directory, also if its origin is in BookKeeper: below the origin's root they would be
   taken for its own.
 - Logs that are in the directory before the copy are refused: those of the same store would count as belonging to the
@@ -44,6 +44,7 @@ from segmentstore.recovery.unfinished_work import (
     unmark_restore,
 )
 from tier2.manifest.manifest import Manifest
+from tier2.object_stores.places import is_remote, object_directory
 from tier2.offline.lost_data import find_lost_chunks_of_snapshot
 
 
@@ -64,6 +65,7 @@ async def restore_backup(
         if unfinished is None:
             return result
     else:
+        require_own_copy(data, "", unfinished)
         result.remarks.append("the copy is there already, and what was cut off is finished")
     await _start_again(result, data, unfinished)
     return result
@@ -78,6 +80,24 @@ def _unfinished_of(name: str, data: Path) -> UnfinishedRestore | None:
             f" backup={unfinished.backup!r} path={data}"
         )
     return unfinished
+
+
+def require_own_copy(data: Path, place: str, restore: UnfinishedRestore) -> None:
+    """Raises InvalidRequestError if what is to be used is not what a copy brought into the directory.
+
+    `place`: empty for what is in the directory. A copy is finished by forgetting the backups that it cannot have;
+    another Tier 2, which has them, would lose them for good.
+    """
+    own = data / "tier2"
+    is_own = not own.is_symlink() and (
+        not place
+        or (not is_remote(place) and Path(object_directory(place)).resolve() == own.resolve())
+    )
+    if not is_own:
+        raise InvalidRequestError(
+            "a copy into this directory was cut off, and what is to be used is not that copy: run again what was cut"
+            f" off, or name another directory backup={restore.backup!r} path={data}"
+        )
 
 
 def require_whole_copy(

@@ -188,3 +188,34 @@ def test_h6_finishing_a_restore_keeps_the_backups_that_were_made_since(
     rows = cli("backup", "list", str(new), "-o", "json").rows
     assert [(row["backup"], row["complete"]) for row in rows] == [("since", True)]
     assert cli(*command).exit_code == ExitCode.USAGE
+
+
+def test_h6_a_copy_that_was_cut_off_takes_no_backups_from_the_tier_2_that_is_linked_instead(
+    data: Path,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A copy is finished by forgetting the backups that it cannot have; the store that has them is not the copy."""
+    cli = CommandLine(capfdbinary)
+    names = ["monday", "sunday"]
+    for name in names:
+        assert cli("backup", "pin", name, "--data", str(data)).exit_code == ExitCode.OK
+    for copy in (
+        ("recover", "--copy", "--from-tier2", str(data)),
+        ("backup", "restore", "monday", "--from", str(data)),
+    ):
+        new = tmp_path / copy[0]
+        target = ("--data", str(new), "--quiet")
+        with monkeypatch.context() as patched:
+            patched.setattr(tier2_copy, "_finish_copy", lambda *_: [].pop())
+            with pytest.raises(IndexError):
+                cli(*copy, *target)
+        for more in ((), ("--dry-run",)):
+            linked = cli("recover", "--from-tier2", str(data), *target, *more)
+            rows = cli("backup", "list", str(data), "-o", "json").rows
+            assert [row["backup"] for row in rows] == names
+            assert linked.exit_code == ExitCode.USAGE, linked.errors
+            assert "run again what was cut off, or name another directory" in linked.errors
+        assert not (new / "tier2").is_symlink()
+        assert cli(*copy, *target).exit_code == ExitCode.OK
