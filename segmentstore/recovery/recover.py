@@ -58,6 +58,7 @@ from segmentstore.recovery.tier2_copy import (
     require_linkable,
     require_no_tier2,
     require_unused,
+    stores_around,
 )
 from segmentstore.recovery.unfinished_work import (
     UnfinishedRestore,
@@ -66,7 +67,6 @@ from segmentstore.recovery.unfinished_work import (
     unmark_lost_logs,
     unmark_restore,
 )
-from tier2.object_stores.places import object_directory
 from tier2.store_reader import ContainerReader
 
 _BEGINS_ANEW = "begins anew"
@@ -190,18 +190,15 @@ def _check_begin_anew(options: RecoveryOptions, losses: Losses) -> None:
 async def _logs_left_behind(
     options: RecoveryOptions, surveys: Sequence[ContainerSurvey]
 ) -> list[str]:
-    beside = _store_beside(options)
-    if beside is None:
-        return []
-    return await logs_beside(beside, [each.reader.manifest for each in surveys])
-
-
-def _store_beside(options: RecoveryOptions) -> Path | None:
-    """The data directory whose Tier 2 is linked from another one."""
+    """Of the data directories whose Tier 2 is linked from another one."""
     if not options.place or options.copy or options.place.startswith("s3://"):
-        return None
-    beside = Path(object_directory(options.place)).resolve().parent
-    return None if beside == options.data.resolve() else beside
+        return []
+    manifests = [each.reader.manifest for each in surveys]
+    told: list[str] = []
+    for beside in stores_around(options.place):
+        if beside != options.data.resolve():
+            told += await logs_beside(beside, manifests)
+    return told
 
 
 async def _copy(

@@ -2,7 +2,7 @@
 
 - A link (the default) moves no byte: DATA/tier2 is a symbolic link to the directory that has the objects, and the two
   belong together from then on. A bucket is not linked: the store is started with its URL.
-- A directory whose store is running is not linked.
+- A directory whose store is running is not linked, nor is what such a store links itself, if it is named by that store.
 - A copy stands for itself: it has the objects that the manifests name, and the files of records that partitions of
   topics name, stored again in volumes, and nothing else. It is made under another name and gets its own when it is
   whole, so a copy that was cut off is never taken for one.
@@ -72,15 +72,24 @@ def link_tier2(place: str, data_directory: Path) -> None:
 
 def require_linkable(place: str, data_directory: Path) -> None:
     """Raises InvalidRequestError if DATA has another Tier 2 already, DataDirectoryInUseError. Changes nothing."""
-    objects = Path(object_directory(place)).resolve()
-    if _is_used(objects.parent):
-        raise DataDirectoryInUseError(
-            f"a process uses the store there: stop it, or copy with --copy path={objects.parent}"
-        )
+    for store in stores_around(place):
+        if _is_used(store):
+            raise DataDirectoryInUseError(
+                f"a process uses the store there: stop it, or copy with --copy path={store}"
+            )
     target = data_directory / "tier2"
     # A link whose target is gone is the Tier 2 of some store as well.
-    if os.path.lexists(target) and target.resolve() != objects:
+    if os.path.lexists(target) and target.resolve() != Path(object_directory(place)).resolve():
         raise _tier2_is_there(data_directory)
+
+
+def stores_around(place: str) -> list[Path]:
+    """The data directories that may have lock and logs of the store: the one that was named, and where its Tier 2 lies.
+
+    They differ where a recovery has made the one that was named: its Tier 2 is a link.
+    """
+    objects = Path(object_directory(place))
+    return list(dict.fromkeys([objects.parent.resolve(), objects.resolve().parent]))
 
 
 def require_no_tier2(data_directory: Path) -> None:

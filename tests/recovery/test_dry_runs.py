@@ -68,6 +68,25 @@ def test_a_dry_run_refuses_directories_of_a_running_store_as_the_run_does(
     assert not (tmp_path / "new").exists()
 
 
+def test_a_store_that_links_its_tier_2_itself_is_not_disturbed_by_a_link_to_that(
+    data: Path, tmp_path: Path, cli: CommandLine
+) -> None:
+    """One that a recovery made: its lock and its logs are in another directory than its Tier 2."""
+    new, newer = tmp_path / "new", tmp_path / "newer"
+    assert cli(*recover(data, new)).exit_code == ExitCode.OK
+    with ServerProcess(new, NO_STREAMS) as server:
+        for place in (new, new / "tier2"):
+            for more in (("--dry-run",), ()):
+                refused = cli(*recover(place, newer, *more))
+                assert refused.exit_code == ExitCode.CONFLICT, refused.errors
+        assert server.terminate() == 0
+    assert not newer.exists()
+    for more in (("--dry-run",), ()):
+        told = cli(*recover(new, newer, *more))
+        assert told.exit_code == ExitCode.OK, told.errors
+        assert f"{new} has logs of its own for 4 of these containers" in told.errors
+
+
 def test_a_link_away_from_logs_that_are_there_is_told_to_be_one(
     data: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
