@@ -42,10 +42,16 @@ def tier2() -> None:
 @place_argument
 @click.argument("prefix", default="")
 @output_option
-def list_segments(place: str, prefix: str, output: str) -> None:
-    """List the segments in Tier 2 whose name starts with PREFIX, in name order."""
-    rows = asyncio.run(_segment_rows(place, prefix))
+def list_segments(place: str, prefix: str, output: str) -> int:
+    """List the segments in Tier 2 whose name starts with PREFIX, in name order.
+
+    Ends with 7 if those of some container cannot be found, because its manifest is missing or damaged.
+    """
+    rows, lost = asyncio.run(_segment_rows(place, prefix))
     print_rows(sorted(rows, key=lambda row: str(row["name"])), output)
+    for why in lost:
+        click.echo(f"error: {why}", err=True)
+    return ExitCode.CORRUPT if lost else ExitCode.OK
 
 
 @tier2.command()
@@ -106,13 +112,14 @@ def verify(place: str, deep: bool, quiet: bool, output: str) -> int:
     return ExitCode.CORRUPT if damages else ExitCode.OK
 
 
-async def _segment_rows(place: str, prefix: str) -> list[Row]:
+async def _segment_rows(place: str, prefix: str) -> tuple[list[Row], list[str]]:
+    """And why those of other containers cannot be found."""
     rows: list[Row] = []
-    async with open_tier2(place) as opened:
+    async with open_tier2(place, go_on=True) as opened:
         for container in opened.containers:
             async with aclosing(container.list_segments(prefix, "")) as records:
                 rows += [_row(container.container_id, record) async for record in records]
-    return rows
+        return rows, [each.why for each in opened.lost]
 
 
 def _row(container_id: int, record: SegmentRecord) -> Row:
@@ -127,7 +134,7 @@ def _row(container_id: int, record: SegmentRecord) -> Row:
 
 
 async def _write_segment(place: str, name: str, offset: int | None, length: int | None) -> None:
-    async with open_tier2(place) as opened:
+    async with open_tier2(place, go_on=True) as opened:
         container = await opened.container_of(name)
         end = None
         if length is not None:

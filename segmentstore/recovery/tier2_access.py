@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.errors import (
     CorruptedDataError,
     InvalidRequestError,
@@ -71,10 +72,15 @@ class Tier2:
     """By id; for a caller that goes on without them."""
 
     async def container_of(self, name: str) -> ContainerReader:
-        """The one that has the segment. Raises SegmentNotFoundError."""
+        """The one that has the segment. Raises SegmentNotFoundError, CorruptedDataError if its manifest is lost."""
         for container in self.containers:
             if await container.find(name) is not None:
                 return container
+        for lost in self.lost:
+            if not self.containers or lost.container_id == container_of(
+                name, self.containers[0].manifest.container_count
+            ):
+                raise CorruptedDataError(f"the segment cannot be looked for: {lost.why} {name=}")
         raise SegmentNotFoundError(name)
 
 

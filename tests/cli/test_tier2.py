@@ -7,6 +7,8 @@ import pytest
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
+from segmentstore.codec.container_hash import container_of
+from segmentstore.contracts.identifiers import ContainerId
 from tests.cli.command_line import CommandLine
 from tests.s3.conftest import Process, client_of
 
@@ -136,6 +138,39 @@ def test_verify_misses_a_container_whose_root_is_gone(
     assert found.exit_code == ExitCode.CORRUPT
     assert [row["container"] for row in found.rows] == [0, 1, 3]
     assert "no manifest container=2 of=4" in found.errors
+
+
+@pytest.mark.parametrize("root", ["gone", "damaged"])
+def test_a_listing_without_a_container_is_none_of_the_whole_and_its_segments_are_not_absent(
+    offline: CommandLine, tmp_path: Path, root: str
+) -> None:
+    data = tmp_path / "plain"
+    names = {container_of(f"t/{number}", 4): f"t/{number}" for number in range(30)}
+    assert len(names) == 4
+    (tmp_path / "content").write_bytes(b"content")
+    with ServerProcess(data, [*NO_STREAMS, "--tier2", "filesystem"]) as server:
+        for name in names.values():
+            for command in (["create", name], ["append", name, str(tmp_path / "content")]):
+                run_quietly("segment", *command, "--server", server.address)
+        run_quietly("segment", "flush", "--server", server.address)
+        assert server.terminate() == 0
+    manifest = data / "tier2/objects/containers/0002/root"
+    if root == "gone":
+        manifest.unlink()
+    else:
+        manifest.write_bytes(b"")
+    listed = offline("tier2", "ls", str(data), "-o", "json")
+    assert listed.exit_code == ExitCode.CORRUPT
+    assert "container=2" in listed.errors
+    others = sorted(name for container_id, name in names.items() if container_id != 2)
+    assert [row["name"] for row in listed.rows] == others
+    for name in others:
+        assert offline("tier2", "cat", str(data), name).content == b"content"
+    lost = offline("tier2", "cat", str(data), names[ContainerId(2)])
+    assert lost.exit_code == ExitCode.CORRUPT
+    assert "container=2" in lost.errors
+    never = next(name for number in range(99) if container_of(name := f"no/{number}", 4) != 2)
+    assert offline("tier2", "cat", str(data), never).exit_code == ExitCode.NOT_FOUND
 
 
 def test_verify_says_which_root_is_damaged_and_looks_at_the_others(
