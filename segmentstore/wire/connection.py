@@ -14,10 +14,10 @@ and set-ups go to ConnectionAppends, reads to ConnectionReads, everything else t
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from segmentstore.codec.wire_protocol.appends import (
     AppendBlock,
@@ -53,9 +53,12 @@ from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
 from segmentstore.wire.store_calls import StoreCalls
 from segmentstore.wire.table_commands import TableCommands
-from segmentstore.wire.writers import ConnectionAppends, WaitForRecovery
+from segmentstore.wire.writers import ConnectionAppends
 
 _LOGGER = logging.getLogger(__name__)
+
+WaitForRecovery: TypeAlias = Callable[[str, float], Awaitable[None]]
+"""Of the container of this segment, so many seconds at most; returns at once if it does not recover here."""
 
 _APPEND_BLOCK: Final = AppendBlock.type
 _APPEND_BLOCK_END: Final = AppendBlockEnd.type
@@ -194,7 +197,7 @@ class WireConnection(asyncio.BufferedProtocol):
             remove_unacked=self._remove_unacked,
             fail=self.fail,
             owner_address=self._services.owner_address,
-            wait_for_recovery=self._services.wait_for_recovery,
+            until_recovered=self._until_recovered,
         )
         self._reads = ConnectionReads(
             handles=handles,
@@ -223,6 +226,7 @@ class WireConnection(asyncio.BufferedProtocol):
             close_connection=self.fail,
             owner_address=self._services.owner_address,
             has_lease=self._services.has_lease,
+            until_recovered=self._until_recovered,
         )
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio names it
@@ -372,6 +376,18 @@ class WireConnection(asyncio.BufferedProtocol):
                     self._reads.read(command)
             case _:
                 self._requests.take(command)
+
+    async def _until_recovered(self, segment: str) -> None:
+        """While the segment's container recovers here, for a while.
+
+        Raises ContainerNotFoundError if this process may not answer any more, InvalidRequestError for a bad name.
+        """
+        wait = self._services.wait_for_recovery
+        if wait is None:
+            return
+        await wait(segment, self._settings.recovery_seconds_max)
+        if not self._services.has_lease():
+            raise ContainerNotFoundError(-1, LEASE_IS_OVER)
 
     def _greet(self, hello: Hello) -> None:
         self._greeted = True

@@ -9,6 +9,8 @@
   appends. A refusal would say that nothing was done.
 - A node of a cluster whose lease is not valid answers no request but by WrongHost: another node may answer otherwise.
   Appends go on to the container, whose log refuses them once it has another owner.
+- A change, and whatever is asked of a table, waits for a container that is recovering here, for a while: there is no
+  other node to ask. Clients take a refusal of a table, or of a transient segment, for its end.
 - Requests of one table are taken in order (`table_order.py`).
 - What a request holds, and OVERHEAD_BYTES for itself, counts as un-acknowledged until it is answered.
 - Calls of a controller in another process (`store_calls.py`) are not requests: they have answers of their own.
@@ -16,7 +18,7 @@
   (`abandoned`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
 from typing import Final, Protocol
 
@@ -120,9 +122,12 @@ class ConnectionRequests:
         close_connection: Callable[[str], None],
         owner_address: OwnerAddress,
         has_lease: Callable[[], bool],
+        until_recovered: Callable[[str], Awaitable[None]],
     ) -> None:
+        """`until_recovered` waits for a segment's container while it recovers."""
         self._owner_address = owner_address
         self._has_lease = has_lease
+        self._until_recovered = until_recovered
         self.fail = fail
         self._segment_handlers = segment_commands.handlers
         self._store_calls = store_calls
@@ -144,6 +149,7 @@ class ConnectionRequests:
             answers=self,
             turns=self._turns,
             tasks=tasks,
+            until_recovered=until_recovered,
             system_is_closed=system_is_closed,
         )
         self._look_ups = TableLookupBatcher(
@@ -281,11 +287,14 @@ class ConnectionRequests:
         self._outgoing.reply(self._refusal(command, error))
 
     async def _answer(self, command: Command, handler: CommandHandler) -> None:
-        # A merge goes on when its connection ends: until it has failed for certain, its source is not to be deleted.
-        merging = [each for each in _sources_of(command) if each in self._transients]
-        for source in merging:
-            del self._transients[source]
+        merging: Sequence[str] = ()
         try:
+            if _changes(command):
+                await self._until_recovered(_segment_of(command))
+            # A merge goes on when its connection ends: until it has failed for certain, its source must not be deleted.
+            merging = [each for each in _sources_of(command) if each in self._transients]
+            for source in merging:
+                del self._transients[source]
             reply = await handler(command)
         except SegmentStoreError as error:
             if not is_outcome_unknown(error):

@@ -20,7 +20,7 @@ from segmentstore.contracts.segments import Segment, SegmentApi, SegmentReads
 from segmentstore.contracts.tables import Table, TableApi
 from segmentstore.runtime.handle_cache import HandleCache
 from segmentstore.runtime.task_set import TaskSet
-from segmentstore.wire.connection import ConnectionServices, WireConnection
+from segmentstore.wire.connection import ConnectionServices, WaitForRecovery, WireConnection
 from segmentstore.wire.memory_bound import MemoryBound
 from segmentstore.wire.replies import OwnerAddress, unknown_address
 from segmentstore.wire.requests import TokenVerifier
@@ -34,7 +34,6 @@ from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters, WireStatistics
 from segmentstore.wire.store_calls import StoreCallAccess, StoreCalls
 from segmentstore.wire.table_commands import TableCommands
-from segmentstore.wire.writers import WaitForRecovery
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class WireServer:
         store_calls: StoreCallAccess | None = None,
     ) -> None:
         """Without `verify_token` every token will do; without `flush_container` a flush is of all containers; without
-        `wait_for_recovery` a set-up in a container that recovers is refused at once; without
+        `wait_for_recovery` whatever is asked of a container that recovers is refused at once; without
         `list_chunks` chunks cannot be listed; without `event_near` events are looked for from the segment's start.
         `random` names transient segments. With `system_is_closed` segments below "_system/" are not for clients.
         `reads` answers reads of containers that are not here; without it they are refused. Controllers of other

@@ -38,7 +38,8 @@ class WireSettings:
     writers_per_connection_max: int = 4_096
     """Set-up writers on one connection. One more: the connection is closed. The Java client stops at 2000."""
     recovery_seconds_max: float = 10.0
-    """A set-up waits so long for a container that is recovering; then it is refused, and the client asks again."""
+    """A set-up, a change or a question about a table waits so long for a container that is recovering; then it is
+    refused, and the client asks again, or gives up."""
     requests_per_connection_max: int = 256
     """Requests under way that could not be answered at once. At it: the socket is not read."""
     store_calls_max: int = 8_192

@@ -8,12 +8,14 @@ Clients pipeline: a put, another put of the same key, a get. Each is answered as
   wait for one another.
 - Creations and deletions wait for everything before them, and everything behind waits for them.
 - Other tables, other connections, and appends and reads of segments never wait for any of this.
+- What finds no open table waits for a container that is recovering here, and holds no turn meanwhile.
 - A change that met a table that is gone was not made. It is tried once more, in its place, with the table opened anew.
 - What waits is counted (`waiting_count`): the connection stops reading in time.
 - A look-up or a page begins when it has its turn (`answer_turns.py`): for a client that does not listen few are made.
 """
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 from segmentstore.codec.wire_protocol.command import Command
@@ -105,15 +107,18 @@ class TableOrder:
         answers: Answers,
         turns: AnswerTurns,
         tasks: TaskSet,
+        until_recovered: Callable[[str], Awaitable[None]],
         system_is_closed: bool,
     ) -> None:
-        """With `system_is_closed` no batch takes a table of the store itself: it is refused as a command."""
+        """`until_recovered` waits for a table's container while it recovers. With `system_is_closed` no batch takes a
+        table of the store itself: it is refused as a command."""
         self._system_is_closed = system_is_closed
         self._commands = commands
         self._handles = commands.handles
         self._answers = answers
         self._turns = turns
         self._tasks = tasks
+        self._until_recovered = until_recovered
         self._queues: dict[str, _TableQueue] = {}
         """Of tables with something under way."""
         self._closed = False
@@ -220,6 +225,7 @@ class TableOrder:
             try:
                 if pinned is None:
                     is_retry = True
+                    await self._until_recovered(command.segment)
                     pinned = await self._handles.acquire(command.segment)
             except SegmentStoreError as error:
                 self._answers.refuse(command, error)
@@ -288,23 +294,26 @@ class TableOrder:
 
     async def _answer_read(self, queue: _TableQueue, command: OpenCommand) -> None:
         try:
+            await self._until_recovered(command.segment)
             async with self._turns.turn(answer_bytes_max(command)):
                 await self._answer(command)
+        except SegmentStoreError as error:
+            self._answers.refuse(command, error)
         finally:
             queue.reads -= 1
             self._go_on(queue)
 
     async def _answer_whole(self, queue: _TableQueue, command: WholeTableCommand) -> None:
         try:
+            await self._until_recovered(command.segment)
             await self._answer(command)
+        except SegmentStoreError as error:
+            self._answers.refuse(command, error)
         finally:
             queue.is_closed_off = False
             self._go_on(queue)
 
     async def _answer(self, command: OpenCommand | WholeTableCommand) -> None:
-        try:
-            frame = await self._commands.answer(command)
-        except SegmentStoreError as error:
-            self._answers.refuse(command, error)
-            return
+        """Raises what answering raises."""
+        frame = await self._commands.answer(command)
         self._answers.reply_frames(frame, released_bytes=held_bytes(command))

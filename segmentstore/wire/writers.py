@@ -92,10 +92,6 @@ class WriterState(Enum):
 _LIVE, _ENDED = WriterState.LIVE, WriterState.ENDED
 
 
-WaitForRecovery: TypeAlias = Callable[[str, float], Awaitable[None]]
-"""Of the container of this segment, so many seconds at most; returns at once if it does not recover here."""
-
-
 class ConnectionAppends:
     """The writers of a connection, by id; they append what it receives."""
 
@@ -111,10 +107,11 @@ class ConnectionAppends:
         remove_unacked: Callable[[int], None],
         fail: Callable[[str], None],
         owner_address: OwnerAddress,
-        wait_for_recovery: WaitForRecovery | None,
+        until_recovered: Callable[[str], Awaitable[None]],
     ) -> None:
         """`add_unacked` and `remove_unacked` are told of bytes that are accepted, or that are not unacknowledged any
-        longer; `fail` closes the connection for this reason, after what was said before."""
+        longer; `fail` closes the connection for this reason, after what was said before; `until_recovered` waits for a
+        segment's container while it recovers."""
         self.handles = handles
         self.outgoing = outgoing
         self.counters = counters
@@ -126,7 +123,7 @@ class ConnectionAppends:
         self._tasks = tasks
         self._settings = settings
         self._owner_address = owner_address
-        self._wait_for_recovery = wait_for_recovery
+        self._until_recovered = until_recovered
         self._setting_up: dict[bytes, SetupAppend] = {}
         self._groups: dict[bytes, AppendBatch] = {}
         """By writer: appends that are not submitted yet. Empty between two turns of the loop."""
@@ -263,9 +260,8 @@ class ConnectionAppends:
             except SegmentStoreError as error:
                 if not is_stale(error):
                     raise
-        if self._wait_for_recovery is not None:
-            # The Rust client takes a writer to a new segment that is refused twice, without a pause, for connected.
-            await self._wait_for_recovery(command.segment, self._settings.recovery_seconds_max)
+        # The Rust client takes a writer to a new segment that is refused twice, without a pause, for connected.
+        await self._until_recovered(command.segment)
         pinned = await self.handles.acquire(command.segment)
         return pinned, await self._last_number(pinned, key)
 

@@ -7,14 +7,14 @@ from random import Random
 import pytest
 
 from segmentstore.codec.wire_protocol.appends import AppendSetup, SetupAppend
-from segmentstore.codec.wire_protocol.command import Command
+from segmentstore.codec.wire_protocol.command import Command, KeepAlive
 from segmentstore.codec.wire_protocol.reads import (
     GetStreamSegmentInfo,
     ReadSegment,
     StreamSegmentInfo,
 )
 from segmentstore.codec.wire_protocol.refusals import WrongHost
-from segmentstore.codec.wire_protocol.segments import CreateSegment, SegmentCreated
+from segmentstore.codec.wire_protocol.segments import CreateSegment, SealSegment, SegmentCreated
 from segmentstore.codec.wire_protocol.store_calls import (
     AnswerDone,
     AnswerRefused,
@@ -84,6 +84,7 @@ class OneNode:
             tables=store,
             random=Random(1),
             settings=WireSettings(tick_seconds=0.02, long_poll_seconds=30.0),
+            wait_for_recovery=store.wait_for_recovery,
             cluster=NodeInCluster(
                 locations=self.locations,
                 node_id=lambda: HostId("this"),
@@ -132,6 +133,23 @@ async def test_h83_a_node_without_its_lease_answers_nothing_though_the_container
         assert (await client.ask(command, WrongHost)).request_id == 9
         node.is_lease_valid = True
         await client.ask(GetStreamSegmentInfo(2, SEGMENT, ""), StreamSegmentInfo)
+
+
+async def test_h83_what_waited_for_a_recovery_is_sent_away_if_the_lease_has_ended_meanwhile() -> (
+    None
+):
+    node = OneNode()
+    async with running(MemoryTiers()) as container, node.client() as client:
+        await container.create_table(TABLE)
+        node.registry.set_starting(container)
+        client.send(ReadTable(9, TABLE, "", (TableKey(b"k"),)))
+        client.send(SealSegment(10, TABLE, ""))
+        for _ in range(3):
+            await client.ask(KeepAlive(), KeepAlive)
+        node.is_lease_valid = False
+        node.registry.set_running(container)
+        refused = {(await client.expect(WrongHost)).request_id for _ in range(2)}
+        assert refused == {9, 10}
 
 
 async def test_an_append_to_a_container_that_stops_is_sent_away_and_the_connection_stays() -> None:

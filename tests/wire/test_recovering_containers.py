@@ -1,17 +1,39 @@
-"""A set-up that meets a container which is recovering at this very server: no other server has it, so it waits.
+"""Requests that meet a container which is recovering at this very server: no other server has it, so they wait.
 
-Pravega's Rust client refuses to go on otherwise: a writer to a new segment that is refused twice in a row, which takes
-two round trips, has no connection from then on, and its next event ends the client's thread.
+Pravega's Rust client refuses to go on otherwise. A writer to a new segment that is refused twice in a row, which takes
+two round trips, has no connection from then on, and its next event ends the client's thread. One refusal ends a writer
+whose event is large, and a reader whose group's table is asked: the client looks there before each read.
 """
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
-from segmentstore.codec.wire_protocol.appends import AppendSetup, DataAppended, SetupAppend
-from segmentstore.codec.wire_protocol.command import KeepAlive
+import pytest
+
+from segmentstore.codec.wire_protocol.appends import (
+    AppendSetup,
+    CreateTransientSegment,
+    DataAppended,
+    SetupAppend,
+)
+from segmentstore.codec.wire_protocol.command import Command, KeepAlive
 from segmentstore.codec.wire_protocol.refusals import WrongHost
+from segmentstore.codec.wire_protocol.segments import SegmentCreated, SegmentDeleted
+from segmentstore.codec.wire_protocol.tables import (
+    CreateTableSegment,
+    DeleteTableSegment,
+    ReadTable,
+    ReadTableEntriesDelta,
+    RemoveTableKeys,
+    TableEntriesDeltaRead,
+    TableEntriesUpdated,
+    TableKeysRemoved,
+    TableRead,
+    UpdateTableEntries,
+)
 from segmentstore.contracts.containers import SegmentContainer
+from segmentstore.contracts.tables import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.segment_store import SegmentStore
 from segmentstore.wire.server import WireServer
@@ -21,6 +43,20 @@ from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.protocol_client import PATIENCE_SECONDS, ProtocolClient, event
 
 SET_UP = SetupAppend(3, WRITER, SEGMENT, "")
+TABLE = "scope/group_kvtable/0.#epoch.0"
+KEY = TableKey(b"key", NO_VERSION)
+REQUESTS: list[tuple[Command, type[Command]]] = [
+    (CreateTransientSegment(3, WRITER, SEGMENT, ""), SegmentCreated),
+    (CreateTableSegment(3, "scope/new_kvtable/0.#epoch.0", ""), SegmentCreated),
+    (DeleteTableSegment(3, TABLE, False, ""), SegmentDeleted),
+    (
+        UpdateTableEntries(3, TABLE, "", (TableEntry(b"key", b"v", NOT_EXISTS),), -1),
+        TableEntriesUpdated,
+    ),
+    (RemoveTableKeys(3, TABLE, "", (KEY,), -1), TableKeysRemoved),
+    (ReadTable(3, TABLE, "", (KEY,)), TableRead),
+    (ReadTableEntriesDelta(3, TABLE, "", 0, 10), TableEntriesDeltaRead),
+]
 
 
 class Recovering:
@@ -34,8 +70,11 @@ class Recovering:
         self.client = client
 
     async def set_up_and_hear_nothing(self) -> None:
+        await self.send_and_hear_nothing(SET_UP)
+
+    async def send_and_hear_nothing(self, command: Command) -> None:
         # The answer to what was sent behind it says that it has been looked at.
-        self.client.send(SET_UP)
+        self.client.send(command)
         for _ in range(3):
             await self.client.ask(KeepAlive(), KeepAlive)
 
@@ -53,6 +92,7 @@ async def recovering(*, seconds_max: float = PATIENCE_SECONDS) -> AsyncIterator[
     )
     async with running(MemoryTiers()) as container:
         await container.create(SEGMENT)
+        await container.create_table(TABLE)
         registry.set_starting(container)
         await server.start("127.0.0.1", 0)
         client = await ProtocolClient.connect(server.address)
@@ -94,3 +134,21 @@ async def test_a_client_that_goes_while_its_set_up_waits_leaves_nothing() -> Non
         await node.set_up_and_hear_nothing()
         await node.client.close()
         node.registry.set_running(node.container)
+
+
+@pytest.mark.parametrize(("command", "reply"), REQUESTS)
+async def test_a_request_that_clients_take_no_refusal_of_waits_for_a_container_that_recovers_here(
+    command: Command, reply: type[Command]
+) -> None:
+    async with recovering() as node:
+        await node.send_and_hear_nothing(command)
+        node.registry.set_running(node.container)
+        assert await node.client.expect(reply)
+
+
+@pytest.mark.parametrize("command", [command for command, _ in REQUESTS])
+async def test_a_request_is_refused_when_the_container_has_not_recovered(command: Command) -> None:
+    async with recovering() as node:
+        await node.send_and_hear_nothing(command)
+        node.registry.set_absent(node.container, reason="failed: the log is gone", failed=True)
+        assert (await node.client.expect(WrongHost)).request_id == 3
