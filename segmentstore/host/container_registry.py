@@ -9,8 +9,8 @@ Invariants:
 - The registry decides nothing and starts nothing; the container manager does.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from segmentstore.contracts.containers import (
     ContainerHealth,
@@ -62,12 +62,11 @@ class ContainerRegistry:
         has of it is read."""
         return container_id in self._running or container_id in self._published
 
-    async def wait_while_starting(self, container_id: ContainerId, *, seconds_max: float) -> None:
-        """Until it runs or is absent; returns at once if it is not starting, and after so long in any case."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds_max
-        while container_id in self._starting and loop.time() < until:
-            await self._recovery_ended.wait(until - loop.time())
+    async def wait_while_starting(self, container_id: ContainerId) -> None:
+        """Until it runs or is absent; returns at once if it is not starting."""
+        while container_id in self._starting:
+            # Without an end of the wait: that of one would wake all.
+            await self._recovery_ended.wait(inf)
 
     def running(self) -> Sequence[ContainerId]:
         """Ids of the running containers, ascending."""

@@ -53,12 +53,12 @@ class SegmentStore:
     def open_segment(self, name: str) -> AbstractAsyncContextManager[Segment]:
         return self._container(name).open_segment(name)
 
-    async def wait_for_recovery(self, name: str, seconds_max: float) -> None:
-        """Returns when its container does not recover here, or not any more; after so long in any case.
+    async def wait_for_recovery(self, name: str) -> None:
+        """Returns when its container does not recover here, or not any more.
 
         Raises InvalidRequestError for a bad name.
         """
-        await self._registry.wait_while_starting(self._container_id(name), seconds_max=seconds_max)
+        await self._registry.wait_while_starting(self._container_id(name))
 
     async def create(
         self, name: str, attributes: Sequence[AttributeUpdate] = ()

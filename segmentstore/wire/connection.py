@@ -15,6 +15,7 @@ and set-ups go to ConnectionAppends, reads to ConnectionReads, everything else t
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from typing import Final, TypeAlias, cast
@@ -57,8 +58,8 @@ from segmentstore.wire.writers import ConnectionAppends
 
 _LOGGER = logging.getLogger(__name__)
 
-WaitForRecovery: TypeAlias = Callable[[str, float], Awaitable[None]]
-"""Of the container of this segment, so many seconds at most; returns at once if it does not recover here."""
+WaitForRecovery: TypeAlias = Callable[[str], Awaitable[None]]
+"""Of the container of this segment; returns at once if it does not recover here."""
 
 _APPEND_BLOCK: Final = AppendBlock.type
 _APPEND_BLOCK_END: Final = AppendBlockEnd.type
@@ -385,7 +386,9 @@ class WireConnection(asyncio.BufferedProtocol):
         wait = self._services.wait_for_recovery
         if wait is None:
             return
-        await wait(segment, self._settings.recovery_seconds_max)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.recovery_seconds_max):
+                await wait(segment)
         if not self._services.has_lease():
             raise ContainerNotFoundError(-1, LEASE_IS_OVER)
 

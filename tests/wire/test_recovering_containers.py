@@ -5,9 +5,11 @@ two round trips, has no connection from then on, and its next event ends the cli
 whose event is large, and a reader whose group's table is asked: the client looks there before each read.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -127,6 +129,31 @@ async def test_a_set_up_waits_for_a_long_recovery_no_longer_than_it_may() -> Non
         assert (await node.client.expect(WrongHost)).request_id == SET_UP.request_id
         node.registry.set_running(node.container)
         await node.client.ask(SET_UP, AppendSetup)
+
+
+async def test_a_set_up_that_waited_long_enough_does_not_wake_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    timer_count = 0
+    call_at = loop.call_at
+
+    def counted(*given: Any, **named: Any) -> asyncio.TimerHandle:
+        nonlocal timer_count
+        timer_count += 1
+        return call_at(*given, **named)
+
+    set_ups = 60
+    async with recovering(seconds_max=0.4) as node:
+        monkeypatch.setattr(loop, "call_at", counted)
+        for number in range(set_ups):
+            node.client.send(SetupAppend(number, number.to_bytes(16), SEGMENT, ""))
+            await asyncio.sleep(0.003)
+        for _ in range(set_ups):
+            await node.client.expect(WrongHost)
+        monkeypatch.undo()
+    # Its own, the pause before it, the patience with its answer, and ticks.
+    assert timer_count < 5 * set_ups
 
 
 async def test_a_client_that_goes_while_its_set_up_waits_leaves_nothing() -> None:
