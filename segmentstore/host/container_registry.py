@@ -5,11 +5,11 @@ Invariants:
 - `get` gives only containers that have recovered and have not ended. `reads_of` gives for one that stays down what Tier
   2 has of it, which is for readers alone.
 - A container id is in one of three states: absent (with a reason), starting, running. Only one that is absent has
-  something in its place for readers.
+  something in its place for readers. One that is absent and expected will start here, and nowhere else.
 - The registry decides nothing and starts nothing; the container manager does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf
 
 from segmentstore.contracts.containers import (
@@ -37,6 +37,8 @@ class ContainerRegistry:
         self._failed: dict[ContainerId, ContainerHealth] = {}
         self._published: dict[ContainerId, SegmentReads] = {}
         self._listeners: list[ContainerListener] = []
+        self._expected: set[ContainerId] = set()
+        """No other process has them, so they start here, and again when they have failed; none that is kept down."""
         self._recovery_ended = Change()
 
     @property
@@ -63,8 +65,10 @@ class ContainerRegistry:
         return container_id in self._running or container_id in self._published
 
     async def wait_while_starting(self, container_id: ContainerId) -> None:
-        """Until it runs or is absent; returns at once if it is not starting."""
-        while container_id in self._starting:
+        """Until it runs, or will not soon; returns at once if it neither starts nor is expected to."""
+        while container_id not in self._running and (
+            container_id in self._starting or container_id in self._expected
+        ):
             # Without an end of the wait: that of one would wake all.
             await self._recovery_ended.wait(inf)
 
@@ -75,6 +79,10 @@ class ContainerRegistry:
     def all_running(self) -> Sequence[SegmentContainer]:
         """Every container of the store, by id. Raises ContainerNotFoundError if one of them does not run here."""
         return [self.get(ContainerId(number)) for number in range(self._container_count)]
+
+    def expect(self, containers: Collection[ContainerId]) -> None:
+        """They start here as long as this process is there, unless they are kept down: no other one has them."""
+        self._expected.update(containers)
 
     def set_starting(self, container: SegmentContainer) -> None:
         """The container is recovering."""
@@ -119,6 +127,8 @@ class ContainerRegistry:
         assert container_id not in self._running, f"it runs container={container_id}"
         assert container_id not in self._starting, f"it starts container={container_id}"
         self._reasons[container_id] = reason
+        self._expected.discard(container_id)
+        self._recovery_ended.tell()
         if published is not None:
             self._published[container_id] = published
 

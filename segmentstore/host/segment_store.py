@@ -54,7 +54,7 @@ class SegmentStore:
         return self._container(name).open_segment(name)
 
     async def wait_for_recovery(self, name: str) -> None:
-        """Returns when its container does not recover here, or not any more.
+        """Returns when its container neither recovers here nor is about to.
 
         Raises InvalidRequestError for a bad name.
         """

@@ -118,8 +118,10 @@ async def open_service(resolved: ResolvedSettings) -> AsyncIterator[Service]:
     async with AsyncExitStack() as stack:
         place = await _open_place(resolved, stack, outside)
         parts = await _open_parts(resolved, place, stack, outside)
+        containers = [ContainerId(number) for number in range(place.identity.container_count)]
+        parts.registry.expect(containers)
         assignments = InProcessAssignmentSource(
-            containers=[ContainerId(number) for number in range(place.identity.container_count)],
+            containers=containers,
             settings=resolved.settings.restart,
             on_kept_down=parts.keep_down,
             # No other process can have a log in this directory; one in BookKeeper goes to the process that asks last.
@@ -175,6 +177,7 @@ async def open_share(resolved: ResolvedSettings, share: StoreShare) -> AsyncIter
         )
         change = Change()
         parts.registry.watch(lambda *_, **__: change.tell())
+        parts.registry.expect(share.containers)
         assignments = InProcessAssignmentSource(
             containers=share.containers, settings=settings.restart, on_kept_down=parts.keep_down
         )

@@ -59,7 +59,7 @@ from segmentstore.wire.writers import ConnectionAppends
 _LOGGER = logging.getLogger(__name__)
 
 WaitForRecovery: TypeAlias = Callable[[str], Awaitable[None]]
-"""Of the container of this segment; returns at once if it does not recover here."""
+"""Of the container of this segment; returns at once if it neither recovers here nor is about to."""
 
 _APPEND_BLOCK: Final = AppendBlock.type
 _APPEND_BLOCK_END: Final = AppendBlockEnd.type
