@@ -123,6 +123,8 @@ class WireConnection(asyncio.BufferedProtocol):
         self._unacked_bytes_max = self._settings.unacked_bytes_max
         self._request_bytes = 0
         """Of the unacknowledged bytes those that are no appends."""
+        self._recovery_waits = 0
+        """Requests and set-ups that wait for containers that are recovering."""
         self._is_lost = False
         self._received = False
         """Something, since the last tick."""
@@ -379,16 +381,21 @@ class WireConnection(asyncio.BufferedProtocol):
                 self._requests.take(command)
 
     async def _until_recovered(self, segment: str) -> None:
-        """While the segment's container recovers here, for a while.
+        """While the segment's container recovers here, for a while; not at all if very many wait already.
 
         Raises ContainerNotFoundError if this process may not answer any more, InvalidRequestError for a bad name.
         """
         wait = self._services.wait_for_recovery
-        if wait is None:
+        settings = self._settings
+        if wait is None or self._recovery_waits >= settings.recovery_waits_per_connection_max:
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.recovery_seconds_max):
-                await wait(segment)
+        self._recovery_waits += 1
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(settings.recovery_seconds_max):
+                    await wait(segment)
+        finally:
+            self._recovery_waits -= 1
         if not self._services.has_lease():
             raise ContainerNotFoundError(-1, LEASE_IS_OVER)
 

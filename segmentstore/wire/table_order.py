@@ -8,7 +8,8 @@ Clients pipeline: a put, another put of the same key, a get. Each is answered as
   wait for one another.
 - Creations and deletions wait for everything before them, and everything behind waits for them.
 - Other tables, other connections, and appends and reads of segments never wait for any of this.
-- What finds no open table waits for a container that is recovering here, and holds no turn meanwhile.
+- What finds no open table waits for a container that is recovering here, and holds no turn meanwhile. What stands
+  behind one that waited in vain is refused with it: waits do not add up.
 - A change that met a table that is gone was not made. It is tried once more, in its place, with the table opened anew.
 - What waits is counted (`waiting_count`): the connection stops reading in time.
 - A look-up or a page begins when it has its turn (`answer_turns.py`): for a client that does not listen few are made.
@@ -30,7 +31,11 @@ from segmentstore.codec.wire_protocol.tables import (
     RemoveTableKeys,
     UpdateTableEntries,
 )
-from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
+from segmentstore.contracts.errors import (
+    ContainerNotFoundError,
+    SegmentNotFoundError,
+    SegmentStoreError,
+)
 from segmentstore.contracts.segments import is_system_name
 from segmentstore.contracts.tables import Table
 from segmentstore.runtime.guarded_callback import guarded
@@ -69,7 +74,15 @@ TABLE_COMMANDS: Final = (*_CHANGES, *_READS, *_WHOLE)
 class _TableQueue:
     """What is under way of one table, and what waits for it."""
 
-    __slots__ = ("changes", "is_closed_off", "reads", "retries", "segment", "waiting")
+    __slots__ = (
+        "changes",
+        "is_closed_off",
+        "is_not_here",
+        "reads",
+        "retries",
+        "segment",
+        "waiting",
+    )
 
     def __init__(self, segment: str) -> None:
         self.segment = segment
@@ -82,6 +95,8 @@ class _TableQueue:
         self.waiting: deque[TableCommand] = deque()
         self.retries = 0
         """So many of the first that wait are tried for the second time."""
+        self.is_not_here = False
+        """The container was not there, or was waited for in vain: what is behind does not wait for it."""
 
     @property
     def is_idle(self) -> bool:
@@ -225,10 +240,10 @@ class TableOrder:
             try:
                 if pinned is None:
                     is_retry = True
-                    await self._until_recovered(command.segment)
+                    await self._wait_for_container(queue)
                     pinned = await self._handles.acquire(command.segment)
             except SegmentStoreError as error:
-                self._answers.refuse(command, error)
+                self._refuse(queue, command, error)
             else:
                 self._submit(queue, pinned, command, is_retry=is_retry)
         finally:
@@ -294,21 +309,21 @@ class TableOrder:
 
     async def _answer_read(self, queue: _TableQueue, command: OpenCommand) -> None:
         try:
-            await self._until_recovered(command.segment)
+            await self._wait_for_container(queue)
             async with self._turns.turn(answer_bytes_max(command)):
                 await self._answer(command)
         except SegmentStoreError as error:
-            self._answers.refuse(command, error)
+            self._refuse(queue, command, error)
         finally:
             queue.reads -= 1
             self._go_on(queue)
 
     async def _answer_whole(self, queue: _TableQueue, command: WholeTableCommand) -> None:
         try:
-            await self._until_recovered(command.segment)
+            await self._wait_for_container(queue)
             await self._answer(command)
         except SegmentStoreError as error:
-            self._answers.refuse(command, error)
+            self._refuse(queue, command, error)
         finally:
             queue.is_closed_off = False
             self._go_on(queue)
@@ -317,3 +332,12 @@ class TableOrder:
         """Raises what answering raises."""
         frame = await self._commands.answer(command)
         self._answers.reply_frames(frame, released_bytes=held_bytes(command))
+
+    async def _wait_for_container(self, queue: _TableQueue) -> None:
+        if not queue.is_not_here:
+            await self._until_recovered(queue.segment)
+
+    def _refuse(self, queue: _TableQueue, command: TableCommand, error: SegmentStoreError) -> None:
+        # One that names no container says that the lease is over: those behind ask as well, and are told so.
+        queue.is_not_here = isinstance(error, ContainerNotFoundError) and error.container_id >= 0
+        self._answers.refuse(command, error)

@@ -6,6 +6,7 @@ whose event is large, and a reader whose group's table is asked: the client look
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -154,6 +155,36 @@ async def test_a_set_up_that_waited_long_enough_does_not_wake_all_others(
         monkeypatch.undo()
     # Its own, the pause before it, the patience with its answer, and ticks.
     assert timer_count < 5 * set_ups
+
+
+async def test_a_connection_is_read_on_though_very_many_of_its_requests_wait() -> None:
+    # More than may be under way: what comes behind them would not be looked at.
+    count = 2 * WireSettings().requests_per_connection_max
+    answers: list[Command] = []
+    async with recovering() as node:
+        for number in range(count):
+            node.client.send(SetupAppend(number, number.to_bytes(16), SEGMENT, ""))
+        node.client.send(KeepAlive())
+        async with asyncio.timeout(20):
+            while not isinstance(answer := await node.client.receive(), KeepAlive):
+                answers.append(answer)
+        node.registry.set_running(node.container)
+        while len(answers) < count:
+            answers.append(await node.client.receive())
+    kinds = Counter(type(answer) for answer in answers)
+    assert kinds.keys() == {AppendSetup, WrongHost}
+    assert kinds[AppendSetup] >= WireSettings().recovery_waits_per_connection_max
+
+
+async def test_requests_behind_one_that_waited_in_vain_do_not_wait_one_after_the_other() -> None:
+    update = UpdateTableEntries(3, TABLE, "", (TableEntry(b"key", b"v", NO_VERSION),), -1)
+    async with recovering(seconds_max=0.5) as node:
+        node.client.send(*[update] * 40)
+        async with asyncio.timeout(10):
+            for _ in range(40):
+                await node.client.expect(WrongHost)
+        node.registry.set_running(node.container)
+        await node.client.ask(update, TableEntriesUpdated)
 
 
 async def test_a_client_that_goes_while_its_set_up_waits_leaves_nothing() -> None:
