@@ -412,7 +412,8 @@ class LedgerAppends:
                 living = await self._ledgers.living_bookies()
                 if living < self._settings.quorum.ensemble:
                     return None
-            return await self._maker.create(or_with_few=False)
+            # A large one grows on while none follows it, and nothing of it can be given back.
+            return await self._maker.create(or_with_few=self._is_large)
         except MAY_PASS as error:
             self._try_later("the next ledger is made", error)
             return None

@@ -255,6 +255,38 @@ async def test_with_few_bookies_the_log_goes_on_with_fewer_and_returns_when_ther
     await log.close()
 
 
+@pytest.mark.parametrize("begins_with_few", [True, False])
+async def test_a_ledger_that_is_full_while_bookies_are_few_is_followed_and_gives_its_space_back(
+    world: BookKeeperLogWorld, *, begins_with_few: bool
+) -> None:
+    world.settings = replace(world.settings, quorum_with_few_bookies=Quorum(2, 2, 2))
+    if begins_with_few:
+        for number in range(2):
+            world.bookies.kill(number)
+        log = await own(world)
+    else:
+        log = await own(world)
+        (ledger,) = world.bookies.ledgers.values()
+        members = ledger.ensembles[-1][1]
+        (outside,) = {bookie.number for bookie in world.bookies.bookies} - set(members)
+        world.bookies.kill(outside)
+        world.bookies.kill(members[0])
+    kept = []
+    for number in range(12):
+        payload = bytes([number]) * 40_000
+        kept.append((await log.append([payload]), payload))
+        await asyncio.sleep(world.settings.look_again_seconds)
+    assert len(log.record.ledgers) >= 4
+    assert log.record.ledgers[-1].quorum == Quorum(2, 2, 2)
+    await log.truncate(kept[-2][0])
+    await asyncio.sleep(2 * world.settings.look_again_seconds)
+    assert len(world.bookies.ledgers) <= 2
+    await log.close()
+    successor = await own(world)
+    assert await entries(successor) == kept[-1:]
+    await successor.close()
+
+
 async def test_h51_a_ledger_that_fails_is_replaced_and_no_entry_is_lost_repeated_or_out_of_order(
     world: BookKeeperLogWorld,
 ) -> None:
