@@ -85,7 +85,7 @@ def set_aside(place: str, container: int | None) -> None:
 
     What was acknowledged and not flushed is in that log alone. Nothing is deleted: in a data directory, whose store
     must not be running, the log's directory gets another name, which is printed. In BookKeeper its ledgers stay, and
-    its record gets another name; a process that still writes the log is fenced.
+    its record gets another name; a process that still writes the log is fenced, as far as its bookies answer.
     """
 
     async def work() -> str:

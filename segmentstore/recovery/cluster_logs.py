@@ -2,12 +2,13 @@
 
 - Looking fences nothing and changes nothing; the log of a running store may move on meanwhile, and of its newest ledger
   only what its writer had confirmed is seen.
-- A log that is set aside keeps its ledgers. Its record moves to <root>/set-aside/0003-1a2b3c4d. A process that writes
-  the log finds no record at its next change of it, and stops.
+- A log that is set aside keeps its ledgers. It is fenced first: a process that still writes it completes no append
+  more, and stops. Then its record, as it was found, moves to <root>/set-aside/0003-1a2b3c4d. A ledger that cannot be
+  fenced (it is gone, or too few of its bookies answer) is named by a warning; the log is set aside nevertheless.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,10 +30,13 @@ from segmentstore.recovery.log_inspection import LogRow, operation_row
 from segmentstore.runtime.entropy import random_id, system_random
 from tier1.bookkeeper.ledgers import LedgerNotFoundError
 from tier1.bookkeeper.log_record import LedgerInLog, LogRecord, address_of
+from tier1.bookkeeper.opening import fence_log
 from tier1.bookkeeper.owned_record import edit_record, read_record
 from tier1.bookkeeper.unrecorded_ledgers import delete_unrecorded_ledgers
 
 SET_ASIDE_PATH = "/set-aside"
+_OWNER = "log set-aside"
+"""Of a record that is about to move, for the messages of the process that wrote the log."""
 _READ_ENTRIES = 16
 """At once; each may have a megabyte."""
 
@@ -132,9 +136,20 @@ async def set_log_aside(opened: OpenedCluster, container_id: int) -> str:
     found = await opened.metadata.get(path)
     if found is None:
         raise _no_such_log(opened, container_id)
+    version = found.version
+    # What is damaged can be set aside, too: no owner can change it.
+    with suppress(LogCorruptedError):
+        version = await fence_log(
+            path,
+            found,
+            ledgers=opened.ledgers,
+            metadata=opened.metadata,
+            owner=_OWNER,
+            random=system_random(),
+        )
     aside = f"{SET_ASIDE_PATH}/{container_id:04d}-{random_id(system_random()).hex()[:8]}"
     await opened.metadata.create(aside, found.value)
-    await opened.metadata.delete(path, version=found.version)
+    await opened.metadata.delete(path, version=version)
     return f"{opened.names.root}{aside}"
 
 

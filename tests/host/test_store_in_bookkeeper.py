@@ -490,6 +490,23 @@ async def test_h7_a_log_whose_ledgers_are_gone_is_set_aside_by_name_and_never_by
         assert [await content_of(service, name) for name in NAMES] == [b"one "] * len(NAMES)
 
 
+async def test_h47_a_process_that_still_writes_a_log_that_is_set_aside_completes_no_append_more(
+    data: Path, cluster: ClusterInMemory
+) -> None:
+    async with in_bookkeeper(data) as service:
+        await begin(service)
+        found = cluster.metadata.values[log_record_path(1)]
+        async with service.store.open_segment(BY_CONTAINER[1]) as segment:
+            async with open_cluster_of(str(data), environment={}) as opened:
+                assert opened is not None
+                aside = await set_log_aside(opened, 1)
+            with pytest.raises(SegmentStoreError):
+                await segment.append(b"two")
+        await append(service, b"two", [BY_CONTAINER[0]])
+    kept = cluster.metadata.values[aside.removeprefix("/segmentstore")]
+    assert kept.value == found.value, "what was found is the evidence"
+
+
 async def test_a_ledger_that_no_record_names_is_swept_away_while_the_store_is_at_work(
     data: Path, cluster: ClusterInMemory
 ) -> None:

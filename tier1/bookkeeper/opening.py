@@ -13,15 +13,24 @@ Invariants:
   settled once.
 - A claimant that wakes late fences ledgers only that were there before its claim, which every later owner has fenced
   too; its own ledger gets into no record.
+
+A log that is taken out of its store is fenced by the first of these steps (fence_log), and none follows.
 """
 
+import logging
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 
+from segmentstore.contracts.errors import DurableDataLogError
 from tier1.bookkeeper.ledger_maker import LedgerEnd, LedgerMaker
-from tier1.bookkeeper.ledgers import LedgerWriter
-from tier1.bookkeeper.log_record import LedgerInLog
+from tier1.bookkeeper.ledgers import LedgerClient, LedgerWriter
+from tier1.bookkeeper.log_record import LedgerInLog, decode_record, encode_record
+from tier1.bookkeeper.metadata_store import MetadataStore, VersionedValue
 from tier1.bookkeeper.owned_record import OwnedRecord
+from tier1.bookkeeper.settings import LedgerRules
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +63,32 @@ async def open_log(*, record: OwnedRecord, maker: LedgerMaker, epoch_floor: int)
         writer=writer,
         is_new=found.last_sequence == 0,
     )
+
+
+async def fence_log(
+    path: str,
+    found: VersionedValue,
+    *,
+    ledgers: LedgerClient,
+    metadata: MetadataStore,
+    owner: str,
+    random: Random,
+) -> int:
+    """Of the log with that record, disabled or not: its owner completes no append and no change from here on.
+
+    Gives the version of the record now. A ledger that is gone, or too few of whose bookies answer, is named by a
+    warning. Raises LogCorruptedError for a record that does not read back, MetadataChangedError if it was changed
+    meanwhile, MetadataUnavailableError.
+    """
+    rules = LedgerRules()
+    record = decode_record(found.value, path=path)
+    claimed = rules.claimed(record, epoch=record.epoch + 1, nonce=random.randbytes(8), owner=owner)
+    version = await metadata.compare_and_set(path, encode_record(claimed), version=found.version)
+    for ledger_id in [each.ledger_id for each in record.ledgers if each.is_open]:
+        try:
+            reader = await rules.open_former(ledgers, ledger_id)
+            await reader.close()
+        except DurableDataLogError as error:
+            # The log is taken for lost in any case, and this may be why.
+            _LOG.warning("a ledger is not fenced ledger=%d path=%s: %s", ledger_id, path, error)
+    return version

@@ -39,6 +39,7 @@ from tier1.bookkeeper.metadata_store import (
     MetadataUnavailableError,
     VersionedValue,
 )
+from tier1.bookkeeper.opening import fence_log
 from tier1.bookkeeper.owned_record import edit_record, read_record
 
 Result = TypeVar("Result")
@@ -340,6 +341,55 @@ async def test_h47_an_old_owner_changes_nothing_in_the_record() -> None:
     assert await read_record(PATH, metadata=world.metadata) == before
     await old.close()
     await new.close()
+
+
+async def _fence(world: BookKeeperLogWorld) -> int:
+    return await fence_log(
+        PATH,
+        world.metadata.values[PATH],
+        ledgers=world.bookies.client(),
+        metadata=world.metadata,
+        owner="a tool",
+        random=Random(7),
+    )
+
+
+@pytest.mark.parametrize("disabled", ["", "a person said so"])
+async def test_h47_the_owner_of_a_log_that_was_fenced_completes_nothing_more(disabled: str) -> None:
+    world = BookKeeperLogWorld()
+    appending = await opened(world)
+    address = await appending.append([b"kept"])
+    await edit_record(
+        PATH,
+        lambda found: replace(found, disabled=disabled) if found else None,
+        metadata=world.metadata,
+    )
+    await _fence(world)
+    with pytest.raises(LogNotPrimaryError, match="a tool"):
+        await appending.append([b"lost"])
+    await appending.close()
+    await edit_record(
+        PATH, lambda found: replace(found, disabled="") if found else None, metadata=world.metadata
+    )
+    idle = await opened(world)
+    assert await entries(idle) == [(address, b"kept")]
+    await _fence(world)
+    with pytest.raises(LogNotPrimaryError, match="a tool"):
+        await idle.truncate(address)
+    await idle.close()
+
+
+async def test_a_ledger_that_is_gone_keeps_no_log_from_being_fenced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = BookKeeperLogWorld()
+    log = await opened(world)
+    await log.append([b"x"])
+    await world.kill(log)
+    record = decode_record(world.metadata.values[PATH].value, path=PATH)
+    world.bookies.delete_ledger(record.ledgers[-1].ledger_id)
+    assert await _fence(world) == world.metadata.values[PATH].version
+    assert "a ledger is not fenced" in caplog.text
 
 
 async def test_a_log_is_made_with_an_identity_and_keeps_it() -> None:
