@@ -52,6 +52,7 @@ PAGE_BYTES = 4096
 FORMAT_VERSION = 1
 MAGIC = b"SJF1"
 
+_BEGINNING = MAGIC + bytes([FORMAT_VERSION])
 _HEADER = struct.Struct("<4sBBH16s9Q4I")
 _CHECKSUM = struct.Struct("<I")
 _TABLE_ROW = struct.Struct("<QI")
@@ -252,6 +253,19 @@ def decode_header(raw: BufferView, *, log_id: bytes | None, page: int) -> FrameH
 def looks_like_header(raw: BufferView, log_id: bytes) -> bool:
     """Whether bytes that are no valid header were probably one of this log before they were damaged."""
     return bytes(raw[8:24]) == log_id or (bytes(raw[:4]) == MAGIC and raw[4] == FORMAT_VERSION)
+
+
+def is_of_another_release(raw: BufferView) -> bool:
+    """Whether the first page of a file begins like a frame in a format that only later releases know.
+
+    Of no other page: what a client stored may begin like that. One of ours whose bits were flipped there is damage, and
+    one of which no more than its first bytes came to the disk is torn: zeros follow, or an older frame of ours.
+    """
+    begins = bytes(raw[: len(_BEGINNING)])
+    if len(raw) < HEADER_BYTES or begins[:3] != MAGIC[:3] or begins <= _BEGINNING:
+        return False
+    mended = _BEGINNING + bytes(raw[len(_BEGINNING) : HEADER_BYTES])
+    return decode_header(mended, log_id=None, page=0) is None
 
 
 def decode_body(header: FrameHeader, raw: memoryview) -> list[tuple[int, memoryview]] | None:

@@ -32,6 +32,7 @@ from tier1.file_log.frames import (
     FrameKind,
     decode_body,
     decode_header,
+    is_of_another_release,
     looks_like_header,
 )
 from tier1.file_log.settings import DurabilityRules
@@ -63,6 +64,8 @@ class ScannedJournal:
     """Pages that begin like a header of this log whose checksum fails."""
     is_foreign: bool = False
     """It begins with a frame of another log."""
+    is_of_another_release: bool = False
+    """It begins with a frame in a format that is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +102,18 @@ def scan_journal(files: FileSystem, path: str, *, log_id: bytes | None) -> Scann
     try:
         damaged: list[int] = []
         frames = tuple(FoundFrame(header, path) for header in _headers_of(file, log_id, damaged))
-        is_foreign = not frames and log_id is not None and _begins_with_a_frame(file)
-        return ScannedJournal(path, file.size(), frames, frozenset(damaged), is_foreign)
+        first_page = b"" if frames else file.read_at(0, PAGE_BYTES)
+        has_frame_of_any = decode_header(first_page, log_id=None, page=0) is not None
+        return ScannedJournal(
+            path,
+            file.size(),
+            frames,
+            frozenset(damaged),
+            is_foreign=log_id is not None and has_frame_of_any,
+            is_of_another_release=is_of_another_release(first_page),
+        )
     finally:
         file.close()
-
-
-def _begins_with_a_frame(file: File) -> bool:
-    if file.size() < PAGE_BYTES:
-        return False
-    return decode_header(memoryview(file.read_at(0, PAGE_BYTES)), log_id=None, page=0) is not None
 
 
 def _headers_of(file: File, log_id: bytes | None, damaged: list[int]) -> Iterator[FrameHeader]:
@@ -181,6 +186,13 @@ def link_frames(
     reads_back: Callable[[FoundFrame], bool],
 ) -> RecoveredChain:
     """The chain in the given files. O(frames). Raises LogCorruptedError."""
+    for journal in journals:
+        # Its frames are not known here, and without them the chain may be whole and too short.
+        if journal.is_of_another_release:
+            raise LogCorruptedError(
+                "a journal was written by another release of the program, in a format that this one does not know:"
+                f" go on with that release path={journal.path!r}"
+            )
     index = _FrameIndex.of(journals)
     frames = index.frames()
     if not frames:

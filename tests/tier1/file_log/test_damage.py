@@ -4,6 +4,7 @@ import asyncio
 import logging
 from random import Random
 
+import crc32c
 import pytest
 
 from segmentstore.contracts.errors import LogCorruptedError
@@ -199,6 +200,39 @@ def test_h7_journals_without_their_identity_are_kept_and_refused(of_another: boo
             with pytest.raises(LogCorruptedError, match="segmentstore recover --from-tier2"):
                 await world.log().initialize()
         assert journals <= world.disk.names.keys()
+
+    run_simulation(1, main)
+
+
+def write_as_another_release(disk: SimulatedDisk, path: str, magic_and_version: bytes) -> None:
+    """The frame at the start of a file, in a format that begins like this; the file's other frames are gone."""
+    inode = disk.names[path]
+    assert inode is not None
+    for page, content in list(inode.pages.items()):
+        written = bytes(len(content))
+        if page == 0:
+            fields = magic_and_version + content[len(magic_and_version) : HEADER_BYTES - 4]
+            checksum = crc32c.crc32c(fields).to_bytes(4, "little")
+            written = fields + checksum + content[HEADER_BYTES:]
+        inode.pages[page] = inode.durable_pages[page] = written
+
+
+@pytest.mark.parametrize("magic_and_version", [b"SJF1\x02", b"SJF2\x01"])
+@pytest.mark.parametrize("which", ["all", "newest"])
+def test_h7_journals_of_another_release_are_kept_and_refused(
+    magic_and_version: bytes, which: str
+) -> None:
+    """A newer one was here, and the one before it is put back."""
+
+    async def main(loop: SimLoop) -> None:
+        world, _ = await filled_world(1)
+        journals = sorted({frame.path for frame in current_frames(world.disk)})
+        for path in journals if which == "all" else journals[-1:]:
+            write_as_another_release(world.disk, path, magic_and_version)
+        for _ in range(2):
+            with pytest.raises(LogCorruptedError, match="another release"):
+                await world.log().initialize()
+        assert set(journals) <= world.disk.names.keys()
 
     run_simulation(1, main)
 

@@ -26,6 +26,7 @@ from tier1.file_log.frames import (
     encode_frame,
     encode_single_page,
     frame_bytes,
+    is_of_another_release,
     looks_like_header,
 )
 
@@ -148,6 +149,22 @@ def test_large_pieces_are_not_copied_and_small_ones_are_joined() -> None:
     buffers = encode_frame(header_of(FrameKind.ENTRIES, [entry]), [entry])
     assert any(buffer is large for buffer in buffers)
     assert len(buffers) == 5
+
+
+def test_a_frame_of_another_release_is_told_from_a_damaged_one_of_this() -> None:
+    raw = examples()["epoch"]
+    assert not is_of_another_release(raw)
+    for bit in range(40):
+        flipped = bytearray(raw)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert not is_of_another_release(bytes(flipped)), f"{bit=}"
+    for written in range(len(raw)):
+        torn = bytes(raw[:written]) + bytes(len(raw) - written)
+        assert not is_of_another_release(torn), f"{written=}"
+    assert is_of_another_release(b"SJF1\x02" + bytes(PAGE_BYTES - 5))
+    assert is_of_another_release(b"SJF2\x01" + bytes(PAGE_BYTES - 5))
+    for no_frame in (b"", b"SJF", bytes(PAGE_BYTES), b"S" * PAGE_BYTES):
+        assert not is_of_another_release(no_frame)
 
 
 def test_h43_a_frame_of_another_log_or_at_another_place_is_no_frame() -> None:
