@@ -17,8 +17,8 @@ Invariants:
 - The price: what works in the background elsewhere (acknowledgements, the lease of a transaction, the beat of a group's
   reader) moves on only during calls. Between two calls less time may pass than `transaction_lease_seconds` and
   `reader_timeout_seconds`; programs that compute for longer use the asyncio client.
-- What became of connections between two calls is heard before `run` begins its work: a request that may not be repeated
-  goes to none that has ended by then, and its outcome is not unknown because of that.
+- The loop turns once before `run` begins its work, and hears of connections that have ended since the last call: a
+  request that may not be repeated goes to none of these, and its outcome is not unknown because of that.
 - A store belongs to one thread, and cannot be used inside a running loop.
 
 The other choice, a loop in a thread of its own, would keep leases alive; it also would hand every event and every error

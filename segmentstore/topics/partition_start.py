@@ -14,6 +14,7 @@ Invariants:
 - A read that meets a trim of this opening is tried again; one that meets another owner's closes the partition.
 """
 
+import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
@@ -226,6 +227,9 @@ class PartitionStart:
         if not config.deletes or config.retention_ms < 0 or not has_records:
             return math.inf
         oldest_ms = await self.read(segment, lambda: self._time_of_oldest(segment))
+        if oldest_ms < 0:
+            # It goes with what is behind it, which is not looked at for this: it is looked after less often.
+            return math.inf
         return oldest_ms + config.retention_ms + 1
 
     async def _time_of_oldest(self, segment: Segment) -> int:
@@ -265,22 +269,24 @@ class PartitionStart:
     async def _end_of_first_files(
         self, segment: Segment, fits: Callable[[RegisteredFile], bool | None]
     ) -> tuple[int, bool]:
-        """Where the longest run of files from the front ends that each fit, and whether there are files behind it.
+        """Where the longest run of files from the front ends that each fit, and whether one behind it does not.
 
-        None says that a file does not tell: it fits if the next one does that tells.
+        None says that a file does not tell: it fits if the next one does that tells, or if what is in no file does.
         """
-        end, has_more, number = 0, False, self._registered.first
+        end, number = 0, self._registered.first
         while number <= self._registered.last:
             for file in await self._registered.some(segment, number, FILES_PER_UPDATE_MAX):
                 match fits(file):
                     case True:
-                        end, has_more = file.end_offset, False
+                        end = file.end_offset
                     case False:
                         return end, True
                     case None:
-                        has_more = True
+                        pass
                 number += 1
-        return end, has_more
+            # What is in memory comes without a turn of the loop.
+            await asyncio.sleep(0)
+        return end, False
 
     # --- reads beside trims ------------------------------------------------------------------
 

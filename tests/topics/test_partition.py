@@ -1,6 +1,7 @@
 """One partition over segments in memory: offsets, durability, producers, fetches, trims, failures."""
 
 import asyncio
+import math
 from asyncio import Future
 from random import Random
 
@@ -695,10 +696,25 @@ async def test_records_without_a_time_go_with_the_next_one_that_is_too_old() -> 
     assert partition.log_start_offset == 0, "nothing says how old it is"
     for time in (NOW, -1, NOW + 5_000, -1):
         await partition.produce(batch_of(b"v", time=time))
+    assert await partition.rest_until_ms() == math.inf, "it need not be opened for that"
     for seconds, start in ((9, 0), (11, 2), (14, 2), (100, 4)):
         clock.now = NOW + 1000 * seconds
         await partition.expire(age_is_known=True)
         assert partition.log_start_offset == start, seconds
+
+
+async def test_very_many_records_without_a_time_stay_behind_one_that_is_too_old() -> None:
+    """So many that places are known, and marks written, among them."""
+    clock = Clock()
+    partition = await open_partition(
+        MemorySegments(), clock=clock, config={"retention.ms": "10000"}
+    )
+    await partition.produce(batch_of(b"v"))
+    for _ in range(40):
+        await partition.produce(batch_of(b"v" * 5_000, time=-1))
+    clock.now = NOW + 20_000
+    await partition.expire(age_is_known=True)
+    assert partition.log_start_offset == 1
 
 
 async def test_an_owner_that_is_not_up_to_date_refuses_no_producer_for_ever() -> None:

@@ -529,6 +529,9 @@ async def test_files_without_a_time_go_with_the_next_one_that_is_too_old() -> No
         await partition.expire(age_is_known=True)
         assert partition.log_start_offset == start, seconds
     assert len(await store.registered()) == 1
+    await partition.produce(batch_of(b"v"))
+    await partition.expire(age_is_known=True)
+    assert partition.log_start_offset == 6, "and with the next batch as well"
 
 
 async def test_retention_by_size_deletes_whole_files() -> None:

@@ -134,7 +134,7 @@ class StreamTransactions:
         self.closed_count = 0
         """How many want no further transactions to begin."""
         self.last_commit_number = 0
-        self._change_count = 0
+        self._change_count = self._removal_count = 0
         self._by_id: dict[int, Transaction] = {}
         self._ids: dict[Phase, dict[int, None]] = {phase: {} for phase in Phase}
         """Those of each phase, in the order in which they came to it."""
@@ -192,10 +192,10 @@ class StreamTransactions:
         known = self._by_id.get(transaction_id)
         return None if known is None else known.phase
 
-    def last_change(self, transaction_id: int) -> int | None:
-        """Another number once anything is known anew of it; None if it is not known."""
+    def last_change(self, transaction_id: int) -> int:
+        """Another number once anything is known anew of it. One that is not known may have been, and have gone."""
         known = self._by_id.get(transaction_id)
-        return None if known is None else known.change
+        return -self._removal_count if known is None else known.change
 
     def has(self, *phases: Phase) -> bool:
         """Whether a transaction is in one of them."""
@@ -374,6 +374,7 @@ class StreamTransactions:
     def _remove(self, transaction_id: int) -> None:
         known = self._by_id.pop(transaction_id, None)
         if known is not None:
+            self._removal_count += 1
             del self._ids[known.phase][transaction_id]
             self._finished.pop(transaction_id, None)
 

@@ -121,7 +121,7 @@ def answer_without_a_turn_of_the_loop(patch: pytest.MonkeyPatch) -> None:
         # Each stream has a mark stream beside it.
         (lambda it: it.retention._look_for_rules_of_age(), 2 * STREAMS // PER_READ),
         (lambda it: it.auto_scale.look_at_all(), STREAMS + 2 * STREAMS // PER_READ),
-        (lambda it: it.watermarks.look_at_all(), STREAMS + STREAMS // PER_READ),
+        (lambda it: it.watermarks.look_at_all(), 2 * STREAMS + 4),
     ],
     ids=["retention", "scaling", "watermarks"],
 )
