@@ -38,7 +38,7 @@ class ContainerRegistry:
         self._published: dict[ContainerId, SegmentReads] = {}
         self._listeners: list[ContainerListener] = []
         self._expected: set[ContainerId] = set()
-        """No other process has them, so they start here, and again when they have failed; none that is kept down."""
+        """They start here, and again when they have failed, unless another process takes them: those are kept down."""
         self._recovery_ended = Change()
 
     @property
@@ -81,7 +81,7 @@ class ContainerRegistry:
         return [self.get(ContainerId(number)) for number in range(self._container_count)]
 
     def expect(self, containers: Collection[ContainerId]) -> None:
-        """They start here as long as this process is there, unless they are kept down: no other one has them."""
+        """They start here as long as this process is there, unless they are kept down."""
         self._expected.update(containers)
 
     def set_starting(self, container: SegmentContainer) -> None:

@@ -2,9 +2,10 @@
 
 - Looking fences nothing and changes nothing; the log of a running store may move on meanwhile, and of its newest ledger
   only what its writer had confirmed is seen.
-- A log that is set aside keeps its ledgers. It is fenced first: a process that still writes it completes no append
-  more, and stops. Then its record, as it was found, moves to <root>/set-aside/0003-1a2b3c4d. A ledger that cannot be
-  fenced (it is gone, or too few of its bookies answer) is named by a warning; the log is set aside nevertheless.
+- A log that is set aside keeps its ledgers. Its owner can change its record no more; the record, as it was found, moves
+  to <root>/set-aside/0003-1a2b3c4d; then its ledgers are fenced: a process that still writes them completes no append
+  more, and stops. A ledger that cannot be fenced (it is gone, or too few of its bookies answer) is named by a warning;
+  the log is set aside nevertheless.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from segmentstore.recovery.log_inspection import LogRow, operation_row
 from segmentstore.runtime.entropy import random_id, system_random
 from tier1.bookkeeper.ledgers import LedgerNotFoundError
 from tier1.bookkeeper.log_record import LedgerInLog, LogRecord, address_of
-from tier1.bookkeeper.opening import fence_log
+from tier1.bookkeeper.opening import fence_ledgers, take_record
 from tier1.bookkeeper.owned_record import edit_record, read_record
 from tier1.bookkeeper.unrecorded_ledgers import delete_unrecorded_ledgers
 
@@ -139,17 +140,16 @@ async def set_log_aside(opened: OpenedCluster, container_id: int) -> str:
     version = found.version
     # What is damaged can be set aside, too: no owner can change it.
     with suppress(LogCorruptedError):
-        version = await fence_log(
-            path,
-            found,
-            ledgers=opened.ledgers,
-            metadata=opened.metadata,
-            owner=_OWNER,
-            random=system_random(),
+        version = await take_record(
+            path, found, metadata=opened.metadata, owner=_OWNER, random=system_random()
         )
     aside = f"{SET_ASIDE_PATH}/{container_id:04d}-{random_id(system_random()).hex()[:8]}"
     await opened.metadata.create(aside, found.value)
     await opened.metadata.delete(path, version=version)
+    # Behind that: the process that writes the log finds no record of it, and its container stays down. One that met the
+    # fence before would be started again, and begin the log anew.
+    with suppress(LogCorruptedError):
+        await fence_ledgers(path, found, ledgers=opened.ledgers)
     return f"{opened.names.root}{aside}"
 
 

@@ -123,8 +123,8 @@ class WireConnection(asyncio.BufferedProtocol):
         self._unacked_bytes_max = self._settings.unacked_bytes_max
         self._request_bytes = 0
         """Of the unacknowledged bytes those that are no appends."""
-        self._recovery_waits = 0
-        """Requests and set-ups that wait for containers that are recovering."""
+        self._recovery_waits: set[asyncio.Timeout] = set()
+        """Of requests and set-ups that wait for containers that are recovering."""
         self._is_lost = False
         self._received = False
         """Something, since the last tick."""
@@ -381,23 +381,29 @@ class WireConnection(asyncio.BufferedProtocol):
                 self._requests.take(command)
 
     async def _until_recovered(self, segment: str) -> None:
-        """While the segment's container recovers here, for a while; not at all if very many wait already.
+        """While the segment's container recovers here, for a while, unless that keeps the connection from being read.
 
         Raises ContainerNotFoundError if this process may not answer any more, InvalidRequestError for a bad name.
         """
         wait = self._services.wait_for_recovery
-        settings = self._settings
-        if wait is None or self._recovery_waits >= settings.recovery_waits_per_connection_max:
-            return
-        self._recovery_waits += 1
-        try:
+        waits_max = self._settings.recovery_waits_per_connection_max
+        if wait is not None and len(self._recovery_waits) < waits_max:
             with suppress(TimeoutError):
-                async with asyncio.timeout(settings.recovery_seconds_max):
-                    await wait(segment)
-        finally:
-            self._recovery_waits -= 1
+                async with asyncio.timeout(self._settings.recovery_seconds_max) as bound:
+                    self._recovery_waits.add(bound)
+                    try:
+                        await wait(segment)
+                    finally:
+                        self._recovery_waits.discard(bound)
         if not self._services.has_lease():
             raise ContainerNotFoundError(-1, LEASE_IS_OVER)
+
+    def _end_recovery_waits(self) -> None:
+        """What waits is refused, and what stands behind it."""
+        now = self._loop.time()
+        for bound in self._recovery_waits:
+            if not bound.expired():
+                bound.reschedule(now)
 
     def _greet(self, hello: Hello) -> None:
         self._greeted = True
@@ -460,6 +466,8 @@ class WireConnection(asyncio.BufferedProtocol):
             # Not at once: a buffer full of tiny frames must not hold up the other connections.
             self._work_is_due = True
             self._loop.call_soon(self._run_work)
+        if is_over_limit and self._recovery_waits:
+            self._end_recovery_waits()
         blocked = is_over_limit or self._behind
         if self._memory.is_full:
             if self._is_taking:
@@ -528,6 +536,9 @@ class WireConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def tick(self, now: float) -> None:
+        if self._recovery_waits and self._is_over_limit():
+            # They began when that was so already.
+            self._end_recovery_waits()
         if self._closing_since is not None:
             if now - self._closing_since >= self._settings.drain_seconds:
                 self._transport.abort()

@@ -41,8 +41,8 @@ class WireSettings:
     """A set-up, a change or a question about a table waits so long for a container that is recovering; then it is
     refused, and the client asks again, or gives up."""
     recovery_waits_per_connection_max: int = 64
-    """So many of a connection wait for recoveries; one more is refused at once. Far fewer than may be under way: what
-    is for other containers is read on."""
+    """So many of a connection wait for recoveries; one more is refused at once, and all of them when the connection has
+    as much under way as it may: what is for other containers is read on."""
     requests_per_connection_max: int = 256
     """Requests under way that could not be answered at once. At it: the socket is not read."""
     store_calls_max: int = 8_192

@@ -245,6 +245,7 @@ class TableOrder:
             except SegmentStoreError as error:
                 self._refuse(queue, command, error)
             else:
+                queue.is_not_here = False
                 self._submit(queue, pinned, command, is_retry=is_retry)
         finally:
             queue.is_closed_off = False
@@ -312,6 +313,7 @@ class TableOrder:
             await self._wait_for_container(queue)
             async with self._turns.turn(answer_bytes_max(command)):
                 await self._answer(command)
+            queue.is_not_here = False
         except SegmentStoreError as error:
             self._refuse(queue, command, error)
         finally:
@@ -322,6 +324,7 @@ class TableOrder:
         try:
             await self._wait_for_container(queue)
             await self._answer(command)
+            queue.is_not_here = False
         except SegmentStoreError as error:
             self._refuse(queue, command, error)
         finally:

@@ -18,7 +18,11 @@ from random import Random
 import pytest
 
 from segmentstore.codec.container_hash import container_of
-from segmentstore.contracts.errors import ContainerNotFoundError, SegmentStoreError
+from segmentstore.contracts.errors import (
+    ContainerNotFoundError,
+    ContainerStoppedError,
+    SegmentStoreError,
+)
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import read_available
 from segmentstore.host import log_cluster
@@ -500,7 +504,7 @@ async def test_h47_a_process_that_still_writes_a_log_that_is_set_aside_completes
             async with open_cluster_of(str(data), environment={}) as opened:
                 assert opened is not None
                 aside = await set_log_aside(opened, 1)
-            with pytest.raises(SegmentStoreError):
+            with pytest.raises(ContainerStoppedError, match="the record of the log is gone"):
                 await segment.append(b"two")
         await append(service, b"two", [BY_CONTAINER[0]])
     kept = cluster.metadata.values[aside.removeprefix("/segmentstore")]

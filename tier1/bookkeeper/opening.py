@@ -14,7 +14,8 @@ Invariants:
 - A claimant that wakes late fences ledgers only that were there before its claim, which every later owner has fenced
   too; its own ledger gets into no record.
 
-A log that is taken out of its store is fenced by the first of these steps (fence_log), and none follows.
+A log that is taken out of its store is fenced by the first of these steps (take_record, fence_ledgers), and none
+follows.
 """
 
 import logging
@@ -65,30 +66,34 @@ async def open_log(*, record: OwnedRecord, maker: LedgerMaker, epoch_floor: int)
     )
 
 
-async def fence_log(
-    path: str,
-    found: VersionedValue,
-    *,
-    ledgers: LedgerClient,
-    metadata: MetadataStore,
-    owner: str,
-    random: Random,
+async def take_record(
+    path: str, found: VersionedValue, *, metadata: MetadataStore, owner: str, random: Random
 ) -> int:
-    """Of the log with that record, disabled or not: its owner completes no append and no change from here on.
+    """Of the log with that record, disabled or not: its owner changes nothing from here on. The version of it now.
 
-    Gives the version of the record now. A ledger that is gone, or too few of whose bookies answer, is named by a
-    warning. Raises LogCorruptedError for a record that does not read back, MetadataChangedError if it was changed
-    meanwhile, MetadataUnavailableError.
+    Raises LogCorruptedError for a record that does not read back, MetadataChangedError if it was changed meanwhile,
+    MetadataUnavailableError.
     """
-    rules = LedgerRules()
     record = decode_record(found.value, path=path)
-    claimed = rules.claimed(record, epoch=record.epoch + 1, nonce=random.randbytes(8), owner=owner)
-    version = await metadata.compare_and_set(path, encode_record(claimed), version=found.version)
-    for ledger_id in [each.ledger_id for each in record.ledgers if each.is_open]:
+    claimed = LedgerRules().claimed(
+        record, epoch=record.epoch + 1, nonce=random.randbytes(8), owner=owner
+    )
+    return await metadata.compare_and_set(path, encode_record(claimed), version=found.version)
+
+
+async def fence_ledgers(path: str, found: VersionedValue, *, ledgers: LedgerClient) -> None:
+    """Of the log with that record: who writes it completes no append from here on.
+
+    A ledger that is gone, or too few of whose bookies answer, is named by a warning. Raises LogCorruptedError.
+    """
+    for each in decode_record(found.value, path=path).ledgers:
+        if not each.is_open:
+            continue
         try:
-            reader = await rules.open_former(ledgers, ledger_id)
+            reader = await LedgerRules().open_former(ledgers, each.ledger_id)
             await reader.close()
         except DurableDataLogError as error:
             # The log is taken for lost in any case, and this may be why.
-            _LOG.warning("a ledger is not fenced ledger=%d path=%s: %s", ledger_id, path, error)
-    return version
+            _LOG.warning(
+                "a ledger is not fenced ledger=%d path=%s: %s", each.ledger_id, path, error
+            )

@@ -39,7 +39,7 @@ from tier1.bookkeeper.metadata_store import (
     MetadataUnavailableError,
     VersionedValue,
 )
-from tier1.bookkeeper.opening import fence_log
+from tier1.bookkeeper.opening import fence_ledgers, take_record
 from tier1.bookkeeper.owned_record import edit_record, read_record
 
 Result = TypeVar("Result")
@@ -344,14 +344,12 @@ async def test_h47_an_old_owner_changes_nothing_in_the_record() -> None:
 
 
 async def _fence(world: BookKeeperLogWorld) -> int:
-    return await fence_log(
-        PATH,
-        world.metadata.values[PATH],
-        ledgers=world.bookies.client(),
-        metadata=world.metadata,
-        owner="a tool",
-        random=Random(7),
+    found = world.metadata.values[PATH]
+    version = await take_record(
+        PATH, found, metadata=world.metadata, owner="a tool", random=Random(7)
     )
+    await fence_ledgers(PATH, found, ledgers=world.bookies.client())
+    return version
 
 
 @pytest.mark.parametrize("disabled", ["", "a person said so"])
