@@ -1,4 +1,3 @@
-import asyncio
 import json
 import threading
 from contextlib import aclosing
@@ -20,6 +19,7 @@ from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import CONTENT_TYPE_KEY, producer_key
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import Node, running_node
+from tests.reference.loop_turns import work_of_turns
 
 
 async def call(
@@ -70,29 +70,18 @@ async def test_others_are_served_while_very_many_attributes_of_a_segment_are_sho
     count = 5_000
     writers = [AttributeKey(b"writer-%09d" % number) for number in range(count)]
     await segments.create("s", [AttributeUpdate(key, number) for number, key in enumerate(writers)])
-    shown = 0
-    each_turn: list[int] = []
+    async with work_of_turns() as shown:
 
-    def counted(value: bytes) -> str:
-        nonlocal shown
-        shown += 1
-        return text_of_bytes(value)
+        def counted(value: bytes) -> str:
+            shown.note()
+            return text_of_bytes(value)
 
-    async def note_turns() -> None:
-        nonlocal shown
-        while True:
-            each_turn.append(shown)
-            shown = 0
-            await asyncio.sleep(0)
-
-    monkeypatch.setattr(segment_verbs, "text_of_bytes", counted)
-    noting = asyncio.create_task(note_turns())
-    status, attributes = await call(client, "GET", node.segment("s/attributes"))
-    noting.cancel()
+        monkeypatch.setattr(segment_verbs, "text_of_bytes", counted)
+        status, attributes = await call(client, "GET", node.segment("s/attributes"))
     assert (status, len(attributes)) == (200, count)
     assert attributes == {key.decode(): number for number, key in enumerate(writers)}
-    assert sum(each_turn) + shown == count
-    assert max(each_turn) < count / 10
+    assert shown.total == count
+    assert max(shown.each_turn) < count / 10
 
 
 async def test_a_segment_lives_through_all_its_verbs(node: Node, client: ClientSession) -> None:

@@ -36,7 +36,7 @@ from segmentstore.topics.topic_records import partition_segment_name
 from segmentstore.topics.topics import Topics
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import START_MS, Node, TurnableClock, running_node, until
-from tests.reference.loop_turns import turns_of_loop
+from tests.reference.loop_turns import turns_of_loop, work_of_turns
 from tests.reference.memory_tables import MemoryTables
 from tests.topics.several_processes import CONTAINERS, Processes
 
@@ -357,29 +357,18 @@ async def test_others_are_served_while_very_many_partitions_are_shown(
     count = 500
     status, made = await served.call("PUT", "/t", json={"partitions": count})
     assert (status, len(made["partitions"])) == (201, count)
-    shown = 0
-    each_turn: list[int] = []
     show = TopicVerbs._shown_partition
+    async with work_of_turns() as shown:
 
-    async def counted(verbs: TopicVerbs, name: str, index: int) -> Mapping[str, object]:
-        nonlocal shown
-        shown += 1
-        return await show(verbs, name, index)
+        async def counted(verbs: TopicVerbs, name: str, index: int) -> Mapping[str, object]:
+            shown.note()
+            return await show(verbs, name, index)
 
-    async def note_turns() -> None:
-        nonlocal shown
-        while True:
-            each_turn.append(shown)
-            shown = 0
-            await asyncio.sleep(0)
-
-    monkeypatch.setattr(TopicVerbs, "_shown_partition", counted)
-    noting = asyncio.create_task(note_turns())
-    status, told = await served.call("GET", "/t")
-    noting.cancel()
+        monkeypatch.setattr(TopicVerbs, "_shown_partition", counted)
+        status, told = await served.call("GET", "/t")
     assert (status, told) == (200, made)
-    assert sum(each_turn) + shown == count
-    assert max(each_turn) < count / 10
+    assert shown.total == count
+    assert max(shown.each_turn) < count / 10
 
 
 @pytest.mark.slow

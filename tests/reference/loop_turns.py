@@ -1,6 +1,7 @@
-"""What turns of a loop cost, in seconds of its thread: a busy machine does not count, nor other tests' garbage.
+"""How much is done in one turn of a loop, and what turns cost, in seconds of its thread.
 
-Compare them with what the same work costs in one go, measured in the same test.
+Seconds of the thread: a busy machine does not count, nor other tests' garbage. Compare them with what the same work
+costs in one go, measured in the same test.
 """
 
 import asyncio
@@ -30,3 +31,35 @@ async def turns_of_loop() -> AsyncIterator[list[float]]:
     finally:
         looking.cancel()
         gc.enable()
+
+
+class WorkOfTurns:
+    """note() what is done; `each_turn` has how often that was, and `total` all of it."""
+
+    def __init__(self) -> None:
+        self.each_turn: list[int] = []
+        self._in_this_turn = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.each_turn) + self._in_this_turn
+
+    def note(self) -> None:
+        self._in_this_turn += 1
+
+    async def note_turns(self) -> None:
+        while True:
+            self.each_turn.append(self._in_this_turn)
+            self._in_this_turn = 0
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def work_of_turns() -> AsyncIterator[WorkOfTurns]:
+    """Of the turns in the block."""
+    work = WorkOfTurns()
+    noting = asyncio.create_task(work.note_turns())
+    try:
+        yield work
+    finally:
+        noting.cancel()

@@ -23,6 +23,7 @@ from segmentstore.contracts.identifiers import (
 )
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import FAST_FLUSH, MemoryTiers, running
+from tests.reference.loop_turns import WorkOfTurns, work_of_turns
 from tier2.read import published_segments
 
 BOUND_BYTES = 100_000
@@ -158,23 +159,13 @@ async def test_others_are_served_while_very_many_attributes_of_a_segment_are_tol
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     count = 30_000
-    looked_at = 0
-    each_turn: list[int] = []
 
-    def counted(work: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(work: Callable[..., Any], looks: WorkOfTurns) -> Callable[..., Any]:
         def one_more(*given: object) -> Any:
-            nonlocal looked_at
-            looked_at += 1
+            looks.note()
             return work(*given)
 
         return one_more
-
-    async def note_turns() -> None:
-        nonlocal looked_at
-        while True:
-            each_turn.append(looked_at)
-            looked_at = 0
-            await asyncio.sleep(0)
 
     async with running(MemoryTiers()) as container:
         await container.create("s")
@@ -185,17 +176,16 @@ async def test_others_are_served_while_very_many_attributes_of_a_segment_are_tol
             )
         await container.flush()
         assert container._components.mapper.evict(1) == 1
-        for module, name in (
-            (published_segments, "decode_attribute"),
-            (segment_queries, "is_merged_source_key"),
-        ):
-            monkeypatch.setattr(module, name, counted(getattr(module, name)))
-        noting = asyncio.create_task(note_turns())
-        told = await container.attributes("s")
-        noting.cancel()
+        async with work_of_turns() as looks:
+            for module, name in (
+                (published_segments, "decode_attribute"),
+                (segment_queries, "is_merged_source_key"),
+            ):
+                monkeypatch.setattr(module, name, counted(getattr(module, name), looks))
+            told = await container.attributes("s")
     assert told == {writer(number): number for number in range(count)}
-    assert sum(each_turn) + looked_at >= 2 * count
-    assert max(each_turn) < count / 10
+    assert looks.total >= 2 * count
+    assert max(looks.each_turn) < count / 10
 
 
 def one_value_each(segments: int) -> ContainerMetadata:
