@@ -28,6 +28,7 @@ over between threads, which costs more than the event for small ones.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from functools import partial
 from typing import Self, TypeVar
 
 from segmentstore.client import store as asynchronous
@@ -109,6 +110,12 @@ class SyncReader:
             return None
 
 
+async def behind_news(work: Callable[[], Awaitable[Result]]) -> Result:
+    """The work, once the loop has heard of connections that have ended since the last call."""
+    await asyncio.sleep(0)
+    return await work()
+
+
 class SyncStore:
     """Made by `connect`; hold it in `with`."""
 
@@ -118,13 +125,7 @@ class SyncStore:
 
     def run(self, work: Callable[[asynchronous.Store], Coroutine[None, None, Result]]) -> Result:
         """Anything the asyncio client can do: `store.run(lambda store: store.stream("s/t").create())`."""
-
-        async def behind_news() -> Result:
-            # Of connections that have ended since the last call, before one of them is used.
-            await asyncio.sleep(0)
-            return await work(self._store)
-
-        return self._runner.run(behind_news())
+        return self._runner.run(behind_news(partial(work, self._store)))
 
     def writer(self, stream: str) -> AbstractContextManager[SyncWriter]:
         """Writes events; leaving the `with` stores them all."""

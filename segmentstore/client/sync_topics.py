@@ -15,8 +15,10 @@ background; so it belongs to one thread, and cannot be used inside a running loo
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
+from segmentstore.client.sync import behind_news
 from segmentstore.client.topics import (
     FetchedColumns,
     FetchedRecords,
@@ -41,13 +43,7 @@ class SyncTopics:
 
     def run(self, work: Callable[[Topics], Coroutine[None, None, Result]]) -> Result:
         """Anything the asyncio client can do: `topics.run(lambda topics: topics.groups())`."""
-
-        async def behind_news() -> Result:
-            # Of connections that have ended since the last call, before one of them is used.
-            await asyncio.sleep(0)
-            return await work(self._topics)
-
-        return self._runner.run(behind_news())
+        return self._runner.run(behind_news(partial(work, self._topics)))
 
     def create(
         self, name: str, *, partitions: int, config: Mapping[str, str] | None = None

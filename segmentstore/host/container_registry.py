@@ -5,7 +5,7 @@ Invariants:
 - `get` gives only containers that have recovered and have not ended. `reads_of` gives for one that stays down what Tier
   2 has of it, which is for readers alone.
 - A container id is in one of three states: absent (with a reason), starting, running. Only one that is absent has
-  something in its place for readers. One that is absent and expected will start here, and nowhere else.
+  something in its place for readers. One that is absent and expected starts here, unless it is kept down.
 - The registry decides nothing and starts nothing; the container manager does.
 """
 
@@ -64,11 +64,15 @@ class ContainerRegistry:
         has of it is read."""
         return container_id in self._running or container_id in self._published
 
+    def is_to_come(self, container_id: ContainerId) -> bool:
+        """Whether it does not run, and starts or is expected to."""
+        return container_id not in self._running and (
+            container_id in self._starting or container_id in self._expected
+        )
+
     async def wait_while_starting(self, container_id: ContainerId) -> None:
         """Until it runs, or will not soon; returns at once if it neither starts nor is expected to."""
-        while container_id not in self._running and (
-            container_id in self._starting or container_id in self._expected
-        ):
+        while self.is_to_come(container_id):
             # Without an end of the wait: that of one would wake all.
             await self._recovery_ended.wait(inf)
 

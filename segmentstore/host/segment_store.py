@@ -14,7 +14,7 @@ Invariants:
 - What is not published yet has no layout; no answer stands in for it.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from heapq import merge as merge_sorted
 from itertools import islice, takewhile
@@ -53,12 +53,15 @@ class SegmentStore:
     def open_segment(self, name: str) -> AbstractAsyncContextManager[Segment]:
         return self._container(name).open_segment(name)
 
-    async def wait_for_recovery(self, name: str) -> None:
-        """Returns when its container neither recovers here nor is about to.
+    def wait_for_recovery(self, name: str) -> Awaitable[None] | None:
+        """To be awaited while its container recovers here, or is about to; None if it neither does nor is.
 
         Raises InvalidRequestError for a bad name.
         """
-        await self._registry.wait_while_starting(self._container_id(name))
+        container_id = self._container_id(name)
+        if not self._registry.is_to_come(container_id):
+            return None
+        return self._registry.wait_while_starting(container_id)
 
     async def create(
         self, name: str, attributes: Sequence[AttributeUpdate] = ()

@@ -198,9 +198,8 @@ class Fetching:
                         )
                         taken += len(look.records)
                         looked_at += 1
-                        if (
-                            looked_at % ITEMS_PER_TURN == 0
-                        ):  # a call for each of them is a tenth of a look
+                        # Not give_way(): a call for each of them is a tenth of a look.
+                        if looked_at % ITEMS_PER_TURN == 0:
                             await asyncio.sleep(0)
                 return is_whole
             except TimeoutError:

@@ -58,8 +58,8 @@ from segmentstore.wire.writers import ConnectionAppends
 
 _LOGGER = logging.getLogger(__name__)
 
-WaitForRecovery: TypeAlias = Callable[[str], Awaitable[None]]
-"""Of the container of this segment; returns at once if it neither recovers here nor is about to."""
+WaitForRecovery: TypeAlias = Callable[[str], Awaitable[None] | None]
+"""Of the container of this segment; None if it neither recovers here nor is about to."""
 
 _APPEND_BLOCK: Final = AppendBlock.type
 _APPEND_BLOCK_END: Final = AppendBlockEnd.type
@@ -387,12 +387,15 @@ class WireConnection(asyncio.BufferedProtocol):
         """
         wait = self._services.wait_for_recovery
         waits_max = self._settings.recovery_waits_per_connection_max
+        recovery: Awaitable[None] | None = None
         if wait is not None and len(self._recovery_waits) < waits_max:
+            recovery = wait(segment)
+        if recovery is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.recovery_seconds_max) as bound:
                     self._recovery_waits.add(bound)
                     try:
-                        await wait(segment)
+                        await recovery
                     finally:
                         self._recovery_waits.discard(bound)
         if not self._services.has_lease():

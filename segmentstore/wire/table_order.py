@@ -312,8 +312,7 @@ class TableOrder:
         try:
             await self._wait_for_container(queue)
             async with self._turns.turn(answer_bytes_max(command)):
-                await self._answer(command)
-            queue.is_not_here = False
+                await self._answer(queue, command)
         except SegmentStoreError as error:
             self._refuse(queue, command, error)
         finally:
@@ -323,17 +322,17 @@ class TableOrder:
     async def _answer_whole(self, queue: _TableQueue, command: WholeTableCommand) -> None:
         try:
             await self._wait_for_container(queue)
-            await self._answer(command)
-            queue.is_not_here = False
+            await self._answer(queue, command)
         except SegmentStoreError as error:
             self._refuse(queue, command, error)
         finally:
             queue.is_closed_off = False
             self._go_on(queue)
 
-    async def _answer(self, command: OpenCommand | WholeTableCommand) -> None:
+    async def _answer(self, queue: _TableQueue, command: OpenCommand | WholeTableCommand) -> None:
         """Raises what answering raises."""
         frame = await self._commands.answer(command)
+        queue.is_not_here = False
         self._answers.reply_frames(frame, released_bytes=held_bytes(command))
 
     async def _wait_for_container(self, queue: _TableQueue) -> None:
