@@ -8,15 +8,23 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
+from itertools import product
+from random import Random
 from typing import NoReturn, TypeVar
 
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.contracts.errors import ContainerStoppedError, SegmentStoreError
-from segmentstore.controller.errors import EpochNotFoundError, ScopeNotFoundError
+from segmentstore.controller.errors import (
+    EpochNotFoundError,
+    RetryLaterError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+)
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
 from tests.controller.crashing_doors import CrashPlan
+from tests.controller.far_tables import FarTables, turns
 from tests.controller.transactions.feature_cluster import FeatureCluster
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
@@ -211,3 +219,33 @@ def test_an_epoch_on_its_way_is_not_shown() -> None:
         assert len(await cluster.streams.queries.epoch_segments("s", "a", 1)) == 1
 
     run_simulation(1, main)
+
+
+def test_a_call_again_finds_the_intent_that_the_call_before_left_on_its_way() -> None:
+    """Its table is on another node: a look is answered before the batch that was sent ahead of it is written."""
+
+    async def main(_: SimLoop) -> int:
+        left = 0
+        for cancel_after, seed in product(range(2, 60), range(3)):
+            cluster = FeatureCluster()
+            cluster.memory_tables = FarTables(Random(seed))
+            cluster._build()
+            await cluster.start()
+            await cluster.scopes.create("s")
+            await create_stream(cluster)
+            await seal_stream(cluster)
+            first = asyncio.ensure_future(cluster.streams.delete("s", "a"))
+            await turns(cancel_after)
+            table = await cluster.metadata.scope_table("s")
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            with suppress(RetryLaterError):
+                table.require_settled()
+                left -= 1
+            left += 1
+            with suppress(StreamNotFoundError):
+                await cluster.streams.delete("s", "a")
+            assert not (await table.names(PENDING_INDEX, count=1)).names
+        return left
+
+    assert run_simulation(1, main).result > 3

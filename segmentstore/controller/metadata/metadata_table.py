@@ -9,7 +9,8 @@ Invariants:
   may have been split, also by a batch whose caller has left.
 - Batches that change the same index follow one another: they would only refuse each other.
 - The log owns its futures: a caller that gives up does not take back what it submitted. It may take place later than
-  the next look at the records: the task that finishes an interrupted operation asks `require_settled` first.
+  the next look at the records: the task that finishes an interrupted operation asks `require_settled` first, and one
+  that holds a stream waits (`wait_until_settled`).
 - Nothing is cached: the table answers from memory what is in its cache, and another controller may write too.
 - A batch that finds its names as it wants them writes nothing, so no version holds off a removal that is on its way
   behind it: it is refused while a batch is under way whose caller has left.
@@ -99,6 +100,11 @@ class MetadataTable:
         """Raises RetryLaterError while a batch is under way whose caller has left."""
         if self._abandoned:
             raise RetryLaterError(f"an earlier batch is on its way table={self._name!r}")
+
+    async def wait_until_settled(self) -> None:
+        """Until every batch that is under way now, and whose caller has left, is written or refused."""
+        if self._abandoned:
+            await asyncio.gather(*map(asyncio.shield, self._abandoned), return_exceptions=True)
 
     async def read(self, key: RecordKey[RecordType]) -> Versioned[RecordType]:
         """One record with its version. Raises CorruptedDataError."""

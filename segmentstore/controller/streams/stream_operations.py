@@ -86,6 +86,8 @@ class StreamOperations:
         async with self._locks.held(f"{scope}/{stream}"):
             history = await self.history(scope, stream)
             try:
+                # What was broken off may be an intent that is still on its way: the look would not find it.
+                await history.table.wait_until_settled()
                 await self._settle(history)
                 yield history
             except BaseException as error:
@@ -148,9 +150,8 @@ class StreamOperations:
     async def _resume_one(self, scope: str, stream: str) -> None:
         self._unfinished.pop((scope, stream), None)
         try:
-            async with self.exclusive(scope, stream) as history:
-                # What was broken off may be the intent itself, still on its way.
-                history.table.require_settled()
+            async with self.exclusive(scope, stream):
+                pass
         except ScopeNotFoundError:
             self._failures.pop((scope, stream), None)
             return
