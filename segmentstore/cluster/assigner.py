@@ -64,7 +64,7 @@ class AssignerSettings:
 
     failure_pause_seconds: float = 1.0
     """Behind the first failure of a container; doubled with each that follows."""
-    failure_pause_seconds_max: float = 60.0
+    failure_pause_seconds_max: float = 15.0
     suspect_seconds: float = 30.0
     """So long behind a failure the container's node is not given others that are well elsewhere. Doubled each time that
     one fails there again, until the node has been trusted without a failure for `forgive_after_seconds`."""
@@ -104,7 +104,8 @@ class Assigner:
         self._suspicions: dict[HostId, _Suspicion] = {}
         """Of registered nodes where a container failed."""
         self._running_since: dict[tuple[ContainerId, int], float] = {}
-        """Since when a container with failures behind it runs, by container and `since`."""
+        """When a container with failures behind it was first seen to run, by container and number of failures. It may
+        have been moved since then: a move is no failure."""
 
     async def run(self) -> None:
         """Raises LeadershipLostError, SessionLostError."""
@@ -282,18 +283,18 @@ class Assigner:
     def _forgiven(self, reports: dict[HostId, NodeReport], now: float) -> set[ContainerId]:
         assert self._map is not None, "it was read at the start of the round"
         before, self._running_since = self._running_since, {}
+        forgiven = set()
         for container_id, each in self._map.containers.items():
-            if each.node is None or each.failure is None:
+            if each.failure is None:
                 continue
-            report = reports.get(each.node, NodeReport())
-            if container_id in report.running and report.held.get(container_id) == each.since:
-                key = container_id, each.since
+            key = container_id, each.failure.count
+            report = NodeReport() if each.node is None else reports.get(each.node, NodeReport())
+            runs = container_id in report.running and report.held.get(container_id) == each.since
+            if runs or key in before:
                 self._running_since[key] = before.get(key, now)
-        return {
-            container_id
-            for (container_id, _), since in self._running_since.items()
-            if now - since >= self._settings.forgive_after_seconds
-        }
+            if runs and now - self._running_since[key] >= self._settings.forgive_after_seconds:
+                forgiven.add(container_id)
+        return forgiven
 
     def _forgiveness(self) -> list[float]:
         """When the next one is due."""

@@ -20,6 +20,8 @@ Invariants:
   Tier 2, and not pinned elsewhere, stays.
 - A Tier 2 that no node reaches moves nothing, whatever the order in which nodes notice (see Tier2State).
 - No container is moved to a suspect to make loads even. A suspect gets what has no node if no other node has room.
+- No container is moved to make loads even while a failed one is held back: where that one will be depends on what
+  moves, so each move could be a reason for another one.
 - A node that is none of the suspects any more takes part in that as every other: also what failed there may come back.
 - Loads that differ from one another are figures of a moment: a difference below a quarter of the mean moves nothing,
   unless a person asks for it.
@@ -284,6 +286,8 @@ class _Planning:
             if target is not None:
                 room -= 1
                 yield container_id, target
+        if self._observed.held_back:
+            return
         is_asked = self._wishes.rebalance > self.rebalanced
         trusted = [n for n in self._nodes if n not in self._suspects]
         while room > 0:

@@ -35,7 +35,7 @@ from segmentstore.runtime.files import SystemFileSystem
 from tier1.bookkeeper.ledgers import LedgerClient, LedgerUnavailableError
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
 from tier1.bookkeeper.metadata_store import MetadataStore
-from tier1.bookkeeper.settings import BookKeeperLogSettings
+from tier1.bookkeeper.settings import BookKeeperLogSettings, GiveUpSettings
 
 PASSWORD_VARIABLE = "SEGMENTSTORE_BOOKKEEPER_PASSWORD"
 
@@ -213,16 +213,16 @@ async def connect_ledgers(names: LogCluster, settings: BookKeeperSettings) -> Le
 
 
 def log_settings(
-    settings: BookKeeperSettings, *, append_retry_seconds: float | None = None
+    settings: BookKeeperSettings, *, give_up: GiveUpSettings | None = None
 ) -> BookKeeperLogSettings:
-    """Of every log in the cluster. `append_retry_seconds`: where another process may take the log over."""
+    """Of every log in the cluster. `give_up`: where another process may take the log over."""
     return BookKeeperLogSettings(
         quorum=settings.quorum,
         quorum_with_few_bookies=settings.quorum_with_few_bookies,
         ledger_bytes_max=settings.ledger_bytes_max,
         ledger_age_seconds_max=settings.ledger_age_seconds,
         retry_seconds_max=settings.retry_seconds,
-        append_retry_seconds_max=append_retry_seconds,
+        give_up=give_up,
     )
 
 
@@ -233,7 +233,7 @@ def log_in_cluster(
     settings: BookKeeperSettings,
     random: Random,
     purpose: str = "",
-    append_retry_seconds: float | None = None,
+    give_up: GiveUpSettings | None = None,
 ) -> BookKeeperDurableDataLog:
     """A container's log, to be initialized once. `purpose`: of a tool; the record names it as the owner."""
     owner = f"{socket.gethostname()} process_id={os.getpid()}"
@@ -242,6 +242,6 @@ def log_in_cluster(
         ledgers=opened.ledgers,
         metadata=opened.metadata,
         random=random,
-        settings=log_settings(settings, append_retry_seconds=append_retry_seconds),
+        settings=log_settings(settings, give_up=give_up),
         owner=f"{purpose} {owner}" if purpose else owner,
     )

@@ -34,6 +34,7 @@ from segmentstore.runtime.thread_pool import FairThreadPool
 from tier1.bookkeeper.ledger_appends import WriterState
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
 from tier1.bookkeeper.rehearsal import rehearse
+from tier1.bookkeeper.settings import GiveUpSettings
 from tier1.file_log.frame_flush import InlineSyncPolicy
 from tier1.file_log.log import FileDurableDataLog
 from tier1.file_log.settings import FileLogSettings
@@ -143,12 +144,12 @@ class BookKeeperLogs:
         settings: BookKeeperSettings,
         container_count: int,
         random: Random,
-        append_retry_seconds: float | None = None,
+        give_up: GiveUpSettings | None = None,
     ) -> None:
-        """`append_retry_seconds`: None where no other process can take a container over."""
+        """`give_up`: None where no other process can take a container over."""
         self._opened = opened
         self._container_count = container_count
-        self._append_retry_seconds = append_retry_seconds
+        self._give_up = give_up
         self._random = random
         self._settings = settings
         self._logs: dict[ContainerId, BookKeeperDurableDataLog] = {}
@@ -164,7 +165,7 @@ class BookKeeperLogs:
         Where other processes serve meanwhile, what the first log would find cold is done before.
         """
         await self._look()
-        if self._append_retry_seconds is not None:
+        if self._give_up is not None:
             await rehearse(
                 (log_record_path(number) for number in range(self._container_count)),
                 ledgers=self._opened.ledgers,
@@ -181,7 +182,7 @@ class BookKeeperLogs:
             container_id,
             settings=self._settings,
             random=self._random,
-            append_retry_seconds=self._append_retry_seconds,
+            give_up=self._give_up,
         )
         self._logs[container_id] = log
         return log

@@ -76,6 +76,7 @@ from segmentstore.runtime.files import FileSystem, SystemFileSystem
 from segmentstore.runtime.thread_pool import FairThreadPool, Lane
 from segmentstore.runtime.waiting import Change
 from segmentstore.wire.store_calls import StoreCallAccess
+from tier1.bookkeeper.settings import GiveUpSettings
 from tier1.file_log.settings import FileLogSettings
 from tier2.format.chunk_format import Compression
 from tier2.settings import StorageSettings
@@ -278,9 +279,7 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
             store, container_count=count, random=outside.random, on_change=change.tell
         )
         await view.refresh()
-        parts = await _open_parts(
-            resolved, place, stack, outside, append_retry_seconds=settings.cluster.append_seconds
-        )
+        parts = await _open_parts(resolved, place, stack, outside, give_up=settings.cluster.give_up)
         parts.registry.watch(lambda *_, **__: change.tell())
         tier2_reach = Tier2Reach(
             answers=parts.object_stores.answers,
@@ -488,9 +487,9 @@ async def _open_parts(
     outside: _Outside,
     *,
     volumes_socket: str = "",
-    append_retry_seconds: float | None = None,
+    give_up: GiveUpSettings | None = None,
 ) -> _Parts:
-    """`append_retry_seconds`: of the logs, where another process can take their containers over."""
+    """`give_up`: of the logs, where another process can take their containers over."""
     settings = resolved.settings
     count = place.identity.container_count
     logs = _logs(
@@ -498,7 +497,7 @@ async def _open_parts(
         settings=settings,
         files=outside.files,
         random=outside.random,
-        append_retry_seconds=append_retry_seconds,
+        give_up=give_up,
     )
     stack.push_async_callback(logs.close)
     await logs.start()
@@ -720,7 +719,7 @@ def _logs(
     settings: ServiceSettings,
     files: FileSystem,
     random: Random,
-    append_retry_seconds: float | None,
+    give_up: GiveUpSettings | None,
 ) -> ContainerLogs:
     count = place.identity.container_count
     if place.cluster is not None:
@@ -729,7 +728,7 @@ def _logs(
             settings=settings.bookkeeper,
             container_count=count,
             random=random,
-            append_retry_seconds=append_retry_seconds,
+            give_up=give_up,
         )
     if settings.tier1.kind == "memory":
         return MemoryLogs(container_count=count, random=random)

@@ -35,7 +35,7 @@ from containers.container_settings import RetentionRule
 from segmentstore.codec.quantities import parse_bytes, parse_seconds
 from segmentstore.contracts.errors import InvalidRequestError
 from tier1.bookkeeper.ledgers import Quorum
-from tier1.bookkeeper.settings import check_quorums
+from tier1.bookkeeper.settings import GiveUpSettings, check_quorums
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -263,6 +263,12 @@ class ClusterSettings:
         minimum=1,
         maximum=86400,
     )
+    recovery_seconds: float = number(
+        20.0,
+        "The same for a container that a node is given, whose log is to be opened and read.",
+        minimum=1,
+        maximum=86400,
+    )
     tier2_seconds: float = number(
         60.0,
         "A node that Tier 2 has not answered for so long, while it answers others, has its containers moved to them.",
@@ -272,6 +278,13 @@ class ClusterSettings:
     capacity_count: int = count(
         0, "Containers that a node takes at most; 0: any number.", minimum=0, maximum=1024
     )
+
+    @property
+    def give_up(self) -> GiveUpSettings:
+        """Of the logs of a node."""
+        return GiveUpSettings(
+            append_seconds_max=self.append_seconds, recovery_seconds_max=self.recovery_seconds
+        )
 
 
 @dataclass(frozen=True, slots=True)

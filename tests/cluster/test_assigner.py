@@ -78,6 +78,11 @@ class Cluster:
         found = self.map()
         return None if found is None else found.containers[ZERO].node
 
+    def has_failed(self) -> bool:
+        """Whether the map has failures of the first container."""
+        found = self.map()
+        return found is not None and found.containers[ZERO].failure is not None
+
     def count_at(self, node_id: HostId) -> int:
         found = self.map()
         return 0 if found is None else len(found.given_to(node_id))
@@ -123,7 +128,10 @@ class Cluster:
 
 def test_the_pause_behind_a_failure_is_over_when_the_container_was_given_away() -> None:
     async def main(loop: SimLoop) -> None:
-        cluster = Cluster(loop, settings=AssignerSettings(failure_pause_seconds=PAUSE_SECONDS))
+        settings = AssignerSettings(
+            failure_pause_seconds=PAUSE_SECONDS, failure_pause_seconds_max=PAUSE_SECONDS
+        )
+        cluster = Cluster(loop, settings=settings)
         leader = loop.start("c0", cluster.lead())
         await cluster.register("a")
         await cluster.register("b")
@@ -142,6 +150,44 @@ def test_the_pause_behind_a_failure_is_over_when_the_container_was_given_away() 
         assert third == first
         assert seconds < PAUSE_SECONDS / 4
         keeping.cancel()
+        loop.crash(leader)
+
+    run_simulation(1, main)
+
+
+def test_a_container_that_runs_is_forgiven_though_it_was_moved_meanwhile() -> None:
+    async def main(loop: SimLoop) -> None:
+        settings = AssignerSettings(forgive_after_seconds=100.0)
+        cluster = Cluster(loop, settings=settings)
+        leader = loop.start("c0", cluster.lead())
+        failing = asyncio.Event()
+        failing.set()
+        await cluster.register("a")
+        tasks = [asyncio.create_task(cluster.keep())]
+        tasks.append(asyncio.create_task(cluster.follow(HostId("a"), failing=failing)))
+        while not cluster.has_failed():
+            await asyncio.sleep(0.1)
+        failing.clear()
+        while not (cluster.owner() and cluster.has_failed()):
+            await asyncio.sleep(0.1)
+        runs_since = loop.time()
+        node_id = HostId("a")
+        for number in range(4):
+            # It is at another node each time, for a shorter time than what is asked of it.
+            await asyncio.sleep(20.0)
+            await cluster.register(f"b{number}")
+            tasks.append(asyncio.create_task(cluster.follow(HostId(f"b{number}"))))
+            await cluster.sessions.pop(node_id).close()
+            node_id = HostId(f"b{number}")
+            await cluster.until_owned(other_than=HostId("a"))
+            assert cluster.has_failed()
+        while cluster.has_failed():
+            assert loop.time() < runs_since + settings.forgive_after_seconds + 10
+            await asyncio.sleep(0.1)
+        assert loop.time() >= runs_since + settings.forgive_after_seconds
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         loop.crash(leader)
 
     run_simulation(1, main)

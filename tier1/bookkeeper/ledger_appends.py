@@ -65,7 +65,7 @@ from tier1.bookkeeper.log_record import (
 )
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
 from tier1.bookkeeper.owned_record import OwnedRecord
-from tier1.bookkeeper.retries import MAY_PASS
+from tier1.bookkeeper.retries import MAY_PASS, RetriedPart
 from tier1.bookkeeper.settings import BookKeeperLogSettings
 
 _LOG = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class LedgerAppends:
         self._ledgers = ledgers
         self._record = record
         self._settings = settings
-        self._retries = record.retries(of_appends=True)
+        self._retries = record.retries(RetriedPart.APPENDS)
         self._run_acknowledge = guarded(self._on_head_done, self.fail)
         self._in_flight: deque[_Append] = deque()
         self._waiting: deque[_Append] = deque()

@@ -40,7 +40,7 @@ from tier1.bookkeeper.log_record import LedgerInLog, LogRecord, address_of, entr
 from tier1.bookkeeper.metadata_store import MetadataStore, MetadataUnavailableError
 from tier1.bookkeeper.opening import OpenedLog, open_log
 from tier1.bookkeeper.owned_record import OwnedRecord, edit_record
-from tier1.bookkeeper.retries import MAY_PASS
+from tier1.bookkeeper.retries import MAY_PASS, RetriedPart
 from tier1.bookkeeper.settings import BookKeeperLogSettings, LedgerRules
 from tier1.log_states import LogState, LogStates
 
@@ -246,7 +246,7 @@ class BookKeeperDurableDataLog:
             next_count = max(1, min(next_count, settings.read_entries_max))
 
     async def _open_to_read(self, ledger: LedgerInLog) -> LedgerReader:
-        reader = await self._record.retries().attempt(
+        reader = await self._record.retries(RetriedPart.RECOVERY).attempt(
             lambda: self._maker.open_recorded(ledger.ledger_id)
         )
         if (reader.last_entry, reader.length) != (ledger.last_entry, ledger.length):
@@ -260,7 +260,8 @@ class BookKeeperDurableDataLog:
 
     async def _read_entries(self, reader: LedgerReader, first: int, last: int) -> list[memoryview]:
         try:
-            return await self._record.retries().attempt(lambda: reader.read(first, last))
+            retries = self._record.retries(RetriedPart.RECOVERY)
+            return await retries.attempt(lambda: reader.read(first, last))
         except LedgerNotFoundError as error:
             await self._record.check_owner()  # a later owner may have truncated it
             raise LogCorruptedError(

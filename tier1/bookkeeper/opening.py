@@ -29,6 +29,7 @@ from tier1.bookkeeper.ledgers import LedgerClient, LedgerWriter
 from tier1.bookkeeper.log_record import LedgerInLog, decode_record, encode_record
 from tier1.bookkeeper.metadata_store import MetadataStore, VersionedValue
 from tier1.bookkeeper.owned_record import OwnedRecord
+from tier1.bookkeeper.retries import RetriedPart
 from tier1.bookkeeper.settings import LedgerRules
 
 _LOG = logging.getLogger(__name__)
@@ -53,10 +54,14 @@ async def open_log(*, record: OwnedRecord, maker: LedgerMaker, epoch_floor: int)
     found = await record.claim(epoch_floor=epoch_floor)
     ends = []
     for ledger_id in [each.ledger_id for each in found.ledgers if each.is_open]:
-        reader = await record.retries().attempt(partial(maker.open_recorded, ledger_id))
+        reader = await record.retries(RetriedPart.RECOVERY).attempt(
+            partial(maker.open_recorded, ledger_id)
+        )
         ends.append(LedgerEnd(ledger_id, reader.last_entry, reader.length))
         await reader.close()
-    writer = await record.retries().attempt(lambda: maker.create(or_with_few=True))
+    writer = await record.retries(RetriedPart.RECOVERY).attempt(
+        lambda: maker.create(or_with_few=True)
+    )
     ledger = await maker.enter(writer, ends=ends)
     return OpenedLog(
         former=tuple(each for each in record.record.ledgers if each.sequence < ledger.sequence),

@@ -36,7 +36,7 @@ from tier1.bookkeeper.metadata_store import (
     MetadataStore,
     MetadataUnavailableError,
 )
-from tier1.bookkeeper.retries import Retries
+from tier1.bookkeeper.retries import RetriedPart, Retries
 from tier1.bookkeeper.settings import BookKeeperLogSettings, LedgerRules
 
 Step = Callable[[LogRecord], LogRecord]
@@ -81,9 +81,9 @@ class OwnedRecord:
     def is_claimed(self) -> bool:
         return self._epoch > 0
 
-    def retries(self, *, of_appends: bool = False) -> Retries:
-        """For a step of the log, or for all that its appends wait for."""
-        return Retries(self._settings, self._random, of_appends=of_appends)
+    def retries(self, part: RetriedPart = RetriedPart.OTHER) -> Retries:
+        """For a step of the log, or for all that its appends or its recovery wait for."""
+        return Retries(self._settings, self._random, part)
 
     # --- becoming the owner ----------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class OwnedRecord:
         The epoch is above the floor and every epoch before. Raises LogDisabledError, LogInUseError if another claims
         the log at this moment, LogCorruptedError, MetadataUnavailableError.
         """
-        retries = self.retries()
+        retries = self.retries(RetriedPart.RECOVERY)
         found, version = await self._read_or_create(retries)
         if found.disabled:
             raise _disabled(found, self.path)

@@ -1,11 +1,12 @@
 """How long the log tries what may pass: bookies that are too few, ZooKeeper that does not answer.
 
-Invariant: every loop of attempts ends, with the error of its last attempt, `retry_seconds_max` after its first failure;
-one of appends `append_retry_seconds_max` after it, if that is set.
+Invariant: every loop of attempts ends, with the error of its last attempt, so long after its first failure as the
+settings say for what it is a part of.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from random import Random
 from typing import TypeVar
 
@@ -21,14 +22,21 @@ MAY_PASS = (TooFewBookiesError, LedgerUnavailableError, MetadataUnavailableError
 """What a later attempt may not meet again."""
 
 
+class RetriedPart(Enum):
+    """What a loop of attempts is a part of."""
+
+    APPENDS = "appends"
+    RECOVERY = "recovery"
+    OTHER = "other"
+
+
 class Retries:
     """Of one sequence of attempts: pause() after each failure, reset() after a success; or attempt(), which is both."""
 
     def __init__(
-        self, settings: BookKeeperLogSettings, random: Random, *, of_appends: bool = False
+        self, settings: BookKeeperLogSettings, random: Random, part: RetriedPart = RetriedPart.OTHER
     ) -> None:
-        seconds = settings.append_retry_seconds_max if of_appends else None
-        self._seconds_max = settings.retry_seconds_max if seconds is None else seconds
+        self._seconds_max = _seconds_max(settings, part)
         self._backoff = Backoff(
             seconds_first=settings.retry_seconds_first,
             seconds_max=settings.retry_pause_seconds_max,
@@ -67,3 +75,11 @@ class Retries:
         self.failing_since = None
         self.last_failure = ""
         self._backoff.reset()
+
+
+def _seconds_max(settings: BookKeeperLogSettings, part: RetriedPart) -> float:
+    if settings.give_up is None or part is RetriedPart.OTHER:
+        return settings.retry_seconds_max
+    if part is RetriedPart.APPENDS:
+        return settings.give_up.append_seconds_max
+    return settings.give_up.recovery_seconds_max

@@ -18,6 +18,21 @@ _QUORUM = Quorum(ensemble=3, write=3, ack=2)
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUpSettings:
+    """Of a log that another process can take over, which may reach more bookies: how long this one tries again."""
+
+    append_seconds_max: float
+    """Appends that wait."""
+    recovery_seconds_max: float
+    """Each step of an opening, and each read of a recovery: where no process reaches bookies, none gains by it."""
+
+    def __post_init__(self) -> None:
+        for name in ("append_seconds_max", "recovery_seconds_max"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is above zero {name}={getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
 class BookKeeperLogSettings:
     """Sizes are bytes, times are seconds. Small values make a simulated world turn its corners quickly."""
 
@@ -41,8 +56,8 @@ class BookKeeperLogSettings:
     """The longest pause between two attempts."""
     retry_seconds_max: float = 120.0
     """So long without success, and the log fails: an opening that needs bookies or ZooKeeper, and appends that wait."""
-    append_retry_seconds_max: float | None = None
-    """The same for appends alone, where another process can take the log over that may reach more bookies."""
+    give_up: GiveUpSettings | None = None
+    """Instead of it, where another process can take the log over."""
     close_seconds_max: float = 2.0
     """What of a closed log's ledgers is not closed by then is left to the next owner, which finds their ends."""
     look_again_seconds: float = 5.0
@@ -67,11 +82,6 @@ class BookKeeperLogSettings:
             raise ValueError(
                 "an entry of the largest size may be in flight "
                 f"outstanding_bytes_max={self.outstanding_bytes_max} entry_bytes_max={self.entry_bytes_max}"
-            )
-        if self.append_retry_seconds_max is not None and self.append_retry_seconds_max <= 0:
-            raise ValueError(
-                "append_retry_seconds_max is above zero"
-                f" append_retry_seconds_max={self.append_retry_seconds_max}"
             )
         for name in (
             "ledger_age_seconds_max",

@@ -19,6 +19,7 @@ from tier1.bookkeeper.ledgers import LedgerUnavailableError, Quorum, TooFewBooki
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
 from tier1.bookkeeper.log_record import entry_of
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
+from tier1.bookkeeper.settings import GiveUpSettings
 
 MINUTE = 60.0
 
@@ -141,7 +142,7 @@ async def test_l3_after_retry_seconds_max_the_log_fails_and_stays_failed(
 async def test_appends_that_others_could_take_are_given_up_sooner_and_an_opening_is_not(
     world: BookKeeperLogWorld,
 ) -> None:
-    world.settings = replace(world.settings, append_retry_seconds_max=4.0)
+    world.settings = replace(world.settings, give_up=GiveUpSettings(4.0, 60.0))
     log = await own(world)
     await log.append([b"x"])
     for number in range(4):
@@ -162,11 +163,38 @@ async def test_appends_that_others_could_take_are_given_up_sooner_and_an_opening
     await successor.close()
 
 
+async def test_a_recovery_that_another_process_could_make_is_given_up_and_loses_nothing(
+    world: BookKeeperLogWorld,
+) -> None:
+    """The bookies are lost while the log is read: as to a node that is cut off from them."""
+    world.settings = replace(world.settings, retry_seconds_max=1000.0)
+    log = await own(world)
+    await log.append([b"x"])
+    await log.close()
+    world.settings = replace(world.settings, give_up=GiveUpSettings(5.0, 10.0))
+    opened = await own(world)
+    loop = asyncio.get_running_loop()
+    for number in range(4):
+        world.bookies.kill(number)
+    for step in (entries(opened), own(world)):
+        began = loop.time()
+        with pytest.raises(DurableDataLogError) as caught:
+            await step
+        assert caught.value.kind is ErrorKind.UNAVAILABLE
+        assert 10.0 <= loop.time() - began < 20.0
+    await opened.close()
+    for number in range(4):
+        world.bookies.restart(number)
+    successor = await own(world)
+    assert [payload for _, payload in await entries(successor)] == [b"x"]
+    await successor.close()
+
+
 async def test_the_time_of_appends_counts_from_the_first_failure_of_a_ledger(
     world: BookKeeperLogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a process that bookies do not answer: each ledger can be made and closed, and fails behind a time-out."""
-    world.settings = replace(world.settings, append_retry_seconds_max=3.0)
+    world.settings = replace(world.settings, give_up=GiveUpSettings(3.0, 60.0))
     log = await own(world)
     await log.append([b"x"])
     loop = asyncio.get_running_loop()
