@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import chain
@@ -121,6 +122,7 @@ async def test_clients_of_different_kinds_each_have_a_group(server: KafkaServerP
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            session_timeout_ms=120_000,
         )
         for group in (new_group(), new_group())
     ]
@@ -138,6 +140,7 @@ async def test_clients_of_different_kinds_each_have_a_group(server: KafkaServerP
 
 
 def test_committed_offsets_survive_kill_9_and_members_join_again(tmp_path: Path) -> None:
+    """A member that joins again begins at what was committed, however much it had fetched or been given before."""
     group = new_group()
     with KafkaServerProcess(tmp_path / "data") as server:
         topic = new_topic(server.bootstrap)
@@ -148,29 +151,39 @@ def test_committed_offsets_survive_kill_9_and_members_join_again(tmp_path: Path)
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
+                "heartbeat.interval.ms": 500,
             }
         )
-        consumer.subscribe([topic])
-        values = _poll(consumer, 4)
+        found: list[bytes | None] = []
+        joined = 0
+
+        def assigned(_consumer: Consumer, _places: list[TopicPartition]) -> None:
+            nonlocal joined
+            joined += 1
+            found.clear()
+
+        consumer.subscribe([topic], on_assign=assigned)
+        _poll(consumer, found, lambda: len(found) == 4)
+        assert found == [b"%d" % at for at in range(4)]
         place = TopicPartition(topic, 0, 4, metadata="a note")
         consumer.commit(offsets=[place], asynchronous=False)
+        before = joined
         server.kill()
         server.start()
         produce(server.bootstrap, topic, [Sent(None, b"10")])
-        values += _poll(consumer, 7)
+        _poll(consumer, found, lambda: joined > before and len(found) == 7)
         (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=SECONDS_MAX)
         consumer.close()
 
-    assert values == [b"%d" % at for at in range(11)]
+    assert found == [b"%d" % at for at in range(4, 11)]
     assert (committed.offset, committed.metadata) == (4, "a note")
 
 
-def _poll(consumer: Consumer, count: int) -> list[bytes | None]:
-    found: list[bytes | None] = []
-    for _ in range(int(SECONDS_MAX)):
-        while len(found) < count and (message := consumer.poll(1.0)) is not None:
-            if message.error() is None:
-                found.append(message.value())
-        if len(found) == count:
-            return found
-    raise AssertionError(f"too few records expected={count} found={found}")
+def _poll(consumer: Consumer, found: list[bytes | None], is_over: Callable[[], bool]) -> None:
+    """Adds one value after the other."""
+    until = time.monotonic() + SECONDS_MAX
+    while not is_over():
+        assert time.monotonic() < until, f"too few records found={found}"
+        message = consumer.poll(1.0)
+        if message is not None and message.error() is None:
+            found.append(message.value())
