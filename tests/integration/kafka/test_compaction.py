@@ -3,13 +3,15 @@ key is there, offsets grow, and a consumer in the middle is not lost.
 
 Method: a server that compacts every fifth of a second, and makes a file of whatever is as old; an idempotent producer
 of few keys; consumers that read all along, and others that read everything at the end.
+
+A pass is due when half of the files' bytes were in none. How many bytes a file has besides its records depends on how
+many files there are, and so on the machine: what is to be in a last pass is followed by more bytes than all before it.
 """
 
 import asyncio
 import time
 import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -39,19 +41,23 @@ COMPACTED = {
 KEYS = 40
 KILLS = 3
 SENT_BEFORE_EACH = 250
+LARGE = 10
+LARGE_BYTES = 32_000
+"""Together they are longer than the files of all other records, had each of these a file of its own."""
 COMPACTED_SECONDS_MAX = 300.0
 """A pass makes each file anew, with some writes that are synced: two seconds, and two minutes at a load of fifty."""
 
 
 @dataclass
 class Sending:
-    """What was sent, in order, and what of it was acknowledged at which offset."""
+    """What was sent, in order, and what of it was acknowledged."""
 
     topic: str
     bootstrap: str
     random: Random = field(default_factory=lambda: Random(4))
     sent: list[tuple[bytes, bytes | None]] = field(default_factory=list)
-    offsets: dict[int, int] = field(default_factory=dict)
+    acknowledged: set[int] = field(default_factory=set)
+    """By the number of the record, which is its offset: each is there once, in order."""
 
     def __post_init__(self) -> None:
         self._producer = Producer(
@@ -68,22 +74,28 @@ class Sending:
     def send_more(self, count: int) -> None:
         goal, until = len(self.sent) + count, time.monotonic() + SECONDS_MAX
         while len(self.sent) < goal:
-            assert time.monotonic() < until, f"{len(self.offsets)} of {len(self.sent)} are stored"
-            if len(self.sent) - len(self.offsets) < 200:
-                self._send()
+            stored = len(self.acknowledged)
+            assert time.monotonic() < until, f"{stored} of {len(self.sent)} are stored"
+            if len(self.sent) - stored < 200:
+                key = b"key-%d" % self.random.randrange(KEYS)
+                is_tombstone = self.random.random() < 0.1
+                self._send(key, None if is_tombstone else b"%d" % len(self.sent) + b"x" * 50)
             self._producer.poll(0.003)
 
-    def _send(self) -> None:
+    def send_large(self) -> None:
+        """Under keys of their own."""
+        for number in range(LARGE):
+            self._send(b"large-%d" % number, self.random.randbytes(LARGE_BYTES))
+
+    def _send(self, key: bytes, value: bytes | None) -> None:
         number = len(self.sent)
-        key = b"key-%d" % self.random.randrange(KEYS)
-        value = None if self.random.random() < 0.1 else b"%d" % number + b"x" * 50
         self.sent.append((key, value))
 
         def told(error: object, message: Message) -> None:
             assert error is None, f"a record was not stored: {error}"
-            offset = message.offset()
-            assert offset is not None
-            self.offsets[number] = offset
+            # None where an answer was lost, and that of a later record tells that this one is stored.
+            assert message.offset() in (None, number), f"{number=} is at {message.offset()}"
+            self.acknowledged.add(number)
 
         self._producer.produce(self.topic, key=key, value=value, partition=0, on_delivery=told)
 
@@ -93,10 +105,7 @@ class Sending:
     @property
     def last_of_each_key(self) -> dict[bytes, tuple[int, bytes | None]]:
         """Offset and value."""
-        return {key: (self.offsets[number], value) for number, (key, value) in enumerate(self.sent)}
-
-    def by_offset(self) -> dict[int, tuple[bytes, bytes | None]]:
-        return {self.offsets[number]: each for number, each in enumerate(self.sent)}
+        return {key: (number, value) for number, (key, value) in enumerate(self.sent)}
 
 
 class Reader:
@@ -158,13 +167,19 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
-def records_in_files(server: KafkaServerProcess, topic: str) -> int:
-    """Of all files that are there; one may go meanwhile."""
-    count = 0
-    for _, path in files_of(server, topic):
-        with suppress(FileNotFoundError):
-            count += open_record_file(path.read_bytes()).header.record_count
-    return count
+def bound_of_compacted_files(server: KafkaServerProcess, topic: str, end: int) -> int | None:
+    """How many records all files have at most, when every record below `end` was in a pass: the last one of each key,
+    and one of each file, as none is empty. None if they have more, or some file goes while they are counted."""
+    files = files_of(server, topic)
+    if max((name.last_offset for name, _ in files), default=-1) < end - 1:
+        return None
+    try:
+        count = sum(open_record_file(path.read_bytes()).header.record_count for _, path in files)
+    except FileNotFoundError:
+        return None
+    ranges = {(name.first_offset, name.last_offset) for name, _ in files}
+    bound = KEYS + LARGE + len(ranges)
+    return bound if count <= bound else None
 
 
 async def test_a_compacted_topic_is_read_while_it_is_compacted_and_over_kills(
@@ -188,13 +203,18 @@ def read_over_kills(server: KafkaServerProcess, topic: str) -> None:
             server.kill()
             server.start()
         sending.send_more(SENT_BEFORE_EACH)
+        sending.send_large()
         sending.finish()
-        last = max(sending.offsets.values())
-        assert sorted(sending.offsets.values()) == list(range(last + 1))
-        wait_until(
-            lambda: records_in_files(server, topic) < len(sending.sent) // 4,
-            "it is not compacted",
-        )
+        count = len(sending.sent)
+        assert sending.acknowledged == set(range(count))
+        last, bounds = count - 1, list[int]()
+
+        def is_compacted() -> bool:
+            bound = bound_of_compacted_files(server, topic, count)
+            bounds.extend([] if bound is None else [bound])
+            return bound is not None
+
+        wait_until(is_compacted, "it is not compacted")
         for reader in readers:
             reader.wait_for(last)
         late = Reader(server.bootstrap, topic)
@@ -203,15 +223,14 @@ def read_over_kills(server: KafkaServerProcess, topic: str) -> None:
     finally:
         for reader in readers:
             reader.end()
-    known = sending.by_offset()
     for reader in readers:
         offsets = [offset for offset, _, _ in reader.found]
         assert offsets == sorted(set(offsets)), "offsets do not grow"
-        assert all((key, value) == known[offset] for offset, key, value in reader.found)
+        assert all((key, value) == sending.sent[offset] for offset, key, value in reader.found)
         seen = {key: (offset, value) for offset, key, value in reader.found}
         # Tombstones as well: delete.retention.ms has not passed.
         assert seen == sending.last_of_each_key
-    assert len(late.found) < len(sending.sent) // 4
+    assert len(late.found) <= bounds[-1]
     assert any(value is None for _, _, value in late.found)
 
 
@@ -222,16 +241,18 @@ def test_a_tombstone_goes_when_its_time_has_passed_and_the_value_does_not_come_b
     options = [*OPTIONS, "--set=kafka.file_seconds=0.3"]
     with KafkaServerProcess(tmp_path / "data", options) as server:
         topic = new_topic(server.bootstrap, config=config)
-        producer = Producer({"bootstrap.servers": server.bootstrap})
+        # A flush waits for no more records: each call is one batch, and so in one file.
+        producer = Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 60_000})
 
         def produce(*pairs: tuple[bytes, bytes | None]) -> None:
             for key, value in pairs:
                 producer.produce(topic, key=key, value=value, partition=0)
             assert producer.flush(SECONDS_MAX) == 0
 
+        large = Random(5).randbytes(LARGE_BYTES)
         produce((b"kept", b"1"), (b"gone", b"1"), (b"kept", b"2"))
-        produce((b"gone", None), (b"kept", b"3"))
         began = time.monotonic()
+        produce((b"gone", None), (b"kept", large))
 
         def read() -> list[tuple[bytes | None, bytes | None]]:
             reader = Reader(server.bootstrap, topic)
@@ -242,11 +263,11 @@ def test_a_tombstone_goes_when_its_time_has_passed_and_the_value_does_not_come_b
             return [(key, value) for _, key, value in reader.found]
 
         wait_until(lambda: (b"gone", b"1") not in read(), "what is superseded stays")
-        assert dict(read()) == {b"gone": None, b"kept": b"3"}
+        assert dict(read()) == {b"gone": None, b"kept": large}
         # By itself a server trusts the clock ten minutes behind its start.
         settle = urllib.request.Request(f"{server.address}/v1/clocks/settle", method="POST")
         with urllib.request.urlopen(settle, timeout=SECONDS_MAX):
             pass
         wait_until(lambda: b"gone" not in dict(read()), "a tombstone stays")
         assert time.monotonic() - began >= 2.0
-        assert dict(read()) == {b"kept": b"3"}
+        assert dict(read()) == {b"kept": large}
