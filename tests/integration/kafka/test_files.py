@@ -253,6 +253,7 @@ def test_a_copy_names_a_file_of_records_that_is_not_there_or_damaged(tmp_path: P
         topic = new_topic(server.bootstrap)
         produce_by_confluent(server.bootstrap, topic, RECORDS)
         (path, *_) = wait_for_files(server, topic, len(RECORDS))
+        wait_until_registered(server)
         subprocess.run([*command, "pin", "monday", "--server", server.address], check=True)
         assert server.terminate() == 0
     image = bytearray(path.read_bytes())
