@@ -11,7 +11,9 @@ from tests.integration.java_libraries import class_path
 
 _POM = Path(__file__).parent / "java" / "pom.xml"
 _JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
-_SECONDS = 180.0
+_SECONDS = 400.0
+_PATIENCE_MS = "60000"
+"""In the place of a few seconds that some tools give a server, which a busy machine may stand still."""
 
 
 @functools.cache
@@ -34,7 +36,9 @@ class JavaTools:
         return {line.rpartition(":")[0]: int(line.rpartition(":")[2]) for line in text.splitlines()}
 
     async def groups(self, *arguments: str) -> str:
-        return await self._run("consumer.group.ConsumerGroupCommand", *arguments)
+        return await self._run(
+            "consumer.group.ConsumerGroupCommand", "--timeout", _PATIENCE_MS, *arguments
+        )
 
     async def delete_records(self, offsets: str) -> str:
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
@@ -43,7 +47,9 @@ class JavaTools:
             return await self._run("DeleteRecordsCommand", "--offset-json-file", file.name)
 
     async def console_producer(self, *arguments: str, lines: str) -> str:
-        return await self._run("ConsoleProducer", *arguments, given=lines)
+        return await self._run(
+            "ConsoleProducer", "--request-timeout-ms", _PATIENCE_MS, *arguments, given=lines
+        )
 
     async def console_consumer(self, *arguments: str) -> str:
         return await self._run("consumer.ConsoleConsumer", *arguments)
@@ -59,7 +65,10 @@ class JavaTools:
         return text.strip().splitlines()[-1]
 
     async def api_versions(self) -> str:
-        return await self._run("BrokerApiVersionsCommand")
+        with tempfile.NamedTemporaryFile("w", suffix=".properties") as file:
+            file.write(f"request.timeout.ms={_PATIENCE_MS}\n")
+            file.flush()
+            return await self._run("BrokerApiVersionsCommand", "--command-config", file.name)
 
     async def end_to_end_latency(self, *arguments: str) -> str:
         return await self._run("EndToEndLatency", *arguments)
