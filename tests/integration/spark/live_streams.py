@@ -1,12 +1,10 @@
 """A real store with streams to read from Spark, and short words for what tests do with them."""
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from segmentstore.cli.http_client import HttpClient
 from segmentstore.client.store import Store
 from segmentstore.client.stream_config import ScalingPolicy, StreamConfig
 from segmentstore.client.stream_segments import StreamCut
@@ -69,12 +67,7 @@ class LiveStreams:
 
     def flush(self) -> None:
         """Everything that was acknowledged is in Tier 2 afterwards."""
-
-        async def names() -> list[str]:
-            async with HttpClient(self._store.server.address) as client:
-                return [info.name async for info in client.list_all("")]
-
-        self._store.flush(*asyncio.run(names()))
+        self._store.flush_all()
 
 
 @contextmanager
