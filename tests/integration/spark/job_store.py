@@ -21,7 +21,11 @@ from tests.integration.spark.sink_runs import make_stream, scale_to
 
 ROUNDS, LINES = 6, 300
 _SEEN_SECONDS_MAX = 120.0
-_SETTINGS = ("tier2.compaction_byte_rate=65536", "writer.flush_interval_seconds=600")
+_SETTINGS = (
+    "tier2.compaction_byte_rate=65536",
+    "tier2.cold_seconds=86400",
+    "writer.flush_interval_seconds=86400",
+)
 
 
 class JobStore(StoreProcess):

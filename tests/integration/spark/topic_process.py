@@ -18,6 +18,7 @@ _OPTIONS = [
     "--kafka=127.0.0.1:0",
     "--containers=2",
     "--set=writer.flush_interval_seconds=1h",
+    "--set=tier2.cold_seconds=86400",
 ]
 WITHOUT_FILES = ["--set=kafka.file_seconds=1h"]
 """Records stay in batches, in chunks once they are flushed and in the log alone before."""
@@ -52,7 +53,9 @@ class TopicProcess:
         return asyncio.run(run())
 
     def create(self, topic: str, partitions: int, **config: str) -> None:
-        words = {name.replace("_", "."): value for name, value in config.items()}
+        """Its records may be as old as they like: ten minutes behind its start a server deletes by age."""
+        words = {"retention.ms": "-1"}
+        words |= {name.replace("_", "."): value for name, value in config.items()}
         self.do(lambda topics: topics.create(topic, partitions=partitions, config=words))
 
     def produce(self, topic: str, partition: int, records: Sequence[NewRecord]) -> int:
