@@ -12,9 +12,11 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from segmentstore.client.topics import connected_topics
+from tests.integration.spark.test_streaming_spark import STARTS_MAX, was_too_slow
 from tests.spark.live_store import OPTIONS, LiveStore, live_store
 from tests.test_pages import ROOT, pattern_of
 
@@ -34,11 +36,18 @@ async def make_topics(address: str, *names: str) -> None:
 
 
 def run_python(code: str, names: dict[str, object]) -> str:
-    """What it printed."""
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        exec(compile(code, str(PAGE), "exec"), names)
-    return printed.getvalue()
+    """What it printed. A block with a streaming query has nothing else."""
+    for _ in range(STARTS_MAX):
+        printed = io.StringIO()
+        try:
+            with redirect_stdout(printed):
+                exec(compile(code, str(PAGE), "exec"), names)
+        except StreamingQueryException as error:
+            if not was_too_slow(error):
+                raise
+        else:
+            return printed.getvalue()
+    raise AssertionError(f"no Python process of Spark's came up in time starts={STARTS_MAX}")
 
 
 def run_sql(code: str, spark: SparkSession) -> str:

@@ -58,11 +58,16 @@ def started(writer: DataStreamWriter, wait: Callable[[StreamingQuery], object]) 
         try:
             wait(query)
         except StreamingQueryException as error:
-            if "failed to connect back" not in str(error):
+            if not was_too_slow(error):
                 raise
         else:
             return query
     raise AssertionError(f"no Python process of Spark's came up in time starts={STARTS_MAX}")
+
+
+def was_too_slow(error: StreamingQueryException) -> bool:
+    """Whether the query's Python process did not come up in time, so that nothing was done. See STARTS_MAX."""
+    return "failed to connect back" in str(error)
 
 
 class CrashingSink:
