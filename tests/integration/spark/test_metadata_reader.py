@@ -8,6 +8,7 @@ from segmentstore.client.store import Store
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.metadata_tables.metadata_reader import MetadataReader
 from segmentstore.spark.options import SourceOptions, parse_options
+from segmentstore.spark.streaming import progress_publisher
 from segmentstore.spark.streaming.progress_publisher import ProgressPublisher
 from segmentstore.spark.streams.segment_graph import StreamMissingError
 from tests.integration.spark.live_streams import LiveStreams, live_streams
@@ -46,7 +47,9 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> LiveStreams:
             assert await publisher.publish({"plant/readings": {0: 336, 1: 0}})
             await publisher.close()
 
-        live.run(work)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(progress_publisher, "_ANSWER_SECONDS", 60.0)
+            live.run(work)
         live.flush()
     return live
 

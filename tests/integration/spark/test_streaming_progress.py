@@ -8,6 +8,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.options import parse_options
+from segmentstore.spark.streaming import progress_publisher
 from segmentstore.spark.streaming.stream_reader import SegmentStoreStreamReader
 from segmentstore.spark.streams.offsets import lag_bytes
 from tests.integration.spark.live_streams import LiveStreams, live_streams, numbered
@@ -16,6 +17,12 @@ from tests.integration.spark.streaming_queries import consumed, query
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 STREAM = "plant/readings"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may stand still for the few seconds after which progress is left unpublished."""
+    monkeypatch.setattr(progress_publisher, "_ANSWER_SECONDS", 60.0)
 
 
 @pytest.fixture(scope="module")
