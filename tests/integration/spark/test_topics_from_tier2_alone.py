@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import pytest
 from confluent_kafka import Consumer
@@ -43,6 +44,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 GROUP = "a-group"
 CUT_AT = 130
 KEYS = 7
+LARGE_BYTES = 100_000
 
 
 @dataclass(frozen=True, order=True)
@@ -55,7 +57,11 @@ class Row:
 
 
 def produce(bootstrap: str, topic: str, rounds: int) -> int:
-    """Batches of every codec; how many records."""
+    """Batches of every codec, and a record that is longer than all of them; how many records.
+
+    A pass of compaction is due when half of the files' bytes were in none, and how long small files are depends on how
+    many there are.
+    """
     count = 0
     for _ in range(rounds):
         for codec in CODECS:
@@ -67,7 +73,8 @@ def produce(bootstrap: str, topic: str, rounds: int) -> int:
             produce_by_confluent(bootstrap, topic, records, config)
             count += len(records)
         time.sleep(0.3)  # the next ones are in another file
-    return count
+    large = Sent(b"large", Random(7).randbytes(LARGE_BYTES))
+    return count + len(produce_by_confluent(bootstrap, topic, [large]))
 
 
 async def wait_for_files(server: KafkaServerProcess, place: str, ends: dict[str, int]) -> None:
