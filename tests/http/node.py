@@ -78,10 +78,12 @@ async def running_node(
     settings: HttpSettings | None = None,
     *,
     start_ms: int = START_MS,
+    clock: TurnableClock | None = None,
     topics: Callable[[], Topics | None] | None = None,
 ) -> AsyncIterator[Node]:
+    """`clock`: one of the caller's, which begins where it says."""
     settings = settings or HttpSettings(port=0, long_poll_seconds=60.0, tick_seconds=0.05)
-    clock = TurnableClock(start_ms)
+    clock = clock or TurnableClock(start_ms)
     containers = [healthy_container()]
     server = build_server(
         segments=segments,
