@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -19,6 +19,9 @@ from segmentstore.cli.http_client import HttpClient
 from segmentstore.cli.server_process import ServerProcess, ServerProcessError
 
 pytestmark = pytest.mark.integration
+
+TURNS_MIN, TURNS_MAX = 3, 12
+"""Of starts whose cost is compared."""
 
 
 @pytest.fixture
@@ -99,12 +102,25 @@ def test_a_duplicated_signal_is_one_wish_and_not_two(server: ServerProcess) -> N
     assert server.wait() == 0
 
 
-def test_a_warm_start_costs_little_more_than_an_empty_one(server: ServerProcess) -> None:
-    """In seconds of processor time, each the best of three: whatever else the machine does."""
-    empty = min(start_cost(server) for _ in range(3))
-    asyncio.run(store(server, "a", b"x" * 1_000_000))
-    warm = min(start_cost(server) for _ in range(3))
-    assert warm < 1.5 * empty, f"empty_seconds={empty} warm_seconds={warm}"
+def test_a_warm_start_costs_little_more_than_an_empty_one(tmp_path: Path) -> None:
+    """In seconds of processor time, each the least of several by turns: what else the machine does can only add to one.
+
+    Where three turns are not enough, more are taken: the least comes down to what a start costs, and no further.
+    """
+    with ServerProcess(tmp_path / "empty") as empty, ServerProcess(tmp_path / "warm") as warm:
+        asyncio.run(store(warm, "a", b"x" * 1_000_000))
+        empty_costs: list[float] = []
+        warm_costs: list[float] = []
+        while len(warm_costs) < TURNS_MIN or (
+            len(warm_costs) < TURNS_MAX and not is_little_more(warm_costs, empty_costs)
+        ):
+            empty_costs.append(start_cost(empty))
+            warm_costs.append(start_cost(warm))
+    assert is_little_more(warm_costs, empty_costs), f"{empty_costs=} {warm_costs=}"
+
+
+def is_little_more(costs: Sequence[float], costs_before: Sequence[float]) -> bool:
+    return min(costs) < 1.5 * min(costs_before)
 
 
 def start_cost(server: ServerProcess) -> float:
