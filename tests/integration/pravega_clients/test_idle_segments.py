@@ -2,7 +2,8 @@
 
 Method: make them through the controller, append one event to each over the wire, wait until everything has reached
 Tier 2, then compare the store's own counters over ten seconds in which nothing is asked of it, and its processor time
-with that of an empty store in the same ten seconds.
+with that of an empty store in the same ten seconds. What else the machine does can only add to such a time: where it is
+too much, it is measured again, and the least counts.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 STREAMS, SEGMENTS_OF_EACH = 20, 500
 IDLE_SECONDS = 10.0
+MEASUREMENTS_MAX = 6
 QUIET_SECONDS = 25
 CPU_FRACTION_MAX = 0.05
 """A quiet machine shows less than 0.01."""
@@ -62,21 +64,36 @@ async def test_ten_thousand_idle_segments_cost_nothing(
                 [f"idle/s{number}/{segment}.#epoch.0" for segment in range(SEGMENTS_OF_EACH)],
             )
         before = await quiet_counters(server)
-        processes = (server.process_id, empty.process_id)
-        began = [cpu_seconds(each) for each in processes]
-        await asyncio.sleep(IDLE_SECONDS)
-        fraction, fraction_empty = (
-            (cpu_seconds(each) - cpu) / IDLE_SECONDS
-            for each, cpu in zip(processes, began, strict=True)
-        )
+        measured = [await idle_fractions(server, empty)]
         after = counters(server)
+        while is_busy(measured) and len(measured) < MEASUREMENTS_MAX:
+            measured.append(await idle_fractions(server, empty))
     with capsys.disabled():
-        sys.stdout.write(
-            f"\n{STREAMS * SEGMENTS_OF_EACH} idle segments: {fraction:.2%} of a core, "
-            f"an empty store: {fraction_empty:.2%}\n"
-        )
+        for fraction, fraction_empty in measured:
+            sys.stdout.write(
+                f"\n{STREAMS * SEGMENTS_OF_EACH} idle segments: {fraction:.2%} of a core, "
+                f"an empty store: {fraction_empty:.2%}\n"
+            )
     assert after == before
-    assert fraction < max(CPU_FRACTION_MAX, CPU_TIMES_EMPTY_MAX * fraction_empty)
+    assert not is_busy(measured), measured
+
+
+async def idle_fractions(*servers: StoreProcess) -> Sequence[float]:
+    """Of a core that each of them takes, over the same seconds."""
+    loop = asyncio.get_running_loop()
+    at, began = loop.time(), [cpu_seconds(each.process_id) for each in servers]
+    await asyncio.sleep(IDLE_SECONDS)
+    seconds = loop.time() - at
+    return [
+        (cpu_seconds(each.process_id) - cpu) / seconds
+        for each, cpu in zip(servers, began, strict=True)
+    ]
+
+
+def is_busy(measured: Sequence[Sequence[float]]) -> bool:
+    """Whether the store takes more than a quiet one may, and than an empty one does, by the least of each."""
+    fraction, fraction_empty = (min(each) for each in zip(*measured, strict=True))
+    return fraction >= max(CPU_FRACTION_MAX, CPU_TIMES_EMPTY_MAX * fraction_empty)
 
 
 async def append_to_each(port: int, segments: Sequence[str]) -> None:
