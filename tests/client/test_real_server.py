@@ -41,9 +41,15 @@ from tests.integration.pravega_clients.store_process import StoreProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-FAST = ClientSettings(commit_seconds=0.05, reader_timeout_seconds=60.0, silence_seconds=60.0)
+FAST = ClientSettings(
+    commit_seconds=0.05,
+    reader_timeout_seconds=60.0,
+    silence_seconds=60.0,
+    request_seconds=120.0,
+    transaction_lease_seconds=120.0,
+)
 """No reader dies here: one that a busy machine holds up is not to be taken for dead, or its events come twice. Nor is a
-server, or what may not be sent twice has an unknown outcome."""
+server, or what may not be sent twice has an unknown outcome; nor does a transaction end for want of time."""
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SECONDS_MAX = 150.0
 """No promise, only an end: half a minute is usual beside other tests."""
+WHEEL_SECONDS_MAX = 400.0
+"""The same of Pravega's Python client, whose pauses grow tenfold."""
 KEYS = 8
+NUMBERS_MIN = 100
+"""So many of each key are written, however slow the machine is."""
 JAVA_SCENARIOS = (
     "scopes_are_made_listed_and_deleted",
     "an_acknowledged_event_is_read_one_by_one",
@@ -167,13 +171,12 @@ async def test_a_node_killed_under_a_writer_and_a_reader_costs_repeats_and_moves
             tasks.create_task(read())
             killing = tasks.create_task(kill())
             async with stream.writer() as writer:
-                while not killing.done():
+                while not killing.done() or number < NUMBERS_MIN:
                     for key in range(KEYS):
                         await writer.write(b"%d:%d" % (key, number), key=f"key {key}")
                     number += 1
                     await asyncio.sleep(0.01)
             await stream.seal()
-        assert number > 100
         assert_each_key_in_order(seen, number)
         async with stream.read() as reader:
             assert_each_key_in_order([event.data async for event in reader], number)
@@ -194,7 +197,9 @@ def test_pravegas_python_client_works_on_a_cluster(cluster: LocalCluster, name: 
     address = asyncio.run(controller_of(cluster, leads=False))
     scope = f"wheel{WHEEL_SCENARIOS.index(name)}"
     command = [str(wheel_python()), str(WHEEL / "scenarios.py"), address, scope, name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=WHEEL_SECONDS_MAX, check=False
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert lines, f"exit_code={done.returncode} {done.stderr[-2000:]}"
     outcome = json.loads(lines[-1])
