@@ -293,7 +293,9 @@ SHIMMED: Sequence[Fault] = FAULTS[FAULTS.index(cut_node_from_zookeeper) :]
 
 _WITHOUT_UNKNOWN = frozenset((nothing.__name__, rolling_restart.__name__))
 """Here each request of a client that waits is answered; if that nothing was done, another node is asked next."""
-_PATIENT_SECONDS = 30.0
+_PATIENT_SECONDS = 120.0
+_PATIENT_SILENCE_SECONDS = 60.0
+"""No process stands still here, but the machine may be slow."""
 _ZOOKEEPER_SECONDS_MAX = 3.0
 """That it may be gone for, where a pause is promised."""
 
@@ -379,7 +381,12 @@ async def report_of_unchecked(
     settings = settings or FaultSettings()
     work = work or WorkloadSettings()
     if fault.__name__ in _WITHOUT_UNKNOWN:
-        work = replace(work, http_seconds_max=_PATIENT_SECONDS)
+        work = replace(
+            work,
+            http_seconds_max=_PATIENT_SECONDS,
+            call_seconds_max=_PATIENT_SECONDS,
+            silence_seconds=_PATIENT_SILENCE_SECONDS,
+        )
     loop = asyncio.get_running_loop()
     began = loop.time()
     async with (

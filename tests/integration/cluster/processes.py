@@ -21,6 +21,7 @@ from pathlib import Path
 from segmentstore.runtime.local_processes import start_time
 
 _START_SECONDS_MAX = 120.0
+_END_SECONDS_MAX = 180.0
 _LOOK_SECONDS = 0.02
 
 
@@ -81,15 +82,16 @@ class Processes:
         await self._until_ended(pid)
 
     async def end(self, name: str) -> None:
-        """By SIGTERM; it has ended when this returns. Killed if that takes more than a minute."""
+        """By SIGTERM; it has ended when this returns. Killed if that takes much longer than a node's drain may."""
         pid = self.row(name).pid
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(_END_SECONDS_MAX):
                 await self._until_ended(pid)
         except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
             await self._until_ended(pid)
 
     async def start(self, name: str) -> None:

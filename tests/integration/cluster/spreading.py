@@ -15,7 +15,7 @@ from segmentstore.demo.local_cluster import LocalCluster
 from segmentstore.host.cluster_access import open_cluster_access
 from segmentstore.host.setting_sources import resolve_settings
 
-SECONDS_MAX = 150.0
+SECONDS_MAX = 300.0
 """No promise, only an end."""
 
 

@@ -59,6 +59,8 @@ class WorkloadSettings:
     """Of each client between two calls."""
     call_seconds_max: float = 20.0
     """Of a client of streams and tables, which notices by itself that a server is silent."""
+    silence_seconds: float = ClientSettings().silence_seconds
+    """Behind which it does so."""
     http_seconds_max: float = 4.0
 
 
@@ -129,7 +131,10 @@ class Workload:
         return f"{self._scope}/stream/0.#epoch.0"
 
     def _store(self) -> Store:
-        settings = ClientSettings(request_seconds=self.settings.call_seconds_max)
+        settings = ClientSettings(
+            request_seconds=self.settings.call_seconds_max,
+            silence_seconds=self.settings.silence_seconds,
+        )
         return connect(self.processes.controllers, settings=settings)
 
     async def run(self) -> None:
