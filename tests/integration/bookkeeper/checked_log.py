@@ -15,7 +15,7 @@ from segmentstore.contracts.identifiers import LogAddress
 from tests.contracts.durable_data_log_suite import entries
 
 _NAME = struct.Struct("<II")
-_SECONDS_MAX = 120.0
+_SECONDS_MAX = 300.0
 
 
 @dataclass(slots=True)
