@@ -1,8 +1,9 @@
 """A wall between clients and their store that loses acknowledgements.
 
 The client asks a controller that passes every call on and answers `getURI` with our own address. There its bytes to the
-store pass unchanged; of the frames that come back, every k-th DataAppended is thrown away and the connection closed at
-once: the store has the event, and its writer does not know.
+store pass unchanged; of the frames that come back, the DataAppended that acknowledges the k-th event since the last one
+that was lost is thrown away, and the connection closed at once: the store has the events, and their writer does not
+know. Events are counted, not frames: on a slow machine a frame acknowledges many.
 """
 
 import asyncio
@@ -25,6 +26,8 @@ else:
 
 DATA_APPENDED = 7
 _HEADER = struct.Struct(">ii")
+_EVENT_NUMBERS = struct.Struct(">16xqq")
+"""Of a DataAppended, behind its writer: of the last event that it acknowledges, and of the one before all of those."""
 
 
 class AcknowledgementLoser:
@@ -33,7 +36,7 @@ class AcknowledgementLoser:
     def __init__(self, *, store_port: int, every: int) -> None:
         self._store_port = store_port
         self._every = every
-        self._acknowledgements = 0
+        self._acknowledged = 0
         self._connections: dict[asyncio.Task[object], asyncio.StreamWriter] = {}
         self.drops = 0
 
@@ -91,12 +94,19 @@ class AcknowledgementLoser:
             kind, length = _HEADER.unpack(header)
             payload = await store.readexactly(length)
             if kind == DATA_APPENDED:
-                self._acknowledgements += 1
-                if self._acknowledgements % self._every == 0:
+                self._acknowledged += _events_in(payload)
+                if self._acknowledged >= self._every:
+                    self._acknowledged = 0
                     self.drops += 1
                     return
             to_client.write(header + payload)
             await to_client.drain()
+
+
+def _events_in(acknowledgement: bytes) -> int:
+    last, before = _EVENT_NUMBERS.unpack_from(acknowledgement)
+    # There is no number before the first event of a writer.
+    return int(last - before) if before >= 0 else 1
 
 
 class RedirectingController(_Handler):
@@ -132,7 +142,7 @@ class RedirectingController(_Handler):
 async def losing_acknowledgements(
     *, controller_port: int, store_port: int, every: int
 ) -> AsyncIterator[tuple[str, AcknowledgementLoser]]:
-    """(address of a controller behind which every k-th acknowledgement is lost, the one that loses them)."""
+    """(address of a controller behind which each k-th event's acknowledgement is lost, the one that loses them)."""
     loser = AcknowledgementLoser(store_port=store_port, every=every)
     listening = await asyncio.start_server(loser.serve, "127.0.0.1", 0, limit=1 << 20)
     port = listening.sockets[0].getsockname()[1]

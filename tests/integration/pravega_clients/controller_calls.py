@@ -11,6 +11,8 @@ from google.protobuf.message import Message
 from segmentstore.codec.controller_api import controller_pb2 as messages
 
 SERVICE = "/io.pravega.controller.stream.api.grpc.v1.ControllerService/"
+_SECONDS_MAX = 180.0
+"""No promise, only an end."""
 Answer = TypeVar("Answer", bound=Message)
 
 
@@ -43,18 +45,24 @@ class ControllerCalls:
 
     async def start_scale(self, scope: str, stream: str, count: int) -> int:
         """All current segments are to be replaced by so many equal ones; the epoch that ends."""
-        current = await self.current_segments(scope, stream)
-        request = messages.ScaleRequest(
-            streamInfo=messages.StreamInfo(scope=scope, stream=stream),
-            sealedSegments=[each.segmentId.segmentId for each in current],
-            newKeyRanges=[
-                messages.ScaleRequest.KeyRangeEntry(start=number / count, end=(number + 1) / count)
-                for number in range(count)
-            ],
-        )
-        response = await self._call("scale", request, messages.ScaleResponse)
-        assert response.status == messages.ScaleResponse.STARTED, response
-        return int(response.epoch)
+        while True:
+            current = await self.current_segments(scope, stream)
+            request = messages.ScaleRequest(
+                streamInfo=messages.StreamInfo(scope=scope, stream=stream),
+                sealedSegments=[each.segmentId.segmentId for each in current],
+                newKeyRanges=[
+                    messages.ScaleRequest.KeyRangeEntry(
+                        start=number / count, end=(number + 1) / count
+                    )
+                    for number in range(count)
+                ],
+            )
+            response = await self._call("scale", request, messages.ScaleResponse)
+            if response.status == messages.ScaleResponse.STARTED:
+                return int(response.epoch)
+            # One that a kill had cut off was finished between the look and the call: only then it is asked for again.
+            assert response.status == messages.ScaleResponse.PRECONDITION_FAILED, response
+            assert await self.current_segments(scope, stream) != current, response
 
     async def scale(self, scope: str, stream: str, count: int) -> None:
         """The same, and done."""
@@ -62,7 +70,7 @@ class ControllerCalls:
         request = messages.ScaleStatusRequest(
             streamInfo=messages.StreamInfo(scope=scope, stream=stream), epoch=epoch
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(_SECONDS_MAX):
             while True:
                 answer = await self._call("checkScale", request, messages.ScaleStatusResponse)
                 if answer.status == messages.ScaleStatusResponse.SUCCESS:
@@ -76,4 +84,4 @@ class ControllerCalls:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=answer.FromString,
         )
-        return await call(request, timeout=60)
+        return await call(request, timeout=_SECONDS_MAX)

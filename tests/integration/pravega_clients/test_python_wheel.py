@@ -15,7 +15,7 @@ from tests.integration.pravega_clients.toolchain import WHEEL, scenario_names, w
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-SECONDS_MAX = 200
+SECONDS_MAX = 500
 """No promise, only an end. The client's pauses grow tenfold, up to ten seconds."""
 
 

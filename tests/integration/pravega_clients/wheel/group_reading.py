@@ -12,7 +12,8 @@ import threading
 import time
 from typing import Protocol
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
+"""No promise, only an end."""
 
 
 class Event(Protocol):

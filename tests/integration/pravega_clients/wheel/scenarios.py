@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 
 import pravega_client as pravega
-from group_reading import next_slice, take, take_all
+from group_reading import PATIENCE_SECONDS, next_slice, take, take_all
 from report import KeyOrder, line
 
 
@@ -141,7 +141,7 @@ def takeover(session: Session) -> None:
     async def read_some(name: str) -> int:
         """One slice of which a part is read, and the rest left to the next reader."""
         reader = group.create_reader(name)
-        taken = await next_slice(reader, 60)
+        taken = await next_slice(reader, PATIENCE_SECONDS)
         count = 0
         for event in taken:
             order.add(bytes(event.data()))
@@ -213,7 +213,7 @@ def transactions(session: Session) -> None:
 
 
 def wait_until_closed(transaction: "pravega.StreamTransaction") -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while transaction.is_open():
         assert time.monotonic() < deadline, "still open"
         time.sleep(0.05)

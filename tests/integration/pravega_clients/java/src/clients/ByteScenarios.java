@@ -82,7 +82,7 @@ final class ByteScenarios {
                 CompletableFuture<Integer> woken = reader.onDataAvailable();
                 writer.write(round);
                 writer.flush();
-                woken.get(20, TimeUnit.SECONDS);
+                woken.get(60, TimeUnit.SECONDS);
                 Check.same(round, reader.read(), "the byte just written");
             }
         }

@@ -48,13 +48,13 @@ final class EventScenarios {
         ByteArraySerializer serializer = new ByteArraySerializer();
         try (EventStreamWriter<byte[]> writer = session.events.createEventWriter("s", serializer, config)) {
             for (int size : sizes) {
-                writer.writeEvent("one key", bytes(size)).get(40, TimeUnit.SECONDS);
+                writer.writeEvent("one key", bytes(size)).get(120, TimeUnit.SECONDS);
             }
         }
         session.group("g", "s");
         try (EventStreamReader<byte[]> reader =
                 session.events.createReader("r", "g", serializer, ReaderConfig.builder().build())) {
-            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(180);
             for (int size : sizes) {
                 byte[] event = null;
                 while (event == null) {
@@ -88,7 +88,7 @@ final class EventScenarios {
         try (EventStreamWriter<String> writer = session.writer("s");
                 EventStreamReader<String> reader = session.reader("r", "g")) {
             for (int number = 0; number < 50; number++) {
-                writer.writeEvent("k", KeyOrder.event("k", number)).get(20, TimeUnit.SECONDS);
+                writer.writeEvent("k", KeyOrder.event("k", number)).get(60, TimeUnit.SECONDS);
                 Check.same(List.of(KeyOrder.event("k", number)), session.take(reader, 1), "the event just written");
             }
         }
@@ -122,7 +122,7 @@ final class EventScenarios {
                 for (int number = 0; number < 20; number++) {
                     events.add(KeyOrder.event("k", round * 20 + number));
                 }
-                writer.writeEvents("k", events).get(20, TimeUnit.SECONDS);
+                writer.writeEvents("k", events).get(60, TimeUnit.SECONDS);
             }
         }
         session.readAllInOrder("g", "s", 100);
@@ -135,7 +135,7 @@ final class EventScenarios {
         List<EventPointer> pointers = new ArrayList<>();
         List<String> events = new ArrayList<>();
         try (EventStreamReader<String> reader = session.reader("r", "g")) {
-            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(180);
             while (events.size() < 50) {
                 Check.holds(System.nanoTime() < deadline, "read only " + events.size());
                 EventRead<String> read = reader.readNextEvent(500);
@@ -149,7 +149,7 @@ final class EventScenarios {
             }
         }
         CompletableFuture<String> fetched = session.streams.fetchEvent(pointers.get(3), Session.TEXT);
-        Check.same(events.get(3), fetched.get(20, TimeUnit.SECONDS), "an event without a reader");
+        Check.same(events.get(3), fetched.get(60, TimeUnit.SECONDS), "an event without a reader");
     }
 
     private static void batch(Session session) throws Exception {

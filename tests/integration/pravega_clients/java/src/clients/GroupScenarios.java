@@ -79,10 +79,10 @@ final class GroupScenarios {
             String name = "r" + number;
             readers.add(threads.submit(() -> {
                 int own = 0;
-                long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+                long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(180);
                 try (EventStreamReader<String> reader = session.reader(name, "g")) {
                     online.countDown();
-                    online.await(60, TimeUnit.SECONDS);
+                    online.await(180, TimeUnit.SECONDS);
                     while (order.count() < 1800 && System.nanoTime() < deadline) {
                         String event = reader.readNextEvent(200).getEvent();
                         if (event != null) {
@@ -120,7 +120,7 @@ final class GroupScenarios {
         }
         EventStreamReader<String> second = session.reader("second", "g");
         session.take(second, 29).forEach(order::add);
-        EventRead<String> read = second.readNextEvent(60_000);
+        EventRead<String> read = second.readNextEvent(180_000);
         order.add(read.getEvent());
         last = read.getPosition();
         // It is declared gone without having been closed, as after a crash.
@@ -144,7 +144,7 @@ final class GroupScenarios {
             int taken = session.take(reader, 15).size();
             CompletableFuture<Checkpoint> pending = group.initiateCheckpoint("c", session.timer);
             boolean seen = false;
-            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(180);
             while (!pending.isDone() || taken < 40) {
                 Check.holds(System.nanoTime() < deadline, "checkpoint seen=" + seen + " taken=" + taken);
                 EventRead<String> read = reader.readNextEvent(300);
@@ -180,7 +180,7 @@ final class GroupScenarios {
         try (EventStreamReader<String> reader = session.reader("r", "g")) {
             session.take(reader, 40);
             CompletableFuture<Map<Stream, StreamCut>> pending = group.generateStreamCuts(session.timer);
-            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(180);
             while (!pending.isDone()) {
                 Check.holds(System.nanoTime() < deadline, "no cut");
                 reader.readNextEvent(300);
@@ -191,7 +191,7 @@ final class GroupScenarios {
                     "the cut after all events");
             group.updateRetentionStreamCut(cuts);
         }
-        List<String> subscribers = session.controller().listSubscribers(session.scope, "s").get(20, TimeUnit.SECONDS);
+        List<String> subscribers = session.controller().listSubscribers(session.scope, "s").get(60, TimeUnit.SECONDS);
         Check.same(1, subscribers.size(), "subscribers");
     }
 

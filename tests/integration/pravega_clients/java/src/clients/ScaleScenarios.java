@@ -31,7 +31,7 @@ final class ScaleScenarios {
         ExecutorService threads = Executors.newFixedThreadPool(2);
         KeyOrder order = new KeyOrder();
         Future<?> reading = threads.submit(() -> {
-            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(180);
             try (EventStreamReader<String> reader = session.reader("r", "g")) {
                 while (order.count() < keys * perKey && System.nanoTime() < deadline) {
                     String event = reader.readNextEvent(200).getEvent();
@@ -58,8 +58,8 @@ final class ScaleScenarios {
             Thread.sleep(400);
             session.scale("s", count);
         }
-        writing.get(60, TimeUnit.SECONDS);
-        reading.get(60, TimeUnit.SECONDS);
+        writing.get(180, TimeUnit.SECONDS);
+        reading.get(180, TimeUnit.SECONDS);
         threads.shutdown();
         order.check(keys * perKey);
     }
@@ -81,7 +81,7 @@ final class ScaleScenarios {
         boolean scaled;
         try {
             scaled = session.controller().scaleStream(Stream.of(session.scope, "s"), List.of(0L),
-                    Map.of(0.0, 0.7), session.timer).getFuture().get(30, TimeUnit.SECONDS);
+                    Map.of(0.0, 0.7), session.timer).getFuture().get(60, TimeUnit.SECONDS);
         } catch (ExecutionException refused) {
             scaled = false;
         }

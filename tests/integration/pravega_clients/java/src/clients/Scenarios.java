@@ -18,7 +18,7 @@ import java.util.concurrent.TimeoutException;
  * <pre>Scenarios CONTROLLER_URI SCOPE_PREFIX [NAME ...]</pre>
  */
 public final class Scenarios {
-    private static final int SECONDS_MAX = 150;
+    private static final int SECONDS_MAX = 400;
     private static final int AT_ONCE = 4;
 
     private Scenarios() {

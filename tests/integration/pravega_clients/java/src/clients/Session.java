@@ -32,7 +32,7 @@ import java.util.concurrent.TimeUnit;
 /** One scope of a server and the clients that work in it. */
 final class Session implements AutoCloseable {
     static final UTF8StringSerializer TEXT = new UTF8StringSerializer();
-    private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(60);
+    private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(180);
 
     final String scope;
     final ClientConfig config;
@@ -169,16 +169,16 @@ final class Session implements AutoCloseable {
                 sealed.add(segment.getSegmentId());
             }
             scaled = controller().scaleStream(Stream.of(scope, stream), sealed, ranges, timer).getFuture()
-                    .get(60, TimeUnit.SECONDS);
+                    .get(180, TimeUnit.SECONDS);
         }
         Check.same(count, controller().getCurrentSegments(scope, stream).get().getSegments().size(), "segments");
     }
 
     StreamCut tail(String stream) throws Exception {
-        return streams.fetchStreamInfo(scope, stream).get(20, TimeUnit.SECONDS).getTailStreamCut();
+        return streams.fetchStreamInfo(scope, stream).get(60, TimeUnit.SECONDS).getTailStreamCut();
     }
 
     StreamCut head(String stream) throws Exception {
-        return streams.fetchStreamInfo(scope, stream).get(20, TimeUnit.SECONDS).getHeadStreamCut();
+        return streams.fetchStreamInfo(scope, stream).get(60, TimeUnit.SECONDS).getHeadStreamCut();
     }
 }

@@ -96,11 +96,11 @@ final class StreamScenarios {
 
     private static void info(Session session) throws Exception {
         session.stream("s", 3);
-        StreamInfo empty = session.streams.fetchStreamInfo(session.scope, "s").get(20, TimeUnit.SECONDS);
+        StreamInfo empty = session.streams.fetchStreamInfo(session.scope, "s").get(60, TimeUnit.SECONDS);
         Check.same(empty.getHeadStreamCut(), empty.getTailStreamCut(), "an empty stream");
         Check.holds(!empty.isSealed(), "open");
         session.write("s", 12, 2);
-        StreamInfo full = session.streams.fetchStreamInfo(session.scope, "s").get(20, TimeUnit.SECONDS);
+        StreamInfo full = session.streams.fetchStreamInfo(session.scope, "s").get(60, TimeUnit.SECONDS);
         Check.same(empty.getHeadStreamCut(), full.getHeadStreamCut(), "the head stays");
         long bytes = full.getTailStreamCut().asImpl().getPositions().values().stream().mapToLong(each -> each).sum();
         long wanted = 0;

@@ -71,28 +71,28 @@ final class TableScenarios {
 
     private static void conditions(Session session) throws Exception {
         with(session, shape(2, 4, 0), table -> {
-            Version first = table.update(new Insert(key("key1"), text("a"))).get(20, TimeUnit.SECONDS);
+            Version first = table.update(new Insert(key("key1"), text("a"))).get(60, TimeUnit.SECONDS);
             Check.fails(BadKeyVersionException.class,
-                    () -> table.update(new Insert(key("key1"), text("x"))).get(20, TimeUnit.SECONDS), "insert twice");
-            TableEntry entry = table.get(key("key1")).get(20, TimeUnit.SECONDS);
+                    () -> table.update(new Insert(key("key1"), text("x"))).get(60, TimeUnit.SECONDS), "insert twice");
+            TableEntry entry = table.get(key("key1")).get(60, TimeUnit.SECONDS);
             Check.same("a", text(entry.getValue()), "value");
             Check.same(first, entry.getVersion(), "version");
-            Version second = table.update(new Put(key("key1"), text("b"), first)).get(20, TimeUnit.SECONDS);
+            Version second = table.update(new Put(key("key1"), text("b"), first)).get(60, TimeUnit.SECONDS);
             Check.fails(ConditionalTableUpdateException.class,
-                    () -> table.update(new Put(key("key1"), text("c"), first)).get(20, TimeUnit.SECONDS),
+                    () -> table.update(new Put(key("key1"), text("c"), first)).get(60, TimeUnit.SECONDS),
                     "put with an old version");
-            Version third = table.update(new Put(key("key1"), text("d"))).get(20, TimeUnit.SECONDS);
+            Version third = table.update(new Put(key("key1"), text("d"))).get(60, TimeUnit.SECONDS);
             Check.fails(ConditionalTableUpdateException.class,
-                    () -> table.update(new Remove(key("key1"), second)).get(20, TimeUnit.SECONDS),
+                    () -> table.update(new Remove(key("key1"), second)).get(60, TimeUnit.SECONDS),
                     "remove with an old version");
-            Check.holds(table.exists(key("key1")).get(20, TimeUnit.SECONDS), "exists");
-            Check.holds(!table.exists(key("none")).get(20, TimeUnit.SECONDS), "does not exist");
-            Check.same(null, table.get(key("none")).get(20, TimeUnit.SECONDS), "a missing entry");
-            table.update(new Remove(key("key1"), third)).get(20, TimeUnit.SECONDS);
-            Check.same(null, table.get(key("key1")).get(20, TimeUnit.SECONDS), "a removed entry");
-            table.update(new Remove(key("key1"))).get(20, TimeUnit.SECONDS);
-            table.update(new Insert(key("key1"), text("e"))).get(20, TimeUnit.SECONDS);
-            List<TableEntry> both = table.getAll(List.of(key("none"), key("key1"))).get(20, TimeUnit.SECONDS);
+            Check.holds(table.exists(key("key1")).get(60, TimeUnit.SECONDS), "exists");
+            Check.holds(!table.exists(key("none")).get(60, TimeUnit.SECONDS), "does not exist");
+            Check.same(null, table.get(key("none")).get(60, TimeUnit.SECONDS), "a missing entry");
+            table.update(new Remove(key("key1"), third)).get(60, TimeUnit.SECONDS);
+            Check.same(null, table.get(key("key1")).get(60, TimeUnit.SECONDS), "a removed entry");
+            table.update(new Remove(key("key1"))).get(60, TimeUnit.SECONDS);
+            table.update(new Insert(key("key1"), text("e"))).get(60, TimeUnit.SECONDS);
+            List<TableEntry> both = table.getAll(List.of(key("none"), key("key1"))).get(60, TimeUnit.SECONDS);
             Check.same(null, both.get(0), "first of two");
             Check.same("e", text(both.get(1).getValue()), "second of two");
         });
@@ -109,7 +109,7 @@ final class TableScenarios {
                     changes.add(number % 2 == 0 ? new Insert(key, text("v")) : new Put(key, text("v")));
                     wanted.add("p" + primary + secondary);
                 }
-                table.update(changes).get(20, TimeUnit.SECONDS);
+                table.update(changes).get(60, TimeUnit.SECONDS);
             }
             Check.same(wanted, new TreeSet<>(keys(table.iterator().maxIterationSize(7).all().entries())), "all");
             Check.same(200, keys(table.iterator().maxIterationSize(1000).all().entries()).size(), "each once");
@@ -131,12 +131,12 @@ final class TableScenarios {
 
     private static List<String> keys(AsyncIterator<IteratorItem<TableEntry>> pages) throws Exception {
         List<String> keys = new ArrayList<>();
-        IteratorItem<TableEntry> page = pages.getNext().get(20, TimeUnit.SECONDS);
+        IteratorItem<TableEntry> page = pages.getNext().get(60, TimeUnit.SECONDS);
         while (page != null) {
             for (TableEntry entry : page.getItems()) {
                 keys.add(text(entry.getKey().getPrimaryKey()) + text(entry.getKey().getSecondaryKey()));
             }
-            page = pages.getNext().get(20, TimeUnit.SECONDS);
+            page = pages.getNext().get(60, TimeUnit.SECONDS);
         }
         return keys;
     }

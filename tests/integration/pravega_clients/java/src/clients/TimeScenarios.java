@@ -24,7 +24,7 @@ final class TimeScenarios {
         try (EventStreamWriter<String> writer = session.writer("s");
                 EventStreamReader<String> reader = session.reader("r", "g")) {
             long time = 1_000_000;
-            while (System.nanoTime() - started < TimeUnit.SECONDS.toNanos(60)) {
+            while (System.nanoTime() - started < TimeUnit.SECONDS.toNanos(180)) {
                 for (int key = 0; key < 8; key++) {
                     writer.writeEvent("k" + key, "e");
                 }
@@ -40,7 +40,7 @@ final class TimeScenarios {
                     break;
                 }
             }
-            Check.holds(window != null && window.getLowerTimeBound() != null, "no lower bound after 60 s: " + window);
+            Check.holds(window != null && window.getLowerTimeBound() != null, "no lower bound after 180 s: " + window);
             Check.holds(window.getLowerTimeBound() > 1_000_000 && window.getLowerTimeBound() <= time,
                     "a bound that was noted: " + window.getLowerTimeBound() + " of " + time);
             Check.holds(window.getUpperTimeBound() == null

@@ -65,7 +65,7 @@ final class TransactionScenarios {
                     session.expectNothing(reader);
                 }
                 transaction.commit();
-                expect(transaction, Status.COMMITTED, 60);
+                expect(transaction, Status.COMMITTED, 180);
             }
             KeyOrder order = new KeyOrder();
             session.take(reader, 300).forEach(order::add);
@@ -85,15 +85,15 @@ final class TransactionScenarios {
             write(dropped, 4, 0, 10);
             dropped.flush();
             dropped.abort();
-            expect(dropped, Status.ABORTED, 60);
+            expect(dropped, Status.ABORTED, 180);
             Check.fails(TxnFailedException.class, dropped::commit, "a commit after the abort");
             Transaction<String> kept = writer.beginTxn();
             write(kept, 4, 0, 5);
             kept.commit();
-            expect(kept, Status.COMMITTED, 60);
+            expect(kept, Status.COMMITTED, 180);
             Transaction<String> empty = writer.beginTxn();
             empty.commit();
-            expect(empty, Status.COMMITTED, 60);
+            expect(empty, Status.COMMITTED, 180);
         }
         session.readAllInOrder("g", "s", 20);
     }
@@ -110,7 +110,7 @@ final class TransactionScenarios {
                 Transaction<String> same = second.getTxn(id);
                 Check.same(Status.OPEN, same.checkStatus(), "status");
                 same.commit();
-                expect(same, Status.COMMITTED, 60);
+                expect(same, Status.COMMITTED, 180);
             }
         }
         session.readAllInOrder("g", "s", 20);
@@ -127,9 +127,9 @@ final class TransactionScenarios {
             session.scale("s", 3);
             write(late, 6, 10, 15);
             early.commit();
-            expect(early, Status.COMMITTED, 60);
+            expect(early, Status.COMMITTED, 180);
             late.commit();
-            expect(late, Status.COMMITTED, 60);
+            expect(late, Status.COMMITTED, 180);
         }
         session.write("s", 6, 15, 20);
         session.readAllInOrder("g", "s", 120);
@@ -148,11 +148,11 @@ final class TransactionScenarios {
         }
         // A closed writer pings no more; nor does this way of asking.
         Stream stream = Stream.of(session.scope, "s");
-        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(180);
         Status status = Status.OPEN;
         while (status != Status.ABORTED && System.nanoTime() < deadline) {
             Thread.sleep(500);
-            status = session.controller().checkTransactionStatus(stream, id).get(20, TimeUnit.SECONDS);
+            status = session.controller().checkTransactionStatus(stream, id).get(60, TimeUnit.SECONDS);
         }
         Check.same(Status.ABORTED, status, "status of a forgotten transaction");
         session.write("s", 1, 3);
