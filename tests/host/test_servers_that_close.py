@@ -96,7 +96,7 @@ async def test_a_change_of_a_topic_that_waits_for_a_silent_process_holds_up_no_c
             await asyncio.sleep(0.01)
         # As a process does that is told to end.
         serving.cancel()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await servers.close()
         with pytest.raises(TopicsUnavailableError):
             await change

@@ -90,9 +90,12 @@ def work(client: Client, folder: Path) -> str:
     committed = begin(client)
     client.must("txn", "write", "s/grown", committed, lines=b"in a transaction\n" * 20)
     client.must("txn", "commit", "s/grown", committed)
+    # It has ended, and the next one too, before the flush that follows.
+    wait_until_gone(client, committed)
     aborted = begin(client)
     client.must("txn", "write", "s/grown", aborted, lines=b"never seen\n")
     client.must("txn", "abort", "s/grown", aborted)
+    wait_until_gone(client, aborted)
     still_open = begin(client)
     client.must("txn", "write", "s/grown", still_open, lines=b"never seen either\n")
     client.must("table", "create", "s/table")

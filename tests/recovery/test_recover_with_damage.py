@@ -29,7 +29,9 @@ def cli(capfdbinary: pytest.CaptureFixture[bytes]) -> CommandLine:
 @pytest.fixture
 def data(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Path:
     """Of a store in plain files that was stopped, with a backup; everything but Tier 2 is gone."""
-    with ServerProcess(tmp_path / "data", PLAIN) as server:
+    # Nothing reaches Tier 2 but by the flush below, however slow the machine is.
+    options = [*PLAIN, "--set", "writer.flush_interval_seconds=1h"]
+    with ServerProcess(tmp_path / "data", options) as server:
         online = CommandLine(capfdbinary, server.address)
         for name, content in CONTENT.items():
             (tmp_path / "content").write_bytes(content)
@@ -295,8 +297,10 @@ def test_h7_a_root_older_than_its_objects_is_recovered_only_knowingly_and_above_
     new = tmp_path / "new"
     old = (objects_of(data) / "root").read_bytes()
     assert cli(*recover(data, new)).exit_code == ExitCode.OK
+    # What the old root names stays, however long three starts take.
+    options = [*PLAIN, "--set", "tier2.garbage_grace_seconds=1h"]
     for _ in range(3):
-        with ServerProcess(new, PLAIN) as server:
+        with ServerProcess(new, options) as server:
             online = CommandLine(cli.capture, server.address)
             (tmp_path / "content").write_bytes(b"more")
             assert (
