@@ -26,6 +26,8 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEnsemble
         except InvalidRequestError as error:
             missing(f"nothing was run on a real BookKeeper: {error}")
     found = LocalEnsemble.opened(tmp_path_factory.mktemp("bookkeeper") / "ensemble")
+    # Their sessions in ZooKeeper: of the usual four seconds a disk that stalls for five leaves no bookie registered.
+    found.conf["zkTimeout"] = "10000"
     try:
         asyncio.run(found.up())
         yield found

@@ -6,14 +6,14 @@ The longer forms are in faults.py, by `python -m tests.integration.bookkeeper.fa
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.integration.bookkeeper import faults
-from tests.integration.bookkeeper.cluster import PASSWORD, Cluster
+from tests.integration.bookkeeper.cluster import PASSWORD, PATIENT, Cluster
 from tests.integration.java_libraries import missing
-from tier1.bookkeeper.java_client import JavaClientSettings
 from tier1.bookkeeper.ledgers import Quorum
 
 pytestmark = pytest.mark.integration
@@ -77,11 +77,11 @@ async def test_owners_that_take_the_log_from_one_another_lose_nothing(cluster: C
 
 
 async def test_a_bookie_is_replaced_at_once_where_that_is_wanted(cluster: Cluster) -> None:
-    client = await cluster.client(settings=JavaClientSettings(replaces_at_once=True))
+    client = await cluster.client(settings=replace(PATIENT, replaces_at_once=True))
     writers = [await client.create(Quorum(3, 3, 3), labels={}) for _ in range(6)]
     await asyncio.gather(*(writer.append([b"before"]) for writer in writers))
     await cluster.ensemble.kill(cluster.ensemble.bookies[0])
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         await asyncio.gather(
             *(writer.append([b"%d" % number]) for number in range(50) for writer in writers)
         )

@@ -77,7 +77,7 @@ def append(cli: CommandLine, tmp_path: Path, name: str, content: bytes) -> None:
 
 
 def wait_for_health(server: ServerProcess, holds: Callable[[str], bool]) -> None:
-    """Bookies lose their session in ZooKeeper by a stall of four seconds, and are registered again a little later."""
+    """Bookies lose their session in ZooKeeper by a long stall, and are registered again a little later."""
     end = time.monotonic() + _SECONDS_MAX
     while not holds(told := health(server)):
         assert time.monotonic() < end, told
