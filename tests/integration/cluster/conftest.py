@@ -10,7 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.demo.local_cluster import ZOOKEEPER, ClusterPlan, LocalCluster
+from segmentstore.demo.local_cluster import (
+    ZOOKEEPER,
+    ClusterNotReadyError,
+    ClusterPlan,
+    LocalCluster,
+)
 from segmentstore.demo.s3_gateway import built_gateway
 from tests.integration.bookkeeper.registered_bookies import registered
 from tests.integration.cluster.spreading import until_settled
@@ -44,7 +49,7 @@ def cluster_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loc
         missing(f"nothing was run on a real cluster: {error}")
     cluster = LocalCluster(tmp_path_factory.mktemp("cluster"), ClusterPlan(settings=PATIENT))
     try:
-        asyncio.run(cluster.up())
+        asyncio.run(until_up(cluster))
         yield cluster
     finally:
         asyncio.run(cluster.down(signal.SIGKILL))
@@ -53,10 +58,22 @@ def cluster_of_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loc
 @pytest.fixture
 def cluster(cluster_of_session: LocalCluster) -> LocalCluster:
     """Everything in it runs, and nothing is about to move; a test that ends a process need not start it again."""
-    asyncio.run(cluster_of_session.up())
+    asyncio.run(until_up(cluster_of_session))
     asyncio.run(until_all_bookies_are_registered(cluster_of_session))
     asyncio.run(until_settled(cluster_of_session))
     return cluster_of_session
+
+
+async def until_up(cluster: LocalCluster) -> None:
+    """It is waited for three times: two minutes are little for all of its nodes together on a busy machine."""
+    for is_last in (False, False, True):
+        try:
+            await cluster.up()
+        except ClusterNotReadyError:
+            if is_last:
+                raise
+        else:
+            return
 
 
 async def until_all_bookies_are_registered(cluster: LocalCluster) -> None:

@@ -41,6 +41,7 @@ from tests.client.test_real_server import (
     test_transactions_commit_abort_and_resume,
     test_what_is_written_is_read,
 )
+from tests.integration.cluster.conftest import until_up
 from tests.integration.pravega_clients.test_java_client import run_scenarios
 from tests.integration.pravega_clients.toolchain import WHEEL, require_java, wheel_python
 from tests.integration.spark.job_process import run_job
@@ -238,4 +239,4 @@ def test_spark_reads_a_stream_from_s3_while_every_node_is_gone(
     assert sorted(values) == sorted(events)
     for each in cluster.with_role("node"):
         subprocess.run(each.start, shell=True, check=True)
-    asyncio.run(cluster.up())
+    asyncio.run(until_up(cluster))
