@@ -11,7 +11,8 @@ from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-SECONDS_MAX = 120.0
+SECONDS_MAX = 300.0
+"""No promise, only an end: a killed node of a cluster is followed behind the end of its session."""
 UNDER_WAY_MAX = 500
 _PAUSE_SECONDS = 0.002
 _MOVED = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
