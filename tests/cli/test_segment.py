@@ -183,10 +183,10 @@ def test_tail_follows_until_the_segment_is_sealed(server: ServerProcess) -> None
             # The line comes out of the follower before the next one goes in: nothing is held back.
             assert follower.stdout.readline() == line
         appender.stdin.close()
-        assert appender.wait(60) == ExitCode.OK
+        assert appender.wait(180) == ExitCode.OK
         subprocess.run([*base, "seal", "tail", *here], check=True, capture_output=True)
         assert follower.stdout.read() == b""
-        assert follower.wait(60) == ExitCode.OK
+        assert follower.wait(180) == ExitCode.OK
 
 
 def test_a_pipe_goes_in_and_comes_out(server: ServerProcess) -> None:
@@ -213,7 +213,7 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly(server: ServerProc
         assert reader.stdout.read(5) == bytes(5)
         reader.stdout.close()
         assert reader.stderr.read() == b""
-        assert reader.wait(60) == ExitCode.OK
+        assert reader.wait(180) == ExitCode.OK
 
 
 @pytest.mark.parametrize("verb", ["tail", "append"])
@@ -241,7 +241,7 @@ def test_an_interrupt_ends_a_waiting_command_at_once(server: ServerProcess, verb
             while asyncio.run(length_of(server, name)) == 0:
                 assert command.poll() is None, "it ended by itself"
         command.send_signal(signal.SIGINT)
-        assert command.wait(60) == ExitCode.INTERRUPTED
+        assert command.wait(180) == ExitCode.INTERRUPTED
 
 
 async def append_line(server: ServerProcess, name: str) -> None:

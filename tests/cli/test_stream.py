@@ -106,12 +106,12 @@ def test_a_tail_shows_a_line_as_soon_as_it_is_written(run: ControllerCommands) -
         assert writer.stdin is not None
         writer.stdin.write(b"now\n")
         writer.stdin.flush()
-        assert select.select([following.stdout], [], [], 60)[0], "the line is held back"
+        assert select.select([following.stdout], [], [], 180)[0], "the line is held back"
         assert following.stdout.readline() == b"now\n"
         writer.stdin.close()
-        assert writer.wait(60) == ExitCode.OK
+        assert writer.wait(180) == ExitCode.OK
         run("stream", "seal", "s/t")
-        assert following.wait(60) == ExitCode.OK
+        assert following.wait(180) == ExitCode.OK
     finally:
         for process in (following, writer):
             process.kill()
