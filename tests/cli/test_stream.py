@@ -9,8 +9,10 @@ import pytest
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
 from tests.cli.command_line import CommandLine
-from tests.cli.controller_commands import ControllerCommands
+from tests.cli.controller_commands import ControllerCommands, no_server_is_silent
 from tests.client.real_server import controller_address
+
+__all__ = ["no_server_is_silent"]
 
 pytestmark = pytest.mark.integration
 

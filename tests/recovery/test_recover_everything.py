@@ -16,11 +16,11 @@ from segmentstore.client import StreamCut, connect
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.controller.streams.repair import NUMBERS_SKIPPED
 from tests.cli.command_line import CommandLine
-from tests.cli.controller_commands import ControllerCommands
+from tests.cli.controller_commands import ControllerCommands, no_server_is_silent
 from tests.client.real_server import controller_address
 from tests.tier2.object_stores.s3.conftest import bucket, credentials, moto_url
 
-__all__ = ["bucket", "credentials", "moto_url"]
+__all__ = ["bucket", "credentials", "moto_url", "no_server_is_silent"]
 
 pytestmark = pytest.mark.integration
 
