@@ -78,21 +78,20 @@ async def test_ten_thousand_idle_segments_cost_nothing(
     assert not is_busy(measured), measured
 
 
-async def idle_fractions(*servers: StoreProcess) -> Sequence[float]:
-    """Of a core that each of them takes, over the same seconds."""
+async def idle_fractions(server: StoreProcess, empty: StoreProcess) -> tuple[float, float]:
+    """Of a core that each of the two takes, over the same seconds."""
     loop = asyncio.get_running_loop()
-    at, began = loop.time(), [cpu_seconds(each.process_id) for each in servers]
+    at, began = loop.time(), [cpu_seconds(each.process_id) for each in (server, empty)]
     await asyncio.sleep(IDLE_SECONDS)
     seconds = loop.time() - at
-    return [
-        (cpu_seconds(each.process_id) - cpu) / seconds
-        for each, cpu in zip(servers, began, strict=True)
-    ]
+    ended = [cpu_seconds(each.process_id) for each in (server, empty)]
+    return (ended[0] - began[0]) / seconds, (ended[1] - began[1]) / seconds
 
 
-def is_busy(measured: Sequence[Sequence[float]]) -> bool:
+def is_busy(measured: Sequence[tuple[float, float]]) -> bool:
     """Whether the store takes more than a quiet one may, and than an empty one does, by the least of each."""
-    fraction, fraction_empty = (min(each) for each in zip(*measured, strict=True))
+    fraction = min(each for each, _ in measured)
+    fraction_empty = min(each for _, each in measured)
     return fraction >= max(CPU_FRACTION_MAX, CPU_TIMES_EMPTY_MAX * fraction_empty)
 
 
