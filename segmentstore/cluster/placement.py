@@ -4,8 +4,9 @@ In the order in which it is decided:
 
 1. A container of a node that is gone is given to none; so is one that the node reports as failed. One that was
    leaving a node has left when that node is gone, or follows a version without the container and does not hold it.
-2. A container that is given to none, leaves none, and is not held back, goes to a pinned node, else to the node with
-   the least load: rather to one where none has just failed, and rather to another than the one where it failed last.
+2. A container that is given to none, leaves none, and is not held back, goes to a pinned node, unless it has just
+   failed there, else to the node with the least load: rather to one where none has just failed, and rather to another
+   than the one where it failed last.
 3. Of containers that are well where they are some begin to move: those of drained nodes, those of nodes that do not
    reach Tier 2 while others do, those that are pinned elsewhere, and those whose move makes loads more even. At most
    `moves_at_once` are given to none by that.
@@ -19,7 +20,8 @@ Invariants:
 - A container moves only if it gains by it: what is on a node that is neither drained nor too full nor alone without
   Tier 2, and not pinned elsewhere, stays.
 - A Tier 2 that no node reaches moves nothing, whatever the order in which nodes notice (see Tier2State).
-- No container is moved to a suspect to make loads even. A suspect gets what has no node if no other node has room.
+- No container is moved to a suspect to make loads even. A suspect gets what has no node if no other node has room, or
+  what is pinned to it and has not failed there.
 - No container is moved to make loads even while a failed one is held back: where that one will be depends on what
   moves, so each move could be a reason for another one.
 - A node that is none of the suspects any more takes part in that as every other: also what failed there may come back.
@@ -211,8 +213,8 @@ class _Planning:
 
     def _target(self, container_id: ContainerId) -> HostId | None:
         """The best node with room; None if there is none."""
-        pinned = self._pinned_node(container_id)
-        if pinned is not None and self._has_room(pinned):
+        pinned = self._pin_to_follow(container_id)
+        if pinned is not None:
             return pinned
         failed_at = self._failed_at(container_id)
         candidates = [n for n in self._nodes if self._has_room(n)]
@@ -237,6 +239,15 @@ class _Planning:
             return None
         named = [n for n in self._nodes if is_named(n, name) and n not in self._avoided]
         return min(named, default=None)
+
+    def _pin_to_follow(self, container_id: ContainerId) -> HostId | None:
+        """The node that it is pinned to, if that has room. Where it has just failed it is not tried again and again
+        while others would run it: the node has to be trusted first."""
+        pinned = self._pinned_node(container_id)
+        if pinned is None or not self._has_room(pinned):
+            return None
+        has_just_failed = pinned in self._suspects and pinned == self._failed_at(container_id)
+        return None if has_just_failed else pinned
 
     def _has_room(self, node_id: HostId) -> bool:
         capacity = self._nodes[node_id].capacity
@@ -299,8 +310,8 @@ class _Planning:
 
     def _forced_target(self, container_id: ContainerId, node: HostId) -> HostId | None:
         """Where a container of a node that is avoided goes, or one that is pinned elsewhere; None if it stays."""
-        pinned = self._pinned_node(container_id)
-        if pinned is not None and pinned != node and self._has_room(pinned):
+        pinned = self._pin_to_follow(container_id)
+        if pinned is not None and pinned != node:
             return pinned
         if node not in self._avoided:
             return None

@@ -303,6 +303,34 @@ def test_a_pinned_container_goes_to_its_node_and_stays_there() -> None:
     assert {cid(n) for n in range(5)} <= cluster.map.given_to(HostId("b-2")).keys()
 
 
+def test_a_container_that_fails_where_it_is_pinned_runs_elsewhere_until_that_node_is_trusted() -> (
+    None
+):
+    cluster = Cluster.of(4, A, B)
+    cluster.wishes = Wishes(pinned={cid(0): "a"})
+    cluster.settle()
+    cluster.fail(A.node_id, cid(0))
+    suspects = frozenset([A.node_id])
+    cluster.settle(suspects=suspects)
+    assert cid(0) in cluster.map.given_to(B.node_id), "it failed at the other one"
+    other = min(cluster.map.given_to(B.node_id).keys() - {cid(0)})
+    cluster.wishes = Wishes(pinned={cid(0): "a", other: "a"})
+    cluster.settle(suspects=suspects)
+    assert other in cluster.map.given_to(A.node_id), "it has not failed there"
+    assert cid(0) in cluster.map.given_to(B.node_id)
+    cluster.settle()
+    assert cid(0) in cluster.map.given_to(A.node_id), "it is trusted with it again"
+
+
+def test_a_container_that_fails_at_the_only_node_is_tried_there_though_it_is_pinned_to_it() -> None:
+    cluster = Cluster.of(1, A)
+    cluster.wishes = Wishes(pinned={cid(0): "a"})
+    cluster.settle()
+    cluster.fail(A.node_id, cid(0))
+    cluster.settle(suspects=frozenset([A.node_id]))
+    assert cid(0) in cluster.map.given_to(A.node_id)
+
+
 def test_a_drained_node_keeps_nothing_that_is_pinned_to_a_full_one() -> None:
     b = node("b", capacity=1)
     cluster = Cluster.of(2, A, b)
