@@ -24,6 +24,8 @@ Invariants:
   what is pinned to it and has not failed there.
 - No container is moved to make loads even while a failed one is held back: where that one will be depends on what
   moves, so each move could be a reason for another one.
+- A node is given more to make loads even only as it starts what it was given: one that can start none, and has not
+  said so yet, interrupts no more containers than are moved at once.
 - A node that is none of the suspects any more takes part in that as every other: also what failed there may come back.
 - Loads that differ from one another are figures of a moment: a difference below a quarter of the mean moves nothing,
   unless a person asks for it.
@@ -301,12 +303,27 @@ class _Planning:
             return
         is_asked = self._wishes.rebalance > self.rebalanced
         trusted = [n for n in self._nodes if n not in self._suspects]
+        starting = self._starting()
         while room > 0:
             found = self._evening_move(0.0 if is_asked else _UNEVEN_SHARE, trusted)
-            if found is None:
+            # All that is on its way from other nodes may be for this one: the map does not say.
+            if found is None or starting[found[1]] >= room:
                 return
             room -= 1
             yield found
+
+    def _starting(self) -> dict[HostId, int]:
+        """How many containers each node was given that it has not reported to run. O(containers)."""
+        counts = dict.fromkeys(self._nodes, 0)
+        running = {node_id: frozenset(each.running) for node_id, each in self._reports.items()}
+        for container_id, each in self.containers.items():
+            if each.node is None:
+                continue
+            report = self._reports.get(each.node, NodeReport())
+            is_this_life = report.held.get(container_id) == each.since
+            if not (is_this_life and container_id in running[each.node]):
+                counts[each.node] += 1
+        return counts
 
     def _forced_target(self, container_id: ContainerId, node: HostId) -> HostId | None:
         """Where a container of a node that is avoided goes, or one that is pinned elsewhere; None if it stays."""

@@ -409,6 +409,23 @@ def test_a_node_where_all_containers_failed_gets_its_share_when_it_is_trusted_ag
     assert cluster.moves == 2
 
 
+def test_a_node_is_given_no_more_to_make_loads_even_than_it_starts() -> None:
+    """One that cannot start any says so late: the bookies that it does not reach are waited for."""
+    cluster = Cluster.of(12, A, B)
+    cluster.settle()
+    cluster.join(C)
+    for _ in range(20):
+        cluster.decide()
+        cluster.follow(A.node_id)
+        cluster.follow(B.node_id)
+        assert cluster.moves <= SETTINGS.moves_at_once
+    assert cluster.counts() == [2, 5, 5]
+    cluster.follow(C.node_id)
+    cluster.settle()
+    assert cluster.counts() == [4, 4, 4]
+    assert cluster.moves == 4
+
+
 def test_what_has_not_failed_at_a_node_is_moved_there_first() -> None:
     cluster = Cluster.of(6, A, B)
     cluster.settle()
