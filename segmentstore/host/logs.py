@@ -153,7 +153,7 @@ class BookKeeperLogs:
         self._random = random
         self._settings = settings
         self._logs: dict[ContainerId, BookKeeperDurableDataLog] = {}
-        """The newest of each container."""
+        """The newest of each container. It may be closed: the container may be at another node by now."""
         self._tasks = TaskSet(on_failure=self._stopped_watching)
         self._living: int | None = None
         self._unknown = ""

@@ -369,8 +369,10 @@ class BookKeeperDurableDataLog:
         )
 
     def writer_state(self) -> WriterState | None:
-        """Of the ledger that takes appends; None before initialize()."""
-        return None if self._appends is None else self._appends.state()
+        """Of the ledger that takes appends; None before initialize(), and from close() on."""
+        if self._appends is None or self._states.is_closed:
+            return None
+        return self._appends.state()
 
     @property
     def record(self) -> LogRecord:

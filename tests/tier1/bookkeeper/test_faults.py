@@ -113,6 +113,21 @@ async def test_too_few_bookies_make_appends_wait_until_there_are_enough(
     await successor.close()
 
 
+async def test_a_log_that_is_closed_says_no_more_what_its_appends_wait_for(
+    world: BookKeeperLogWorld,
+) -> None:
+    log = await own(world)
+    for number in (0, 1, 2):
+        world.bookies.kill(number)
+    appended = log.append([b"x"])
+    await asyncio.sleep(10.0)
+    assert log.writer_state() is not None
+    await log.close()
+    with pytest.raises(DurableDataLogError):
+        await appended
+    assert log.writer_state() is None
+
+
 async def test_l3_after_retry_seconds_max_the_log_fails_and_stays_failed(
     world: BookKeeperLogWorld,
 ) -> None:
