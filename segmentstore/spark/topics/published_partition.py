@@ -229,10 +229,12 @@ class PublishedPartition:
         groups = blocks.read(position, facts.end_position, facts.end_position)
         async with aclosing(groups) as found:
             async for group in found:
-                content = rest + b"".join(
-                    bytes(block.content[max(0, position - block.facts.offset) :]) for block in group
-                )
-                position = group[-1].end_offset
+                parts = [rest]
+                for block in group:
+                    # Chunks that were joined meanwhile begin before what came already, also inside of a group.
+                    parts.append(bytes(block.content[max(0, position - block.facts.offset) :]))
+                    position = block.end_offset
+                content = b"".join(parts)
                 whole, is_behind = _whole_batches(content, offset, end, self._segment_name)
                 if whole.stop > whole.start:
                     yield content[whole.start : whole.stop]

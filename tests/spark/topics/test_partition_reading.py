@@ -1,15 +1,21 @@
 """Goal: what one task reads is what was produced, wherever it lies and whatever moves meanwhile."""
 
 from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from segmentstore.codec.record_batch import Compression, Record, TimestampType
+from segmentstore.codec.record_batch import Compression, Record, TimestampType, encode_batch
 from segmentstore.contracts.errors import CorruptedDataError, StorageError
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.topics import partition_reader
+from segmentstore.spark.topics.published_partition import PublishedPartition
 from segmentstore.spark.topics.topic_columns import TOPIC_COLUMNS
+from segmentstore.topics.batch_positions import NO_TIME, Place
+from tests.spark.event_segment import NAME
+from tests.spark.stream_history import MovingStore, begin_history
 from tests.spark.topics.topic_store import (
     NOW,
     TOPIC,
@@ -136,6 +142,30 @@ async def test_batches_that_became_a_file_while_a_task_ran_are_read_from_it() ->
         await store.flush()
         rows = await store.read_with(store.part(0, len(store.produced)), published, served=False)
         assert rows == store.expected(0, len(store.produced))
+
+
+async def test_h8_batches_whose_chunks_are_joined_while_they_are_read_come_once() -> None:
+    batches = [
+        encode_batch([Record(each, NOW, None, b"%d" % each * 50)], base_offset=each)
+        for each in range(5)
+    ]
+    for reads in range(11):
+        segment = (await begin_history()).segment
+        for each in batches:
+            await segment.append_bytes(each)
+        published = PublishedPartition(
+            await segment.view(), topic=TOPIC, partition=0, segment_name=NAME, executor=None
+        )
+        facts = await published.look()
+        assert facts is not None
+        store = segment.store
+        assert isinstance(store, MovingStore)
+        store.reads_left, store.before_read = reads, segment.compact
+        found = published.batches(
+            replace(facts, end=5), Place(0, 0, NO_TIME), offset=0, end=len(batches)
+        )
+        async with aclosing(found) as pieces:
+            assert [piece async for piece in pieces] == [b"".join(batches)], reads
 
 
 async def test_a_file_that_compaction_replaced_is_looked_up_anew() -> None:
