@@ -125,6 +125,8 @@ class PartitionReader:
                 rounds, self._missing = 0, None
             if rounds == OPEN_ATTEMPTS:
                 self._give_up()
+                # Going on behind what is lost: what is there has rounds of its own.
+                rounds = 0
             elif rounds and self._published is not None:
                 if rounds > 1:
                     # The plan saw more than this process does: volumes are seen up to a second late.
@@ -160,8 +162,9 @@ class PartitionReader:
         assert self._published is not None, "a file without Tier 2"
         part = self._part
         file = await self._published.file_at(facts, self._offset)
-        if file is None:
+        if file is None or file.first_offset > self._offset:
             self._missing = f"no file of an offset below the cold end offset={self._offset}"
+            self._missing_end = min(part.end, facts.cold_end if file is None else file.first_offset)
             return
         self._missing_end = end = min(part.end, file.end_offset)
         if file.is_batch:

@@ -137,10 +137,10 @@ class PublishedPartition:
     # --- files -----------------------------------------------------------------------------------
 
     async def file_at(self, facts: PartitionFacts, offset: int) -> RegisteredFile | None:
-        """The file that answers for an offset below `cold_end`; None if it was unregistered meanwhile."""
+        """The file that answers for an offset below `cold_end`, or the next one behind it if that was unregistered
+        meanwhile; None without either."""
         number = await self._first_file(facts, lambda file: file.end_offset > offset)
-        file = await self._file(facts, number) if number <= facts.last_file else None
-        return file if file is not None and file.first_offset <= offset else None
+        return await self._file(facts, number) if number <= facts.last_file else None
 
     async def files(
         self, facts: PartitionFacts, fits: Callable[[RegisteredFile], bool]

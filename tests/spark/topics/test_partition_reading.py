@@ -8,10 +8,12 @@ from random import Random
 import pytest
 
 from segmentstore.codec.record_batch import Compression, Record, TimestampType, encode_batch
+from segmentstore.codec.topic_files import file_key
 from segmentstore.contracts.errors import CorruptedDataError, StorageError
+from segmentstore.contracts.segments import AttributeUpdate
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.topics import partition_reader
-from segmentstore.spark.topics.published_partition import PublishedPartition
+from segmentstore.spark.topics.published_partition import PartitionFacts, PublishedPartition
 from segmentstore.spark.topics.topic_columns import TOPIC_COLUMNS
 from segmentstore.topics.batch_positions import NO_TIME, Place
 from tests.spark.event_segment import NAME
@@ -194,6 +196,39 @@ async def test_a_file_that_is_missing_ends_after_a_bounded_number_of_rounds() ->
         part = store.part(0, len(store.produced))
         with pytest.raises(StorageError, match="looked up anew"):
             await store.read(part, served=False)
+        rows = await store.read(part, served=False, fail_on_data_loss=False)
+        assert rows == store.expected(behind, len(store.produced))
+
+
+@pytest.mark.parametrize("is_registered", [True, False])
+async def test_files_that_are_missing_one_behind_the_other_end_after_a_bounded_number_of_rounds(
+    monkeypatch: pytest.MonkeyPatch, is_registered: bool
+) -> None:
+    looks = 0
+    look = PublishedPartition.look
+
+    async def counted_look(self: PublishedPartition) -> PartitionFacts | None:
+        nonlocal looks
+        looks += 1
+        assert looks < 40, "it looks for ever"
+        return await look(self)
+
+    monkeypatch.setattr(PublishedPartition, "look", counted_look)
+    async with topic_store() as store:
+        for _ in range(3):
+            await fill(store, Random(5), 20)
+            await store.make_file()
+        behind = (await store.file(3)).first_offset
+        await fill(store, Random(5), 20)
+        await store.flush()
+        for number in (1, 2):
+            await store.tiers.object_store.delete((await store.file(number)).name("logs", 0).key)
+        if not is_registered:
+            async with store.service.container.open_segment(store.segment_name) as segment:
+                update = AttributeUpdate(file_key(2), None)
+                await segment.append(b"", attribute_updates=[update])
+            await store.flush()
+        part = store.part(0, len(store.produced))
         rows = await store.read(part, served=False, fail_on_data_loss=False)
         assert rows == store.expected(behind, len(store.produced))
 
