@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from segmentstore.client.settings import ClientSettings
+from segmentstore.client.store import Store
 from segmentstore.client.stream_config import RetentionPolicy, ScalingPolicy
 from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
 from segmentstore.spark.options import RECORD_TAG
+from segmentstore.spark.service_connection import ServiceAddress, connect_service
+from segmentstore.spark.sink import writer as sink_writer
 from segmentstore.spark.streams.segment_graph import StreamMissingError
 from tests.integration.pravega_clients.store_process import StoreProcess
 from tests.integration.spark.sink_runs import (
@@ -162,7 +166,14 @@ def test_a_stream_is_created_as_the_options_say(server: StoreProcess) -> None:
         writer_for(options(server, "new", content="raw"))
 
 
-def test_a_commit_that_a_kill_interrupts_is_there_once(tmp_path: Path) -> None:
+def test_a_commit_that_a_kill_interrupts_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connected(where: ServiceAddress, settings: ClientSettings | None = None) -> Store:
+        """Without settings a call is given up after half a minute, which a start on a busy machine may take."""
+        return connect_service(where, settings or ClientSettings(request_seconds=300.0))
+
+    monkeypatch.setattr(sink_writer, "connect_service", connected)
     with StoreProcess(tmp_path / "data") as server:
         make_stream(server.uri, "s/killed", segments=4)
         for kill in range(KILLS):
