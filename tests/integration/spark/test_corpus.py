@@ -15,6 +15,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -85,6 +87,19 @@ class Store:
     def close(self) -> None:
         for each in self._holders:
             each.close()
+
+    def wait_for_topics(self) -> None:
+        """Behind each start: one that takes long is announced before topics answer."""
+        until = time.monotonic() + SECONDS_MAX
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.server.address}/v1/topics"):
+                    return
+            except urllib.error.HTTPError as error:
+                with error:
+                    if error.code != 503 or time.monotonic() >= until:
+                        raise
+            time.sleep(0.05)
 
     def flush(self) -> None:
         """What is in no file yet is in Tier 2 as batches afterwards."""
@@ -261,6 +276,7 @@ def run(
             say(f"{count} records by {name} {where}: equal")
 
     with store.server:
+        store.wait_for_topics()
         store.create()
         for number, (name, produce) in enumerate(producers.items()):
             produce(values[number * share : (number + 1) * share])
@@ -268,6 +284,7 @@ def run(
         read_by_all("while the files are made")
         store.server.kill()
         store.server.start()
+        store.wait_for_topics()
         read_by_all("after kill -9")
         assert store.files(), "no file of records was made"
         store.flush()
