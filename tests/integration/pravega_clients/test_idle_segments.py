@@ -28,7 +28,7 @@ from segmentstore.codec.wire_protocol.frames import decode_command
 from tests.integration.pravega_clients.controller_calls import ControllerCalls
 from tests.integration.pravega_clients.store_process import StoreProcess
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 STREAMS, SEGMENTS_OF_EACH = 20, 500
 IDLE_SECONDS = 10.0
@@ -130,7 +130,7 @@ async def quiet_counters(server: StoreProcess) -> Mapping[str, float]:
 
     Upkeep looks once at what earlier owners left, when everything is flushed; that is not what an idle store does.
     """
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(900):
         seen, since = counters(server), 0
         while since < 2 * QUIET_SECONDS:
             await asyncio.sleep(0.5)
