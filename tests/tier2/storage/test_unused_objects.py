@@ -18,11 +18,15 @@ from tests.contracts.storage_publications import (
     read_all,
     round_of,
 )
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tests.tier2.storage.small_rounds import ROOT_KEY, first_round, keys_of, second_round
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.tiered_storage import TieredStorage
+
+WITH_GRACE = replace(SMALL, garbage_grace_seconds=30.0)
 
 
 @pytest.fixture
@@ -93,37 +97,40 @@ async def test_h5_the_next_owner_sweeps_orphans_of_lower_epochs_only(
     assert await read_all(owner, 1, 0, 3) == b"abc"
 
 
-async def test_h6_dropped_chunks_stay_for_the_grace_and_then_go(store: FaultyStore) -> None:
-    from dataclasses import replace
+def test_h6_dropped_chunks_stay_for_the_grace_and_then_go() -> None:
+    async def main(_: SimLoop) -> None:
+        store = FaultyStore(MemoryObjectStore())
+        owner = await ObjectStoreBacking(store, WITH_GRACE).claimed(1)
+        await owner.publish(first_round())
+        (chunk,) = {key for key in store.put_keys if "/chunks/" in key}
+        await owner.publish(round_of(change(1, "a", length=3, sequence_number=2, deleted=True)))
+        for _ in range(2):
+            assert await owner.collect_garbage() == 0
+            assert owner.statistics().garbage_objects == 1
+            assert chunk in await keys_of(store)
+            await asyncio.sleep(0.6 * WITH_GRACE.garbage_grace_seconds)
+        assert await owner.collect_garbage() == 1
+        assert chunk not in await keys_of(store)
+        assert owner.statistics().garbage_objects == 0
+        assert await owner.collect_garbage() == 0
 
-    backing = ObjectStoreBacking(store, replace(SMALL, garbage_grace_seconds=0.05))
-    owner = await backing.claimed(1)
-    await owner.publish(first_round())
-    (chunk,) = {key for key in store.put_keys if "/chunks/" in key}
-    await owner.publish(round_of(change(1, "a", length=3, sequence_number=2, deleted=True)))
-    assert await owner.collect_garbage() == 0
-    assert owner.statistics().garbage_objects == 1
-    assert chunk in await keys_of(store)
-    await asyncio.sleep(0.06)
-    assert await owner.collect_garbage() == 1
-    assert chunk not in await keys_of(store)
-    assert owner.statistics().garbage_objects == 0
-    assert await owner.collect_garbage() == 0
+    run_simulation(1, main)
 
 
-async def test_h6_a_restart_begins_the_grace_anew(store: FaultyStore) -> None:
-    from dataclasses import replace
+def test_h6_a_restart_begins_the_grace_anew() -> None:
+    async def main(_: SimLoop) -> None:
+        backing = ObjectStoreBacking(FaultyStore(MemoryObjectStore()), WITH_GRACE)
+        owner = await backing.claimed(1)
+        await owner.publish(first_round())
+        await owner.publish(round_of(change(1, "a", length=3, sequence_number=2, deleted=True)))
+        await owner.collect_garbage()
+        await asyncio.sleep(1.2 * WITH_GRACE.garbage_grace_seconds)
+        successor = await backing.claimed(2)
+        assert await successor.collect_garbage() == 0
+        await asyncio.sleep(1.2 * WITH_GRACE.garbage_grace_seconds)
+        assert await successor.collect_garbage() == 1
 
-    backing = ObjectStoreBacking(store, replace(SMALL, garbage_grace_seconds=0.05))
-    owner = await backing.claimed(1)
-    await owner.publish(first_round())
-    await owner.publish(round_of(change(1, "a", length=3, sequence_number=2, deleted=True)))
-    await owner.collect_garbage()
-    await asyncio.sleep(0.06)
-    successor = await backing.claimed(2)
-    assert await successor.collect_garbage() == 0
-    await asyncio.sleep(0.06)
-    assert await successor.collect_garbage() == 1
+    run_simulation(1, main)
 
 
 async def test_h6_a_zombie_deletes_nothing(store: FaultyStore, backing: ObjectStoreBacking) -> None:
