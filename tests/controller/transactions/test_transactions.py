@@ -193,10 +193,11 @@ async def test_a_commit_with_the_name_of_a_writer_that_no_writer_has_is_refused(
 
 async def test_a_transaction_that_nobody_pings_is_aborted() -> None:
     cluster = await cluster_with(settings=TransactionSettings(lease_ms_min=10))
+    silent = await cluster.begin("a", lease_ms=20)
+    pinged = await cluster.begin("a", lease_ms=20)
+    # Before any lease is looked at: else this one may have ended as well, where the process stood still meanwhile.
+    assert await cluster.ping("a", pinged.txnId, lease_ms=60_000) == Ping.OK
     async with cluster.finishing():
-        silent = await cluster.begin("a", lease_ms=20)
-        pinged = await cluster.begin("a", lease_ms=20)
-        assert await cluster.ping("a", pinged.txnId, lease_ms=60_000) == Ping.OK
         while await cluster.state("a", silent.txnId) != State.ABORTED:
             await asyncio.sleep(0.005)
         assert await cluster.state("a", pinged.txnId) == State.OPEN
