@@ -83,7 +83,9 @@ async def main():
             await service.delete("root")
         await service.put_if_absent("root", sys.argv[2].encode())
         await service.put("chunk/" + sys.argv[2], [b"c"])
-        await asyncio.sleep(0.3)
+        # Until other processes see it, which is a moment later.
+        while service._open.engine._index.has_recent:
+            await asyncio.sleep(0.01)
         print("acknowledged", flush=True)
         sys.stdin.readline()
 
