@@ -56,12 +56,14 @@ async def mute() -> AsyncIterator[MuteServer]:
 
 
 @asynccontextmanager
-async def connecting_to_node(mute: MuteServer) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+async def connecting_to_node(
+    mute: MuteServer, *, connect_seconds: float
+) -> AsyncIterator[Callable[[], Awaitable[object]]]:
     connections = NodeConnections(
         locations=KnownLocations(container_count=1),
         token="token",
         leader_epoch=1,
-        settings=NodeConnectionSettings(connect_seconds=0.5),
+        settings=NodeConnectionSettings(connect_seconds=connect_seconds),
     )
     node = ClusterNode(HostId("a-1"), "", f"{mute.host}:{mute.port}", 0, "test")
     yield lambda: connections.connection(node)
@@ -69,10 +71,12 @@ async def connecting_to_node(mute: MuteServer) -> AsyncIterator[Callable[[], Awa
 
 
 @asynccontextmanager
-async def opening_partitions(mute: MuteServer) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+async def opening_partitions(
+    mute: MuteServer, *, connect_seconds: float
+) -> AsyncIterator[Callable[[], Awaitable[object]]]:
     partitions = RemotePartitions(
         locations=KnownLocations(container_count=1),
-        settings=RemotePartitionSettings(connect_seconds=0.5),
+        settings=RemotePartitionSettings(connect_seconds=connect_seconds),
     )
     leader = Broker(1, (mute.host, mute.port))
     yield lambda: partitions.open("t", 0, leader)
@@ -82,9 +86,9 @@ async def opening_partitions(mute: MuteServer) -> AsyncIterator[Callable[[], Awa
 @pytest.mark.parametrize("kind", [connecting_to_node, opening_partitions])
 async def test_callers_of_a_node_that_is_cut_off_wait_for_one_attempt_together(
     mute: MuteServer,
-    kind: Callable[[MuteServer], AbstractAsyncContextManager[Callable[[], Awaitable[object]]]],
+    kind: Callable[..., AbstractAsyncContextManager[Callable[[], Awaitable[object]]]],
 ) -> None:
-    async with kind(mute) as connect:
+    async with kind(mute, connect_seconds=0.5) as connect:
         for attempts in (1, 2):
             calls = [asyncio.ensure_future(connect()) for _ in range(CALLERS)]
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -93,21 +97,26 @@ async def test_callers_of_a_node_that_is_cut_off_wait_for_one_attempt_together(
                 for each in outcomes
             ), outcomes
             # Those that come later do not hear of it: the node may be there again.
+            while mute.connections < attempts:
+                await asyncio.sleep(0.001)
             assert mute.connections == attempts
 
 
 @pytest.mark.parametrize("kind", [connecting_to_node, opening_partitions])
 async def test_an_attempt_whose_caller_has_left_is_made_by_the_next_one(
     mute: MuteServer,
-    kind: Callable[[MuteServer], AbstractAsyncContextManager[Callable[[], Awaitable[object]]]],
+    kind: Callable[..., AbstractAsyncContextManager[Callable[[], Awaitable[object]]]],
 ) -> None:
-    async with kind(mute) as connect:
+    async with kind(mute, connect_seconds=60.0) as connect:
         first, second = (asyncio.ensure_future(connect()) for _ in range(2))
         while not mute.connections:
             await asyncio.sleep(0.01)
         first.cancel()
         with suppress(asyncio.CancelledError):
             await first
+        while mute.connections < 2:
+            await asyncio.sleep(0.01)
+        mute.close()
         with pytest.raises((NodeUnreachableError, PartitionUnavailableError)):
             await second
         assert mute.connections == 2
