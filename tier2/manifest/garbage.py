@@ -37,12 +37,14 @@ from tier2.sst.keyspace import (
     GARBAGE,
     garbage_key,
     garbage_of,
+    group_of,
     range_of,
     reference_key,
     reference_range,
 )
 
 _SCANS_PER_TURN = 32
+_ENTRIES_PER_TURN = 512
 _REFERENCE_PAGE = 256
 
 
@@ -60,14 +62,21 @@ async def freed_objects(
     view: ManifestView,
 ) -> FreedObjects:
     """`still_named`: objects that the same change names anew. Raises ServiceHaltError if layouts and references
-    contradict each other."""
-    by_object: dict[ObjectIdentity, set[bytes]] = {}
-    for segment_id, entry in dropped:
+    contradict each other.
+
+    In slices: a segment that is deleted may have very many chunks.
+    """
+    # By the bytes of their identities, which have the same order and cost a twentieth to sort.
+    by_object: dict[bytes, tuple[ObjectIdentity, set[bytes]]] = {}
+    for number, (segment_id, entry) in enumerate(dropped, 1):
         key = reference_key(entry.identity, segment_id, entry.end_offset)
-        by_object.setdefault(entry.identity, set()).add(key)
+        by_object.setdefault(group_of(key), (entry.identity, set()))[1].add(key)
+        if number % _ENTRIES_PER_TURN == 0:
+            await sleep(0)
     unreferenced: list[ObjectReference] = []
     thinned: list[ObjectIdentity] = []
-    for number, (identity, keys) in enumerate(sorted(by_object.items())):
+    for number, group in enumerate(sorted(by_object)):
+        identity, keys = by_object[group]
         if identity not in still_named and await _all_dropped(view, identity, keys):
             unreferenced.append((ObjectKind.CHUNKS, identity))
         else:

@@ -9,9 +9,12 @@
 """
 
 from asyncio import sleep
+from collections.abc import Sequence
+from contextlib import aclosing
 
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import DataPiece, Publication, SegmentPublication
+from tier2.container_objects import ObjectReference
 from tier2.layout_entry import LayoutEntry
 from tier2.manifest.commit import ManifestUpdate
 from tier2.manifest.garbage import freed_objects
@@ -20,6 +23,7 @@ from tier2.publish.chunk_upload import Uploader
 from tier2.publish.owned_manifest import OwnedManifest
 from tier2.publish.plan import (
     Facts,
+    Plan,
     decode_records,
     layouts_to_look_up,
     make_plan,
@@ -38,6 +42,8 @@ from tier2.sst.keyspace import (
 )
 
 _SCANS_PER_TURN = 32
+_LAYOUT_PAGE_ENTRIES = 256
+"""Of a layout that a publication drops or moves, decoded between two turns of the loop."""
 
 
 async def publish(
@@ -76,13 +82,12 @@ async def _prepare_update(
     )
     await uploader.upload_chunks(plan.chunks)
     discards = owned.publisher.abandoned()
-    freed = await freed_objects(plan.dropped, plan.still_named(), view)
-    unreferenced = freed.unreferenced
+    still_named = await components.offload(plan.still_named)
+    freed = await freed_objects(plan.dropped, still_named, view)
     owned.add_thinned(freed.thinned)
     await owned.note_growth(segment_id for segment_id, _ in plan.stretches)
-    garbage = owned.garbage_entries([*discards, *unreferenced])
-    changes = await components.offload(plan.all_changes)
-    changes.update(garbage)
+    garbage = [*discards, *freed.unreferenced]
+    changes = await components.offload(_changes_with_garbage, plan, garbage, owned)
     manifest = owned.manifest
     if not changes and (
         publication.highest_segment_id,
@@ -101,6 +106,15 @@ async def _prepare_update(
         publication=publication,
         records=plan.records,
     )
+
+
+def _changes_with_garbage(
+    plan: Plan, garbage: Sequence[ObjectReference], owned: OwnedManifest
+) -> dict[bytes, bytes | None]:
+    """In a thread: both may be very many."""
+    changes = plan.all_changes()
+    changes.update(owned.garbage_entries(garbage))
+    return changes
 
 
 async def gather_facts(
@@ -131,11 +145,20 @@ async def gather_facts(
 async def _read_layout(
     view: ManifestView, segment_id: SegmentId, above: int, up_to: int | None
 ) -> list[LayoutEntry]:
+    """Page by page: a segment may have very many chunks."""
     start, end = layout_range(segment_id, above, up_to)
-    entries = await view.scan_all(start, end, group=record_key(segment_id)[:-1])
-    return [
-        LayoutEntry.decode(end_offset_of(key), value) for key, value in entries if value is not None
-    ]
+    group = record_key(segment_id)[:-1]
+    entries: list[LayoutEntry] = []
+    async with aclosing(view.pages(start, end, limit=_LAYOUT_PAGE_ENTRIES, group=group)) as pages:
+        async for page in pages:
+            entries += [
+                LayoutEntry.decode(end_offset_of(key), value)
+                for key, value in page
+                if value is not None
+            ]
+            if len(entries) >= _LAYOUT_PAGE_ENTRIES:
+                await sleep(0)
+    return entries
 
 
 def is_same(first: Publication, second: Publication) -> bool:

@@ -2,15 +2,23 @@
 
 import gc
 import tracemalloc
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import pytest
 
 from segmentstore.contracts.identifiers import AttributeKey, SegmentId
 from tests.contracts.storage_publications import change, data, read_all, round_of
 from tests.reference.counted_lines import counted_lines
+from tests.reference.loop_turns import WorkOfTurns, work_of_turns
 from tests.tier2.storage.backings import ObjectStoreBacking
+from tier2.manifest import garbage
 from tier2.object_stores.memory import MemoryObjectStore
+from tier2.publish import publish
 from tier2.settings import StorageSettings
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 @pytest.mark.slow
@@ -103,3 +111,35 @@ async def test_publish_merges_by_itself_when_nobody_maintains() -> None:
         )
         assert owner.statistics().run_count <= 10
     assert await read_all(owner, 1, 0, 59) == b"x" * 59
+
+
+async def test_a_segment_of_very_many_chunks_leaves_in_many_turns_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 3_000
+    one_chunk_a_run = StorageSettings(chunk_bytes_max=4, compaction_bytes_per_second=0)
+    owner = await ObjectStoreBacking(MemoryObjectStore(), one_chunk_a_run).claimed(1)
+    runs = [number.to_bytes(4, "big") for number in range(count)]
+    await owner.publish(
+        round_of(change(1, "a", length=4 * count, sequence_number=1, pieces=[data(0, *runs)]))
+    )
+    async with work_of_turns() as looks:
+        for module, name in ((publish, "end_offset_of"), (garbage, "reference_key")):
+            monkeypatch.setattr(module, name, counted(getattr(module, name), looks))
+        await owner.publish(
+            round_of(change(1, "a", length=4 * count, sequence_number=2, deleted=True))
+        )
+    assert looks.total >= 2 * count
+    assert max(looks.each_turn) < count / 2
+    assert await owner.find("a") is None
+    assert owner.statistics().garbage_objects == 1
+
+
+def counted(
+    call: Callable[_Arguments, _Result], looks: WorkOfTurns
+) -> Callable[_Arguments, _Result]:
+    def one_more(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        looks.note()
+        return call(*args, **kwargs)
+
+    return one_more
