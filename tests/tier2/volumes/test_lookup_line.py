@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from tests.tier2.counting_threads import CountingThreads
-from tests.tier2.volumes.engines import open_small
+from tests.tier2.volumes.engines import SMALL, open_small
 from tier2.volumes.engine import VolumeEngine
 from tier2.volumes.engine_failure import EngineFailure
 from tier2.volumes.index import current_key
@@ -20,6 +21,9 @@ from tier2.volumes.opening import OpenEngine
 from tier2.volumes.reader import ObjectReader, ReadQueue, ReadRequest
 
 KEYS = [b"key/%02d" % number for number in range(16)]
+QUIET = replace(SMALL, index_delay_seconds=1e9)
+"""The database gets its rows when a test says so: no thread has a job that nothing asked for, and no row leaves memory
+by itself."""
 
 
 def content_of(key: bytes, length: int = 30) -> bytes:
@@ -34,7 +38,7 @@ def threads() -> Iterator[CountingThreads]:
 
 @pytest.fixture
 async def opened(tmp_path: Path, threads: CountingThreads) -> AsyncIterator[OpenEngine]:
-    store = await open_small(str(tmp_path), executor=threads)
+    store = await open_small(str(tmp_path), executor=threads, settings=QUIET)
     yield store
     await store.close()
 
@@ -170,7 +174,7 @@ class _Index(LmdbIndex):
         if len(keys) > 1 and not self.goes_on.is_set():
             next(self.looks)
             self.entered.release()
-            assert self.goes_on.wait(30)
+            assert self.goes_on.wait(60)
         assert not self.is_closed
         if self.unreadable in keys:
             raise OSError("the disk says no")
@@ -196,7 +200,9 @@ async def stopping(tmp_path: Path) -> AsyncIterator[tuple[VolumeEngine, _Index]]
         return indexes[-1]
 
     with ThreadPoolExecutor(8) as executor:
-        store = await open_small(str(tmp_path), executor=executor, open_index=open_index)
+        store = await open_small(
+            str(tmp_path), executor=executor, open_index=open_index, settings=QUIET
+        )
         yield store.engine, indexes[-1]
         indexes[-1].goes_on.set()
         await store.close()
@@ -265,7 +271,9 @@ async def test_callers_that_go_away_take_nothing_from_others_and_close_waits_for
         return indexes[-1]
 
     with ThreadPoolExecutor(8) as executor:
-        store = await open_small(str(tmp_path), executor=executor, open_index=open_index)
+        store = await open_small(
+            str(tmp_path), executor=executor, open_index=open_index, settings=QUIET
+        )
         engine, index = store.engine, indexes[-1]
         await put_all(engine)
         index.stop()
