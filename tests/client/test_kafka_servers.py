@@ -295,7 +295,7 @@ async def test_a_server_that_says_nothing_is_left_in_time_and_holds_up_no_other_
 async def test_a_server_may_say_nothing_for_as_long_as_a_fetch_waits() -> None:
     async with (
         serving(ScriptedStore()) as store,
-        connected_topics(f"127.0.0.1:{store.ports[1]}", silence_seconds=0.01) as topics,
+        connected_topics(f"127.0.0.1:{store.ports[1]}", silence_seconds=0.1) as topics,
     ):
         loop = asyncio.get_running_loop()
         begun_at = loop.time()

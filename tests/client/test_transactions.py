@@ -75,15 +75,16 @@ async def test_the_lease_is_extended_while_the_body_runs(
             await asyncio.sleep(0.001)
 
 
+@pytest.mark.slow
 async def test_a_controller_that_was_away_for_a_while_ends_no_transaction(
     stream: Stream, controller: FakeController, fake_store: FakeStore
 ) -> None:
     """For longer than a request may take: the controller grants a new lease when it is back."""
-    impatient = replace(SETTINGS, request_seconds=0.1)
+    impatient = replace(SETTINGS, request_seconds=1.0)
     async with connect(controller.address, settings=impatient, random=Random(1)) as store:
         async with store.stream("s/t").transaction(lease_seconds=0.03) as transaction:
             controller.unavailable = 1 << 30
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(1.2 * impatient.request_seconds)
             controller.unavailable = 0
             await transaction.write(b"event")
             pings = controller.pings
