@@ -20,7 +20,8 @@ from segmentstore.codec.wire_protocol.tables import ReadTable, UpdateTableEntrie
 from tests.client.conftest import SETTINGS
 from tests.client.fake_store import FakeStore
 
-AT_ONCE_SECONDS = 10.0
+AT_ONCE_SECONDS = 20.0
+"""Less than a request may take."""
 LARGE = bytes(9 << 20)
 
 

@@ -34,7 +34,7 @@ def test_an_example_runs_as_written_and_again(address: str, name: str, last_line
             [sys.executable, "-m", f"segmentstore.client.examples.{name}", address],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
         assert done.stderr == ""

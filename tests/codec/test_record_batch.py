@@ -262,7 +262,7 @@ def test_many_members_and_frames_are_read_in_time_that_grows_with_their_bytes(
     codec = Compression.GZIP if compress is gzip.compress else Compression.LZ4
     began = time.thread_time()
     content = decompress(memoryview(compress(piece) * count), codec)
-    assert time.thread_time() - began < 3
+    assert time.thread_time() - began < 6
     assert content == piece * count
 
 

@@ -190,7 +190,7 @@ async def test_h41_truncations_and_deletions_make_room_in_a_life_without_tier_2(
     async with running(
         tiers, settings=PATIENT, cache_bytes=4 * MIB, object_store=store
     ) as container:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for name in names:
                 length = await append(container, name, b"x" * MIB)
                 if verb == "delete":

@@ -276,7 +276,7 @@ async def test_h74_names_that_were_merged_into_one_another_are_created_at_the_sa
         await container.flush()
         assert not container.container_metadata.by_id
         monkeypatch.setattr(TieredStorage, "find", find_slowly)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.gather(container.create("a"), container.create("b"))
         await append(container, "b", b"moved")
         assert await container.merge("a", "b", seal_source=True) == 5

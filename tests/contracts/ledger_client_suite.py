@@ -232,7 +232,7 @@ class LedgerClientSuite:
 
     async def _opened(self, client: LedgerClient, ledger_id: LedgerId) -> LedgerReader:
         """Two that recover a ledger may get into one another's way: then it is to be tried again."""
-        for _ in range(10):
+        for _ in range(600):
             try:
                 return await client.open_fenced(ledger_id)
             except LedgerNotFoundError:

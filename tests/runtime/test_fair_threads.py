@@ -185,7 +185,7 @@ async def test_a_job_behind_the_end_is_refused_also_while_the_last_ones_are_not_
     threads.close()  # the thread has ended; what it says of its job is yet to come
     with pytest.raises(RuntimeError, match="behind the end"):
         lane.submit(lambda: None)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await last
     threads.check()
 

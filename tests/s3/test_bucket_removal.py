@@ -58,7 +58,7 @@ class PausingIndex(MemoryIndex):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if not self.go_on.is_set() and current_key(object_key("bucket", "k")) in keys:
             self.asked.set()
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(60)
         return super().get_many(keys)
 
 
@@ -75,7 +75,7 @@ async def test_a_put_that_was_given_up_is_not_left_in_a_bucket_that_is_gone(tmp_
 
         index.go_on.clear()
         given_up = asyncio.create_task(put())
-        await asyncio.to_thread(index.asked.wait, 10)
+        await asyncio.to_thread(index.asked.wait, 60)
         given_up.cancel()
         await asyncio.gather(given_up, return_exceptions=True)
         removal = asyncio.create_task(buckets.delete("bucket"))

@@ -63,7 +63,7 @@ SEGMENTS: Final = 4
 """Segments that are in use at a time; a sealed one is followed by a new one, and deleted later."""
 CONNECTIONS: Final = 3
 STEPS: Final = 150
-PATIENCE_SECONDS: Final = 20.0
+PATIENCE_SECONDS: Final = 60.0
 """Decides nothing: only so that a missing answer fails by its name."""
 
 

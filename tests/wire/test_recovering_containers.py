@@ -165,11 +165,12 @@ async def test_a_connection_is_read_on_though_very_many_of_its_requests_wait() -
     # More than may be under way: what comes behind them would not be looked at.
     count = 2 * WireSettings().requests_per_connection_max
     answers: list[Command] = []
-    async with recovering() as node:
+    # No wait is over by its own time before the client has lost its patience.
+    async with recovering(seconds_max=10 * PATIENCE_SECONDS) as node:
         for number in range(count):
             node.client.send(SetupAppend(number, number.to_bytes(16), SEGMENT, ""))
         node.client.send(KeepAlive())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not isinstance(answer := await node.client.receive(), KeepAlive):
                 answers.append(answer)
         node.registry.set_running(node.container)
@@ -184,7 +185,8 @@ async def test_requests_behind_one_that_waited_in_vain_do_not_wait_one_after_the
     update = UpdateTableEntries(3, TABLE, "", (TableEntry(b"key", b"v", NO_VERSION),), -1)
     async with recovering(seconds_max=0.5) as node:
         node.client.send(*[update] * 40)
-        async with asyncio.timeout(10):
+        # One after the other they would take 20 seconds.
+        async with asyncio.timeout(18):
             for _ in range(40):
                 await node.client.expect(WrongHost)
         node.registry.set_running(node.container)

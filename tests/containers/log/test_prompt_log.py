@@ -78,7 +78,7 @@ async def test_h51_a_log_that_fails_at_once_ends_the_container_and_everybody_lea
     async with container.open_segment("a") as segment:
         log.broken = True
         futures = [segment.append(b"x" * 200) for _ in range(3)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             results = await asyncio.gather(*futures, return_exceptions=True)
             ended = await asyncio.gather(run, return_exceptions=True)
     assert all(isinstance(result, ContainerStoppedError) for result in results)

@@ -257,7 +257,7 @@ class ReadIndexMachine(RuleBasedStateMachine):
                 still.append((task, segment, offset))
                 continue
             try:
-                content = self.loop.run_until_complete(asyncio.wait_for(task, 5))
+                content = self.loop.run_until_complete(asyncio.wait_for(task, 60))
             except SegmentNotFoundError:
                 assert is_gone
                 continue

@@ -295,7 +295,7 @@ class HeldExecutor(Executor):
         return future
 
     async def wait_for_jobs(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(self._jobs) < count:
                 await asyncio.sleep(0)
 

@@ -203,7 +203,7 @@ async def test_a_call_that_waits_for_a_leader_ends_once_another_one_leads(
         follower.leader = then
         follower.relay.look()
         with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await asyncio.wait_for(asking, 10)
+            await asyncio.wait_for(asking, 60)
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
@@ -215,7 +215,7 @@ async def test_a_call_ends_when_the_way_to_its_leader_is_cut(node: Node) -> None
     async with call_that_waits(node, follower) as asking:
         way.cut()
         with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await asyncio.wait_for(asking, 10)
+            await asyncio.wait_for(asking, 60)
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
     await follower.close()
     await way.close()

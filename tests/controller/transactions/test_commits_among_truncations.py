@@ -140,7 +140,7 @@ async def test_h74_nothing_committed_is_lost_to_a_truncation_and_nothing_blocks_
     except ProcessDiedError:
         await last_effects()
     await cluster.restart()
-    async with cluster.finishing(), asyncio.timeout(10):
+    async with cluster.finishing(), asyncio.timeout(60):
         for _, txn in workload.commits:
             assert await cluster.commit("a", txn) == api.TxnStatus.Status.SUCCESS
         for _, txn in workload.aborts:

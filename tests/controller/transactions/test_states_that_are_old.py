@@ -216,7 +216,7 @@ async def test_h78_a_commit_to_an_epoch_that_is_gone_ends_as_aborted_and_blocks_
             assert found is not None
             assert found.state is TransactionState.ABORTED
         assert await cluster.read_all("a") == {0: [b"late"]}
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await cluster.streams.seal("s", "a")
             await cluster.streams.delete("s", "a")
     await cluster.check()

@@ -264,7 +264,7 @@ async def begun_call(side: JavaSide) -> int:
 
 async def seen(condition: Callable[[], object]) -> None:
     """Returns when it holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -362,7 +362,7 @@ async def test_a_ledger_that_is_made_as_the_client_ends_takes_no_entries() -> No
         bridge._look()
     await bridge.close()
     with pytest.raises(LedgerUnavailableError, match="closed"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await (await making).append([b"entry"])
 
 
@@ -381,7 +381,7 @@ async def test_behind_entries_that_java_did_not_take_no_ledger_gets_others() -> 
     behind = small.append([b"behind it"])
     for each in (lost, refused, behind):
         with pytest.raises(LedgerUnavailableError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await each
     assert side.appended == []
     await bridge.close()

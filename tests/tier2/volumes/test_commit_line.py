@@ -21,7 +21,7 @@ from tier2.volumes.settings import VolumeSettings
 from tier2.volumes.write_batch import Outcome, PreparedBatch
 from tier2.volumes.write_queue import WriteQueue
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 _THREAD = threading.local()
 
 

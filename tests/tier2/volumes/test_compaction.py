@@ -396,7 +396,7 @@ async def test_background_work_that_stops_by_a_bug_is_logged_and_told_and_the_vo
     )
     opened = await open_small(str(tmp_path / "engine"), settings=settings)
     await fill(opened.engine, 3)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not opened.engine.complaints():
             await asyncio.sleep(0.01)
     [complaint] = opened.engine.complaints()

@@ -26,7 +26,7 @@ from tier2.volumes.opening import OpenEngine
 from tier2.volumes.verification import VerificationReport
 from tier2.volumes.volume_format import VOLUME_HEADER_BYTES
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 60
 CONTENT = Random(1).randbytes(5000)
 
 

@@ -29,7 +29,7 @@ class PausingIndex(MemoryIndex):
     def scan(self, first: bytes, before: bytes, limit: int) -> Sequence[Row]:
         if first == CURRENT:
             self.looking.set()
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(60)
         return super().scan(first, before, limit)
 
 
@@ -39,7 +39,7 @@ async def test_a_volume_that_grows_while_it_is_verified_is_not_damaged(tmp_path:
         opened = await open_small(str(tmp_path), open_index=lambda _: index, executor=executor)
         await opened.engine.put(b"before", [b"x" * 1000])
         verifying = asyncio.create_task(opened.engine.verify(deep=True))
-        await asyncio.to_thread(index.looking.wait, 10)
+        await asyncio.to_thread(index.looking.wait, 60)
         await opened.engine.put(b"meanwhile", [b"y" * 1000])
         index.go_on.set()
         report = await verifying
@@ -61,7 +61,7 @@ async def test_a_verification_that_is_cancelled_ends_behind_a_piece(
         for number in range(40):
             await opened.engine.put(b"key %d" % number, [bytes([number]) * 1000])
         verifying = asyncio.create_task(opened.engine.verify(deep=True))
-        await asyncio.to_thread(index.looking.wait, 10)
+        await asyncio.to_thread(index.looking.wait, 60)
         verifying.cancel()
         index.go_on.set()
         with pytest.raises(asyncio.CancelledError):
