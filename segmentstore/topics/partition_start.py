@@ -213,7 +213,9 @@ class PartitionStart:
         segment = self._log.require_live()
         if not self._log.config.deletes:
             return
-        offset = await self.read(segment, lambda: self._expired(segment, age_is_known=age_is_known))
+        # Of the moment in which the clock was trusted: behind an await it may have jumped.
+        now_ms = self._wall_clock.now_ms() if age_is_known else None
+        offset = await self.read(segment, lambda: self._expired(segment, now_ms))
         if offset > self._log.log_start_offset:
             await self.delete_records(offset)
 
@@ -238,8 +240,8 @@ class PartitionStart:
             return (await self._registered.get(segment, self._registered.first)).highest_ms
         return await self._hot.time_of_batch(segment, self._log.log_start_offset)
 
-    async def _expired(self, segment: Segment, *, age_is_known: bool) -> int:
-        """The offset up to which retention deletes."""
+    async def _expired(self, segment: Segment, now_ms: int | None) -> int:
+        """The offset up to which retention deletes; None: not by age."""
         config = self._log.config
         offset = self._log.log_start_offset
         if config.retention_bytes >= 0:
@@ -254,8 +256,8 @@ class PartitionStart:
             if not has_more:
                 end = max(end, await self._hot.end_by_size(segment, config.retention_bytes))
             offset = max(offset, end)
-        if config.retention_ms >= 0 and age_is_known:
-            oldest_ms = self._wall_clock.now_ms() - config.retention_ms
+        if config.retention_ms >= 0 and now_ms is not None:
+            oldest_ms = now_ms - config.retention_ms
 
             def is_old(file: RegisteredFile) -> bool | None:
                 return None if file.highest_ms < 0 else file.highest_ms < oldest_ms

@@ -89,17 +89,17 @@ class Upkeep:
 
     async def expire_all(self) -> None:
         """One pass over all partitions: retention by size and, while the clocks are trusted, by age."""
-        age_is_known = self.clock_watch.trusted()
         async with aclosing(self._due_partitions()) as due:
             async for topic, index in due:
                 # Where records become files each is opened: a process that died may have left some in batches.
                 if not self._has_files and not _has_retention(
-                    topic.config, age_is_known=age_is_known
+                    topic.config, age_is_known=self.clock_watch.trusted()
                 ):
                     continue
                 try:
                     partition = await self._partitions.open(topic.name, index)
-                    await partition.expire(age_is_known=age_is_known)
+                    # Asked for each of them: a pass may take minutes, and the clock may jump meanwhile.
+                    await partition.expire(age_is_known=self.clock_watch.trusted())
                 except NotLeaderError:
                     continue
                 except TopicError as error:

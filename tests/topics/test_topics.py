@@ -25,6 +25,7 @@ from segmentstore.topics.errors import (
     TopicsUnavailableError,
     UnknownPartitionError,
 )
+from segmentstore.topics.hot_records import HotRecords
 from segmentstore.topics.record_files.record_files import RecordFiles
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_records import (
@@ -343,6 +344,28 @@ async def test_retention_deletes_by_age_only_when_the_clock_is_trusted() -> None
     await topics.expire_all()
     assert (await topics.own_partition("a", 0)).log_start_offset == 1
     assert (await topics.own_partition("a", 1)).log_start_offset == 1
+
+
+async def test_a_clock_that_jumps_during_a_pass_of_retention_deletes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither in the partition whose turn it is, nor in those behind it."""
+    store = Store()
+    topics = await store.start()
+    await topics.create("a", 2, {"retention.ms": "1000", "retention.bytes": "1000000"})
+    for index in range(2):
+        await (await topics.own_partition("a", index)).produce(batch_of(b"v", time=store.clock.now))
+    topics.settle_clocks()
+    end_by_size = HotRecords.end_by_size
+
+    async def while_it_jumps(records: HotRecords, segment: Segment, keep_bytes: int) -> int:
+        store.clock.now += 86_400_000
+        return await end_by_size(records, segment, keep_bytes)
+
+    monkeypatch.setattr(HotRecords, "end_by_size", while_it_jumps)
+    await topics.expire_all()
+    starts = [(await topics.own_partition("a", index)).log_start_offset for index in range(2)]
+    assert starts == [0, 0]
 
 
 async def test_a_partition_at_rest_is_opened_when_something_can_be_due_and_not_before(
