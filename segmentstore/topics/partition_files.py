@@ -44,7 +44,11 @@ from segmentstore.topics.partition_start import PartitionStart
 from segmentstore.topics.record_files.dead_files import find_dead_files
 from segmentstore.topics.record_files.gathered_batches import BatchGathering
 from segmentstore.topics.record_files.kept_objects import KeptObjects
-from segmentstore.topics.record_files.key_compaction import CompactionState, compact_files
+from segmentstore.topics.record_files.key_compaction import (
+    NOT_TRUSTED,
+    CompactionState,
+    compact_files,
+)
 from segmentstore.topics.record_files.record_files import (
     MadeFile,
     RecordFiles,
@@ -418,6 +422,9 @@ class PartitionFiles:
         self._is_compacting = True
         try:
             state = CompactionState.of(segment.info())
+            if age_is_known and state.waits_for_clock:
+                state = replace(state, tombstones_since_ms=now_ms)
+                await self._note_passes(segment, state)
             removable = (
                 state.removable_end(now_ms, self._log.config.tombstone_ms) if age_is_known else 0
             )
@@ -437,18 +444,23 @@ class PartitionFiles:
                 secret=self._random.randbytes(16),
                 replace=replace_one,
             )
-            async with self._log.changing:
-                if end is not None and segment is self._log.segment:
-                    # Tombstones wait from here on: the last values before them have only just gone. The clock may have
-                    # been set back meanwhile.
-                    ended_ms = max(now_ms, self._wall_clock.now_ms())
-                    after = state.behind(end, ended_ms, tombstones_went=bool(removable))
-                    await self._log.append_alone(segment, after.updates())
+            if end is not None:
+                # Tombstones wait from here on: the last values before them have only just gone. The clock may have
+                # been set back meanwhile.
+                ended_ms = max(now_ms, self._wall_clock.now_ms()) if age_is_known else NOT_TRUSTED
+                after = state.behind(end, ended_ms, tombstones_went=bool(removable))
+                await self._note_passes(segment, after)
         except SegmentStoreError as error:
             raise self._start.failed(segment, error) from error
         finally:
             self._is_compacting = False
         return replaced
+
+    async def _note_passes(self, segment: Segment, state: CompactionState) -> None:
+        """How far they have come, unless the partition was opened anew. Raises SegmentStoreError."""
+        async with self._log.changing:
+            if segment is self._log.segment:
+                await self._log.append_alone(segment, state.updates())
 
     async def compaction_rests_until_ms(self, segment: Segment) -> float:
         """Wall time before which compaction finds nothing to do, if neither records nor settings change.

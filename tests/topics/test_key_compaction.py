@@ -144,6 +144,29 @@ async def test_tombstones_wait_from_the_end_of_the_pass_that_removed_what_they_h
     assert b"a" not in {r.key for r in await read_all(partition)}
 
 
+async def test_tombstones_of_a_pass_wait_from_when_the_clock_is_trusted() -> None:
+    """It was a year behind when the pass ended, and what it said then tells nothing of how long they have waited."""
+    clock = Clock()
+    partition = await open_partition(
+        MemorySegments(), clock=clock, config=CONFIG, record_files=files_in(MemoryObjectStore())
+    )
+    for value in (b"x", None):
+        await partition.produce(keyed((b"a", value), (b"b", b"x")))
+        await partition.make_file()
+    year_ms = 365 * 86_400_000
+    clock.now -= year_ms
+    assert await partition.compact(age_is_known=False) == 1
+    clock.now += year_ms
+    for passed in (0, 999):
+        clock.now += passed
+        assert await partition.rest_until_ms() <= clock.now + 1000
+        await partition.compact(age_is_known=True)
+        assert (b"a", None) in {(r.key, r.value) for r in await read_all(partition)}, passed
+    clock.now += 1
+    await partition.compact(age_is_known=True)
+    assert b"a" not in {r.key for r in await read_all(partition)}
+
+
 async def test_a_consumer_reaches_the_end_behind_a_tombstone_that_is_the_last_record() -> None:
     clock = Clock()
     partition = await open_partition(

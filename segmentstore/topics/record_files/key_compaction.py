@@ -15,12 +15,14 @@ Invariants:
 - The last record of the last file stays, also a tombstone, as long as there is no file behind it: a consumer goes on
   behind the last record that it is given, and would wait at a gap for an end that it is told of and never comes to.
 - Files are filtered in order: what is kept in front is known when a tombstone behind it is judged.
-- A tombstone goes `delete.retention.ms` behind the pass that removed the values before it, at the earliest.
+- A tombstone goes `delete.retention.ms` behind the pass that removed the values before it, at the earliest. Of a pass
+  that ended while the clocks were not trusted that time is counted from when they are.
 
 | attribute | says |
 |---|---|
 | COMPACTED_END | passes have noted all records below it; absent: 0 |
-| TOMBSTONES_END, TOMBSTONES_SINCE | the COMPACTED_END of a pass, 0: no tombstone is left; its end, Unix milliseconds |
+| TOMBSTONES_END, TOMBSTONES_SINCE | the COMPACTED_END of a pass, 0: no tombstone is left; its end, Unix milliseconds, |
+| | 0: the clocks were not trusted then |
 """
 
 from collections.abc import Awaitable, Callable
@@ -36,6 +38,9 @@ from segmentstore.topics.record_files.registered_files import RegisteredFiles
 COMPACTED_END: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x09")
 TOMBSTONES_END: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x0a")
 TOMBSTONES_SINCE: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x0b")
+
+NOT_TRUSTED: Final = 0
+"""In the place of a time: the clocks were not trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +61,20 @@ class CompactionState:
             )
         )
 
+    @property
+    def waits_for_clock(self) -> bool:
+        """Whether it is not known since when tombstones wait."""
+        return self.end > 0 and self.tombstones_since_ms == NOT_TRUSTED
+
     def removable_end(self, now_ms: int, retention_ms: int) -> int:
         """Tombstones below it may go."""
         return self.tombstones_end if self.has_waited(now_ms, retention_ms) else 0
 
     def has_waited(self, now_ms: int, retention_ms: int) -> bool:
-        return now_ms - self.tombstones_since_ms >= retention_ms
+        return not self.waits_for_clock and now_ms - self.tombstones_since_ms >= retention_ms
 
     def behind(self, end: int, now_ms: int, *, tombstones_went: bool) -> "CompactionState":
-        """A pass that has noted all below `end`, and is over now."""
+        """A pass that has noted all below `end`, and is over now (NOT_TRUSTED: when that is cannot be told)."""
         if tombstones_went and end == self.tombstones_end:
             return CompactionState(end, 0, now_ms)  # none is left, but those that a file needs
         if tombstones_went or not self.tombstones_end:
