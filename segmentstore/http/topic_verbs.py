@@ -18,7 +18,8 @@
             Accept: application/json                      {"records", "next_offset", "high_watermark",
                                                            "log_start_offset"}
                     application/x-ndjson                  a record a line
-                    text/event-stream                     an event a record, its id the offset; Last-Event-ID goes on
+                    text/event-stream                     an event a record, its id the offset; Last-Event-ID goes on.
+                                                          At `latest` first an id alone: of the record before it, or -1
                     application/vnd.segmentstore.batch    batches as they are stored
 
 - 200 to a POST means durable. Records of one request and one partition are one batch: all of them, or none.
@@ -105,6 +106,8 @@ BATCH_TYPE: Final = "application/vnd.segmentstore.batch"
 LINES_TYPE: Final = "application/x-ndjson"
 EVENTS_TYPE: Final = "text/event-stream"
 _TIME_PREFIX: Final = "time:"
+_NO_RECORD_ID: Final = "-1"
+"""As an event's id: the end was before the first record."""
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _PARTITIONS_PER_TURN: Final = 16
 """Of those that are shown: one that is open here waits for nothing."""
@@ -387,12 +390,13 @@ class TopicVerbs:
         accept = request.headers.get("Accept", "")
         if EVENTS_TYPE in accept:
             last = request.headers.get("Last-Event-ID")
-            given = (
-                query.get("offset")
-                if last is None
-                else str(parse_count(last, "Last-Event-ID", 0) + 1)
-            )
-            return await self._send_events(request, partition, await _offset_of(partition, given))
+            if last is not None:
+                return await self._send_events(request, partition, _offset_behind(last))
+            given = query.get("offset")
+            offset = await _offset_of(partition, given)
+            # A client that comes again is told of what came meanwhile, also where nothing came before.
+            first = _as_place(offset) if given == "latest" else b""
+            return await self._send_events(request, partition, offset, first=first)
         offset = await _offset_of(partition, query.get("offset"))
         wait_seconds = min(
             float(parse_count(query.get("wait_seconds"), "wait_seconds", 0)),
@@ -426,9 +430,14 @@ class TopicVerbs:
         return json_bytes_response(200, body)
 
     async def _send_events(
-        self, request: web.BaseRequest, partition: ServedPartition, offset: int
+        self,
+        request: web.BaseRequest,
+        partition: ServedPartition,
+        offset: int,
+        *,
+        first: bytes = b"",
     ) -> web.StreamResponse:
-        """An event for each record, until the connection's time is over or the server stops."""
+        """An event for each record, behind `first`, until the connection's time is over or the server stops."""
         settings = self._settings
         # What cannot be read is refused before the answer begins.
         await partition.fetch(offset, 0)
@@ -443,17 +452,21 @@ class TopicVerbs:
             self._cross_origin.add_to(request, response)
             async with (
                 begun(request, response),
-                aclosing(self._events(partition, offset)) as events,
+                aclosing(self._events(partition, offset, first)) as events,
             ):
                 async for event in events:
                     async with asyncio.timeout(settings.write_seconds_max):
                         await response.write(event)
         return response
 
-    async def _events(self, partition: ServedPartition, offset: int) -> AsyncGenerator[bytes, None]:
+    async def _events(
+        self, partition: ServedPartition, offset: int, first: bytes
+    ) -> AsyncGenerator[bytes, None]:
         settings = self._settings
         loop = asyncio.get_running_loop()
         deadline = loop.time() + settings.sse_seconds
+        if first:
+            yield first
         while not self._waiters.stopping and (left := deadline - loop.time()) > 0:
             try:
                 content = await partition.fetch(offset, settings.window_bytes)
@@ -523,9 +536,23 @@ async def _offset_of(partition: ServedPartition, given: str | None) -> int:
         return partition.high_watermark if given == "latest" else partition.log_start_offset
     assert given is not None, "none of the words"
     if given.startswith(_TIME_PREFIX):
+        # The end as of before the look: what comes beside it may be of that time.
+        end = partition.high_watermark
         found = await partition.offset_at_time(parse_count(given[len(_TIME_PREFIX) :], "time", 0))
-        return partition.high_watermark if found is None else found[0]
+        return max(end, partition.log_start_offset) if found is None else found[0]
     return parse_count(given, "offset", 0)
+
+
+def _offset_behind(last_event_id: str) -> int:
+    """Raises Refusal (400)."""
+    if last_event_id == _NO_RECORD_ID:
+        return 0
+    return parse_count(last_event_id, "Last-Event-ID", 0) + 1
+
+
+def _as_place(offset: int) -> bytes:
+    """No event, as it has no data: what _offset_behind() is told by a client that gets none behind it."""
+    return f"id:{offset - 1}\n\n".encode()
 
 
 def _as_lines(content: bytes, offset: int) -> tuple[bytes, int]:

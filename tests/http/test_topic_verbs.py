@@ -26,9 +26,11 @@ from segmentstore.codec.record_batch import (
     decode_batch,
     encode_batch,
 )
+from segmentstore.contracts.segments import Segment
 from segmentstore.http.topic_verbs import BATCH_TYPE, EVENTS_TYPE, LINES_TYPE, TopicVerbs
 from segmentstore.topics import consume
 from segmentstore.topics.errors import PartitionUnavailableError
+from segmentstore.topics.hot_records import HotRecords
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.partition_log import Appended
 from segmentstore.topics.settings import TopicSettings
@@ -169,6 +171,51 @@ async def test_a_time_is_a_place(served: Served) -> None:
     assert [each["value"] for each in body["records"]] == ["5", "6", "7", "8"]
     body = await served.read("/t/partitions/0/records", offset=f"time:{START_MS + 10_000}")
     assert (body["records"], body["next_offset"]) == ([], 9)
+
+
+async def test_a_record_that_comes_while_its_time_is_looked_for_is_read(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.call("PUT", "/t")
+    await served.call("POST", "/t/records", json=[{"value": "old", "timestamp_ms": START_MS - 1}])
+    assert served.topics is not None
+    partition = await served.topics.own_partition("t", 0)
+    look = HotRecords.first_at_time
+
+    async def followed_by_a_record(
+        hot: HotRecords, segment: Segment, time_ms: int
+    ) -> tuple[int, int] | None:
+        found = await look(hot, segment, time_ms)
+        await partition.produce(encode_batch([Record(0, START_MS, None, b"new")]))
+        return found
+
+    monkeypatch.setattr(HotRecords, "first_at_time", followed_by_a_record)
+    body = await served.read("/t/partitions/0/records", offset=f"time:{START_MS}")
+    assert [each["value"] for each in body["records"]] == ["new"]
+
+
+async def test_an_event_source_at_the_end_that_connects_again_misses_no_record(
+    served: Served,
+) -> None:
+    """Also if its first connection ended without a record: browsers then know the id of an event without data."""
+    await served.call("PUT", "/t")
+    url = f"{served.node.url}/v1/topics/t/partitions/0/records"
+    query, headers = {"offset": "latest"}, {"Accept": EVENTS_TYPE}
+    for value in ("first", "second"):
+        async with (
+            asyncio.timeout(5),
+            served.http.get(url, params=query, headers=headers) as response,
+        ):
+            begun = await response.content.readuntil(b"\n\n")
+        last = begun.removeprefix(b"id:").removesuffix(b"\n\n").decode()
+        await served.call("POST", "/t/records", json=[{"value": value}])
+        again = {**headers, "Last-Event-ID": last}
+        async with (
+            asyncio.timeout(5),
+            served.http.get(url, params=query, headers=again) as response,
+        ):
+            event = await response.content.readuntil(b"\n\n")
+        assert f'"value":"{value}"' in event.decode()
 
 
 async def test_a_topic_is_altered_and_deleted(served: Served) -> None:
