@@ -145,6 +145,13 @@ class EventSegment:
             publication(self.record.sequence_number, SegmentPublication(self.record))
         )
 
+    async def remove(self) -> None:
+        """With its chunks, as retention and deletions do."""
+        self.record = replace(self.record, sequence_number=self._next())
+        removed = SegmentPublication(self.record, deleted=True)
+        await self.owner.publish(publication(self.record.sequence_number, removed))
+        await self.compact()
+
     async def compact(self) -> None:
         """Until nothing is left to join and nothing to delete."""
         while await self.owner.maintain():

@@ -6,18 +6,28 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from random import Random
+from typing import cast
 
 import pytest
 
+from segmentstore.client.byte_segment import ByteSegment
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import EVENT_COUNT
 from segmentstore.spark.options import SourceOptions
 from segmentstore.spark.scan import block_reader, range_reader
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
-from segmentstore.spark.scan.range_reader import read_range
-from tests.spark.event_segment import NAME, START_MS, event_segment, reading, rows_of
-from tests.spark.stream_history import MovingStore, begin_history
+from segmentstore.spark.scan.range_reader import RangeReader, read_range
+from segmentstore.spark.tier2_access import Tier2Reader
+from tests.spark.event_segment import (
+    NAME,
+    START_MS,
+    EventSegment,
+    event_segment,
+    reading,
+    rows_of,
+)
+from tests.spark.stream_history import History, MovingStore, ServedSegment, begin_history
 
 
 def whole(start: int, end: int, content: str = "raw") -> BlockRange:
@@ -169,6 +179,66 @@ async def test_a_truncated_range_is_an_error_that_names_it_or_is_left_out() -> N
         await rows_of(reading(part, await segment.view()))
     rows = await rows_of(reading(part, await segment.view(), fail_on_data_loss=False))
     assert [row["value"] for row in rows] == segment.events[6:]
+
+
+async def test_a_truncation_in_the_middle_of_a_read_changes_no_row_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(block_reader, "JOINED_BYTES_MIN", 1)
+    for reads in range(10):
+        history = await begin_history()
+        for second in range(5):
+            history.write([b"%d" % second * 50])
+            await history.flush(START_MS + 1000 * second)
+        part = whole(0, history.published_end)
+        plain = await rows_of(reading(part, await history.segment.view()))
+        reader = RangeReader(
+            part,
+            options=SourceOptions(fail_on_data_loss=False),
+            view=await history.segment.view(),
+            served=cast(ByteSegment, ServedSegment(history, piece_bytes=1 << 20)),
+            executor=None,
+        )
+        overtake(history, reads)
+        rows = await rows_of(reader)
+        assert rows[-2:] == plain[3:], reads
+        assert all(row in plain for row in rows), reads
+
+
+def overtake(history: History, reads: int) -> None:
+    """Behind so many reads of chunks retention takes away all but the last two events."""
+
+    async def truncate() -> None:
+        await history.truncate(history.starts[3])
+        await history.segment.compact()
+
+    store = history.segment.store
+    assert isinstance(store, MovingStore)
+    store.reads_left, store.before_read = reads, truncate
+
+
+async def test_a_segment_that_is_removed_while_it_is_read_is_loss() -> None:
+    for reads in range(6):
+        for content in ("raw", "bytes"):
+            columns = ("offset",)
+            segment, part, view = await removed_behind(reads, content)
+            with pytest.raises(DataLossError, match=r"head=0 tail=0"):
+                await rows_of(reading(part, view, columns=columns))
+            segment, part, view = await removed_behind(reads, content)
+            found = await rows_of(reading(part, view, columns=columns, fail_on_data_loss=False))
+            kept = [row["offset"] for row in found]
+            assert kept == segment.offsets[: len(kept)], reads
+
+
+async def removed_behind(reads: int, content: str) -> tuple[EventSegment, BlockRange, Tier2Reader]:
+    """A range of a segment that is removed behind so many reads of its chunks."""
+    segment = (await begin_history()).segment
+    for number in range(3):
+        await segment.append([b"%d" % number * 50])
+    view = await segment.view()
+    assert isinstance(segment.store, MovingStore)
+    segment.store.reads_left, segment.store.before_read = reads, segment.remove
+    return segment, whole(0, segment.record.length, content), view
 
 
 async def test_a_segment_that_is_gone_is_an_error_or_has_no_rows() -> None:

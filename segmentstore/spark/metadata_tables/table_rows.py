@@ -36,6 +36,7 @@ from segmentstore.codec.stream_names import SegmentName, parse_segment, transact
 from segmentstore.contracts.errors import (
     CorruptedDataError,
     InvalidRequestError,
+    SegmentNotFoundError,
     SegmentTruncatedError,
 )
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
@@ -46,6 +47,7 @@ from segmentstore.spark.streams.segment_graph import (
     StreamSegmentMetadata,
 )
 from segmentstore.spark.streams.tier2_catalog import Tier2StreamCatalog, Tier2Table
+from segmentstore.spark.tier2_access import published_blocks
 from tier2.outside_access import BLOCK_CHECKSUM_BYTES, Compression, ContainerReader
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | None
@@ -167,7 +169,7 @@ async def chunk_rows(
     offset, latest = record.start_offset, record
     image: list[StoredBlock] = []
     while offset < latest.length:
-        blocks = container.list_blocks(record.segment_id, offset, latest.length)
+        blocks = published_blocks(container, record.segment_id, offset, latest.length)
         try:
             async with aclosing(blocks):
                 async for block in blocks:
@@ -183,6 +185,8 @@ async def chunk_rows(
             if again is None:
                 return
             latest, offset, image = again, max(offset, again.start_offset), []
+        except SegmentNotFoundError:
+            return
     if image:
         yield chunk_row(container.container_id, latest, image)
 

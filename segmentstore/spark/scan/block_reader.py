@@ -23,7 +23,7 @@ from typing import Final
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from segmentstore.contracts.identifiers import BufferView, SegmentId
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
-from segmentstore.spark.tier2_access import Tier2Reader
+from segmentstore.spark.tier2_access import Tier2Reader, published_blocks
 from tier2.outside_access import (
     BLOCK_CHECKSUM_BYTES,
     BlockEntry,
@@ -136,7 +136,7 @@ class BlockReader:
 
         Those behind `stop` and those wholly outside the times are left out, unless an event that began before goes
         on there.
-        Raises SegmentTruncatedError, CorruptedDataError, StorageError.
+        Raises SegmentTruncatedError, SegmentNotFoundError, CorruptedDataError, StorageError.
         """
         offset = start
         attempts = 0
@@ -191,7 +191,9 @@ class BlockReader:
         group: list[PlacedBlock] = []
         behind = pruning
         size = 0
-        async with aclosing(self._container.list_blocks(self._segment_id, start, end)) as blocks:
+        async with aclosing(
+            published_blocks(self._container, self._segment_id, start, end)
+        ) as blocks:
             async for block in blocks:
                 if block.offset >= stop and (block.begins_on_event or not pruning.continues):
                     break
@@ -230,7 +232,7 @@ async def event_start_before(
     probe = offset
     while True:
         async with aclosing(
-            container.list_blocks(record.segment_id, probe, record.length)
+            published_blocks(container, record.segment_id, probe, record.length)
         ) as blocks:
             block = await anext(blocks)
         first = block.first_event_offset
@@ -246,11 +248,11 @@ async def time_before(
 ) -> int:
     """The time of the last block before that of `offset` that has one, if that block has none; 0 if it has.
 
-    O(blocks without a time). Raises SegmentTruncatedError, StorageError.
+    O(blocks without a time). Raises SegmentTruncatedError, SegmentNotFoundError, StorageError.
     """
     at, is_first = offset, True
     while at >= head:
-        async with aclosing(container.list_blocks(segment_id, at, end)) as blocks:
+        async with aclosing(published_blocks(container, segment_id, at, end)) as blocks:
             block = await anext(blocks)
         if time_ms := _own_time_ms(block):
             return 0 if is_first else time_ms

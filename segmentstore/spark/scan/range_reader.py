@@ -141,14 +141,21 @@ class RangeReader:
                 # The plan saw more than this process does: volumes are seen up to a second late.
                 await asyncio.sleep(OPEN_PAUSE_SECONDS)
                 await view.refresh()
+            is_overtaken = False
             try:
                 async with aclosing(self._visible_blocks(view)) as groups:
                     async for blocks in groups:
                         yield blocks
             except SegmentTruncatedError as error:
-                # Truncated since the record was read.
+                # Truncated since the record was read. Tier 2 has what is behind, with its numbers and times.
                 self._skip_to(error.start_offset)
-            if self._served is not None or self._offset >= self._part.end:
+                is_overtaken = True
+            except SegmentNotFoundError:
+                # Removed since the record was read.
+                self._lose(head=0, tail=0)
+                self._offset = self._part.end
+            is_served_now = self._served is not None and not is_overtaken
+            if is_served_now or self._offset >= self._part.end:
                 return
 
     async def _visible_blocks(self, view: Tier2Reader) -> AsyncGenerator[Sequence[Block], None]:

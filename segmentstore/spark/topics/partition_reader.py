@@ -28,6 +28,7 @@ from segmentstore.codec.topic_files import RegisteredFile
 from segmentstore.contracts.errors import (
     CorruptedDataError,
     ObjectNotFoundError,
+    SegmentNotFoundError,
     SegmentTruncatedError,
     StorageError,
 )
@@ -153,6 +154,9 @@ class PartitionReader:
                 self._missing = str(error)
                 if not is_late or self._service is None:
                     return
+            except SegmentNotFoundError:
+                # The topic was deleted; the next round sees no partition.
+                return
         if self._service is not None and self._offset < self._part.end:
             async with aclosing(self._of_service(self._service)) as pieces:
                 async for piece in pieces:

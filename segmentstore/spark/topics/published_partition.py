@@ -217,7 +217,7 @@ class PublishedPartition:
         self, facts: PartitionFacts, place: Place, *, offset: int, end: int
     ) -> AsyncGenerator[bytes, None]:
         """Whole batches that hold offsets of [offset, end), some together. `place` is where a batch at or before
-        begins. Hold it in `aclosing`. Raises SegmentTruncatedError, StorageError."""
+        begins. Hold it in `aclosing`. Raises SegmentTruncatedError, SegmentNotFoundError, StorageError."""
         blocks = BlockReader(
             view=self._view,
             container=self._opened(),

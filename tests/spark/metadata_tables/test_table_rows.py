@@ -1,3 +1,5 @@
+from contextlib import aclosing
+
 import pytest
 
 from segmentstore.codec.controller_records.reader_group_records import (
@@ -26,6 +28,7 @@ from segmentstore.contracts.storage import SegmentRecord, StoredBlock
 from segmentstore.spark.metadata_tables.table_rows import (
     StreamRecords,
     chunk_row,
+    chunk_rows,
     published_segment_row,
     reader_group_row,
     stream_columns,
@@ -34,6 +37,7 @@ from segmentstore.spark.metadata_tables.table_rows import (
     transaction_row,
 )
 from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegmentMetadata
+from tests.spark.stream_history import MovingStore, begin_history
 
 EPOCH_1 = 1 << 32
 
@@ -150,6 +154,22 @@ def test_a_segment_of_a_stream_shows_its_neighbours_and_what_tier_2_has() -> Non
 def test_a_segment_that_is_no_streams_has_no_stream(name: str) -> None:
     assert stream_columns(name) == {}
     assert published_segment_row(record(name), container_id=1)["segment"] == name
+
+
+async def test_a_segment_that_is_removed_while_its_chunks_are_listed_has_no_more_rows() -> None:
+    for reads in range(3):
+        segment = (await begin_history()).segment
+        for number in range(3):
+            await segment.append([b"%d" % number * 50])
+        container = await (await segment.view()).container(0)
+        assert container is not None
+        found = await container.find(segment.record.name)
+        assert found is not None
+        assert isinstance(segment.store, MovingStore)
+        segment.store.reads_left, segment.store.before_read = reads, segment.remove
+        async with aclosing(chunk_rows(container, found)) as rows:
+            starts = [row["start_offset"] async for row in rows]
+        assert starts == segment.offsets[: len(starts)], reads
 
 
 def test_a_chunk_is_the_sum_of_its_blocks_cut_at_the_segments_start() -> None:

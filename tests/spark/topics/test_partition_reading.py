@@ -10,11 +10,15 @@ import pytest
 from segmentstore.codec.record_batch import Compression, Record, TimestampType, encode_batch
 from segmentstore.codec.topic_files import file_key
 from segmentstore.contracts.errors import CorruptedDataError, StorageError
+from segmentstore.contracts.identifiers import EVENT_COUNT
 from segmentstore.contracts.segments import AttributeUpdate
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.topics import partition_reader
+from segmentstore.spark.topics.partition_reader import PartitionReader
 from segmentstore.spark.topics.published_partition import PartitionFacts, PublishedPartition
 from segmentstore.spark.topics.topic_columns import TOPIC_COLUMNS
+from segmentstore.spark.topics.topic_options import TopicReadOptions
+from segmentstore.spark.topics.topic_ranges import TopicRange
 from segmentstore.topics.batch_positions import NO_TIME, Place
 from tests.spark.event_segment import NAME
 from tests.spark.stream_history import MovingStore, begin_history
@@ -168,6 +172,37 @@ async def test_h8_batches_whose_chunks_are_joined_while_they_are_read_come_once(
         )
         async with aclosing(found) as pieces:
             assert [piece async for piece in pieces] == [b"".join(batches)], reads
+
+
+async def test_a_partition_that_is_deleted_while_it_is_read_is_loss() -> None:
+    for reads in range(6):
+        for fails in (True, False):
+            segment = (await begin_history()).segment
+            for each in range(3):
+                segment.record = replace(segment.record, core_attributes={EVENT_COUNT: each + 1})
+                await segment.append_bytes(
+                    encode_batch([Record(each, NOW, None, b"x" * 50)], base_offset=each)
+                )
+            published = PublishedPartition(
+                await segment.view(), topic=TOPIC, partition=0, segment_name=NAME, executor=None
+            )
+            assert isinstance(segment.store, MovingStore)
+            segment.store.reads_left, segment.store.before_read = reads, segment.remove
+            reader = PartitionReader(
+                TopicRange(TOPIC, 0, NAME, 0, 3),
+                options=TopicReadOptions(topics=(TOPIC,), fail_on_data_loss=fails),
+                published=published,
+                service=None,
+            )
+            async with aclosing(reader.batches()) as batches:
+                if fails:
+                    with pytest.raises(DataLossError, match="head=0 tail=0"):
+                        [batch async for batch in batches]
+                    continue
+                offsets = [
+                    offset async for batch in batches for offset in batch["offset"].to_pylist()
+                ]
+            assert offsets == list(range(len(offsets))), reads
 
 
 async def test_a_file_that_compaction_replaced_is_looked_up_anew() -> None:
