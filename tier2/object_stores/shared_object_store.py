@@ -32,6 +32,7 @@ Invariants:
   waits: one that gives up comes again with the next body, and the disk may stand still meanwhile.
 - What may be repeated (reads, listings, deletions, puts of immutable objects) is sent a second time, over a new
   connection, if the first one breaks. A conditional put is never repeated (B4).
+- A body is sent by the piece, as the other side takes it: neither the transport nor a turn of the loop has all of it.
 - A listing comes by the page: neither end holds all of it, and both let their loop go on behind each page.
 - Of what reads, of what changes and of listings at most `connections_max` each are under way for a store that asks,
   each with a connection to itself; more wait. A reader never waits for uploads, and what is asked between two objects
@@ -510,19 +511,26 @@ def _refusal(kind: type[BaseException], message: str, *, state: str = "") -> Mes
 
 async def _send(writer: StreamWriter, message: Message) -> None:
     """Raises OSError when the connection has ended."""
-    if writer.transport.is_closing():
-        # Not every loop takes what is written to it then.
-        raise ConnectionResetError("the connection has ended")
+    _require_open(writer)
     writer.write(_packed(message.header, len(message.body)))
     await _send_body(writer, [message.body])
 
 
 async def _send_body(writer: StreamWriter, body: Sequence[BufferView]) -> None:
+    """Piece by piece: a chunk has very many bytes, and the transport holds those that the other side has not taken."""
     for each in body:
         # A transport may keep what it is given until it is sent, and the caller's buffer is another's by then.
         if memoryview(each).nbytes:
+            _require_open(writer)
             writer.write(bytes(each))
+            await writer.drain()
     await writer.drain()
+
+
+def _require_open(writer: StreamWriter) -> None:
+    """Not every loop takes what is written to a connection that has ended. Raises ConnectionResetError."""
+    if writer.transport.is_closing():
+        raise ConnectionResetError("the connection has ended")
 
 
 def _packed(fields: Mapping[str, Field], body_length: int = 0) -> bytes:

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, ObjectStore, VersionedObject
 from tests.contracts.object_store_suite import ObjectStoreSuite
+from tests.reference.loop_turns import WorkOfTurns, work_of_turns
 from tests.reference.steady_loop import SteadyLoop
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.object_stores.shared_object_store import ObjectStoreServer, SharedObjectStore
@@ -430,3 +431,55 @@ def test_an_answer_to_a_client_that_has_gone_is_no_fault_of_ours(
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(leave())
     assert not caplog.records
+
+
+class NotedPieces(list[bytes]):
+    def __init__(self, pieces: Sequence[bytes], taken: WorkOfTurns) -> None:
+        super().__init__(pieces)
+        self._taken = taken
+
+    @override
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in super().__iter__():
+            self._taken.note()
+            yield piece
+
+
+async def test_a_body_of_many_pieces_is_sent_in_many_turns_of_the_loop(path: Path) -> None:
+    behind = MemoryObjectStore()
+    server = ObjectStoreServer(behind)
+    await server.start(listening(path))
+    store = SharedObjectStore(str(path))
+    pieces = [bytes([number]) * (MIB // 4) for number in range(32)]
+    async with work_of_turns() as taken:
+        await store.put("a", NotedPieces(pieces, taken))
+    assert (await store.get("a")).content == b"".join(pieces)
+    assert taken.total == 2 * len(pieces)
+    measured, *sent = sorted(taken.each_turn, reverse=True)
+    assert measured == len(pieces), "one turn adds their lengths"
+    assert sent[0] <= 4
+    await store.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_server_that_goes_in_the_middle_of_a_body_is_one_that_does_not_answer(
+    path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        header = b'{"go_on":true}'
+        writer.write(len(header).to_bytes(4, "big") + bytes(8) + header)
+        await reader.readexactly(MIB)
+        writer.transport.abort()
+
+    async def put() -> None:
+        server = await asyncio.start_unix_server(leave, path=str(path))
+        store = SharedObjectStore(str(path))
+        with pytest.raises(StorageUnavailableError):
+            await store.put("a", [bytes(MIB // 4)] * 32)
+        await store.close()
+        server.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(put())
