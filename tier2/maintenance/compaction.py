@@ -377,24 +377,32 @@ class CompactionSurvey:
 def windows_to_join(
     entries: Sequence[LayoutEntry], settings: StorageSettings, *, cold: bool
 ) -> list[Sequence[LayoutEntry]]:
-    """Stretches of neighbours, none of them twice. O(n * neighbours in a joined chunk)."""
+    """Stretches of neighbours, none of them twice, each as long as it is worth a copy.
+
+    O(n * neighbours in a joined chunk), where sizes are such that nothing is worth it; else O(n).
+    """
     count_min = _COLD_CHUNKS_MIN if cold else settings.compaction_chunks_min
     growth_min = _COLD_GROWTH_MIN if cold else settings.compaction_growth_min
     windows: list[Sequence[LayoutEntry]] = []
     first = 0
     while first < len(entries):
-        end, total, longest = first, 0, 0
+        joined_end = end = first
+        total = longest = 0
         while (
             end < len(entries)
+            # With a longer one no window is worth a copy, and those in front of it may be without it.
+            and entries[end].length * growth_min <= settings.compaction_chunk_bytes
             and total + entries[end].length <= settings.compaction_chunk_bytes
             and (end == first or entries[end].start_offset == entries[end - 1].end_offset)
         ):
             total += entries[end].length
             longest = max(longest, entries[end].length)
             end += 1
-        if end - first >= count_min and total >= growth_min * longest:
-            windows.append(entries[first:end])
-            first = end
+            if end - first >= count_min and total >= growth_min * longest:
+                joined_end = end
+        if joined_end > first:
+            windows.append(entries[first:joined_end])
+            first = joined_end
         else:
             first += 1
     return windows

@@ -16,14 +16,18 @@ from segmentstore.contracts.storage import (
     SegmentPublication,
 )
 from tests.contracts.storage_publications import change, data, merge, read_all, round_of
+from tests.reference.counted_lines import counted_lines
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
 from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tests.tier2.storage.small_rounds import keys_of
 from tests.tier2.storage.test_blocks_of_events import blocks_of, event, known
+from tier2.container_objects import ObjectIdentity
 from tier2.format.chunk_format import Compression
+from tier2.layout_entry import LayoutEntry
 from tier2.maintenance import chunk_rewriting, compaction
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.offline.verify import verify_container
+from tier2.settings import StorageSettings
 from tier2.store_reader import ContainerReader
 from tier2.tiered_storage import TieredStorage
 
@@ -129,6 +133,36 @@ async def test_what_is_not_worth_a_copy_stays_until_its_segment_is_cold(
     await settle(owner)
     assert await chunks_of(owner, 1, len(content)) == 1
     assert await read_all(owner, 1, 0, len(content)) == content
+
+
+@pytest.mark.parametrize("settings", [SMALL, COLD])
+async def test_small_chunks_in_front_of_a_large_one_are_joined(
+    store: FaultyStore, settings: StorageSettings
+) -> None:
+    owner = await ObjectStoreBacking(store, settings).claimed(1)
+    content = await trickle(owner, 8) + b"x" * 3_200
+    large = data(800, content[800:])
+    await owner.publish(rounds(change(1, "s1", length=4_000, sequence_number=9, pieces=[large])))
+    assert await chunks_of(owner, 1, len(content)) == 9
+    await settle(owner)
+    assert await chunks_of(owner, 1, len(content)) == 2
+    assert await read_all(owner, 1, 0, len(content)) == content
+    await verified(store)
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_windows_in_front_of_a_large_chunk_are_found_in_a_few_steps_an_entry(cold: bool) -> None:
+    count = 300
+    entries = [
+        LayoutEntry(start, start + 1_000, ObjectIdentity(1, 1, start), 0, 500, 0, start)
+        for start in range(0, count * 1_000, 1_000)
+    ]
+    end = entries[-1].end_offset
+    large = LayoutEntry(end, end + (30 << 20), ObjectIdentity(1, 2, 1), 0, 500, 0, end)
+    with counted_lines() as lines:
+        windows = compaction.windows_to_join([*entries, large], StorageSettings(), cold=cold)
+    assert windows == [entries]
+    assert lines.count < 20 * count
 
 
 async def test_cold_chunks_are_encoded_again_and_only_once(store: FaultyStore) -> None:
