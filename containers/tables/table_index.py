@@ -118,7 +118,8 @@ class IndexScan:
 
     - The SSTs give what is published, memory what is not: its keys are sorted once, and again when an iteration begins
       after the table has changed. An iteration that goes on may use an older list: whatever it lacks was published
-      before that, or came into being after the iteration began.
+      before that, or came into being after the iteration began. A page keeps to one list, which is older than what Tier
+      2 answers, though an iteration that begins meanwhile makes a newer one.
     - For every key found memory has the last word, if it knows it.
     - A token is the last key delivered, so it survives whatever happens between two pages, restarts included.
     """
@@ -154,12 +155,14 @@ class IndexScan:
             begins and self._keys_as_of != self._segment.last_sequence_number
         ):
             await self._sort_keys()
+        # Taken before Tier 2 is asked: what a newer list leaves out as published may have come too late for the answer.
+        keys = self._keys
         found: list[tuple[bytes, Place]] = []
         following: AttributeKey | None = start
         while following is not None:
             stored, behind = await self._stored(following, end, count)
             bound = end if behind is None else behind
-            if self._collect(found, stored, start=following, end=bound, count=count):
+            if self._collect(found, stored, keys, start=following, end=bound, count=count):
                 return found, True
             following = behind
         return found, False
@@ -168,15 +171,16 @@ class IndexScan:
         self,
         found: list[tuple[bytes, Place]],
         stored: Mapping[AttributeKey, AttributeValue],
+        keys: list[AttributeKey],
         *,
         start: AttributeKey,
         end: AttributeKey,
         count: int,
     ) -> bool:
-        """Add the live keys of [start, end); True if the page is full."""
+        """Add the live keys of [start, end), of Tier 2 and of the list; True if the page is full."""
         attributes = self._segment.attributes
-        first = bisect_left(self._keys, start)
-        in_memory = self._keys[first : bisect_left(self._keys, end, lo=first)]
+        first = bisect_left(keys, start)
+        in_memory = keys[first : bisect_left(keys, end, lo=first)]
         last: AttributeKey | None = None
         total = sum(len(key) for key, _ in found)
         for key in merge(stored, in_memory):

@@ -19,6 +19,8 @@ from segmentstore.contracts.errors import (
     TableKeyNotFoundError,
     TableVersionError,
 )
+from segmentstore.contracts.identifiers import AttributeKey, SegmentId
+from segmentstore.contracts.storage import AttributePage
 from segmentstore.contracts.tables import NO_VERSION, NOT_EXISTS, Table, TableEntry, TableKey
 from tests.containers.node import MemoryTiers, make_container, running
 from tests.containers.tables.forgetful import FORGETFUL, forget, key
@@ -327,6 +329,34 @@ async def test_an_iteration_has_the_keys_before_it_although_an_earlier_one_sorts
                 keys += [each.key for each in page.keys]
             assert len(keys) == 3001
             assert b"new" in keys
+
+
+async def test_an_iteration_has_a_key_that_is_published_while_tier_2_is_asked_and_another_one_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(MemoryTiers(), settings=FORGETFUL) as container:
+        await container.create_table("t")
+        async with container.open_table("t") as table:
+            await table.update([entry(key(1), b""), entry(key(3), b"")])
+            await forget(container)
+            storage = container._recovered.storage
+            scan = storage.scan_attributes
+
+            async def overtaken(
+                segment_id: SegmentId, *, start: AttributeKey, end: AttributeKey, count: int
+            ) -> AttributePage:
+                answer = await scan(segment_id, start=start, end=end, count=count)
+                monkeypatch.undo()
+                await container.flush()
+                await table.update([entry(key(4), b"")])
+                await table.read_keys(count=10)
+                return answer
+
+            await table.update([entry(key(2), b"")])
+            monkeypatch.setattr(storage, "scan_attributes", overtaken)
+            page = await table.read_keys(count=10)
+            found = [each.key for each in page.keys]
+            assert found[:3] == [key(1), key(2), key(3)]
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
