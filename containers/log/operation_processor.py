@@ -11,7 +11,8 @@ Invariants:
   log has to be asked, what was submitted later may be told of earlier);
 - P3  what cannot be accepted yet waits in the admission queue, in call order per segment; delay comes before
   acceptance;
-- P4  any failure of the pipeline ends the processor for good; the container's next owner recovers;
+- P4  any failure of the pipeline ends the processor for good, and what comes then is refused; the container's next
+  owner recovers;
 - P5  a processor that is stopped in order refuses what comes, and what waits to be accepted, as not done; what it has
   accepted it finishes.
 """
@@ -405,7 +406,8 @@ class OperationProcessor:
             else:
                 self._pipeline.submit(operation, future)
 
-        if not self._is_stopping and (waits or (segment.waiting_requests and not overtakes)):
+        has_to_wait = waits or (segment.waiting_requests and not overtakes)
+        if has_to_wait and not self._is_stopping and self._pipeline.failure is None:
             self._enqueue(segment, attempt, future)
             return future
         try:

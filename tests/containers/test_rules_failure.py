@@ -392,3 +392,36 @@ async def test_what_a_container_that_stops_in_order_had_not_accepted_was_not_don
     await asyncio.gather(run, return_exceptions=True)
     async with running(tiers, log=MemoryDurableDataLog(tiers.log_store)) as next_owner:
         assert await read_all(next_owner, "a") == b"sent,accepted"
+
+
+async def test_attributes_do_not_wait_for_a_container_that_failed_while_writers_were_slowed() -> (
+    None
+):
+    tiers = MemoryTiers()
+    log = HeldLog(tiers)
+    always_a_little = replace(
+        ContainerSettings().throttler, log_bytes_begin=0, log_bytes_stop=1 << 60
+    )
+    settings = ContainerSettings(
+        writer=FAST_FLUSH, throttler=always_a_little, housekeeping_seconds=0.01
+    )
+    container = make_container(tiers, settings=settings, log=log)
+    await container.start()
+    run = asyncio.ensure_future(container.run())
+    await container.create("a")
+    processor = container._components.processor
+    async with asyncio.timeout(PATIENCE_SECONDS), container.open_segment("a") as segment:
+        await segment.append(b"x")
+        while not processor.throttle.is_active:
+            await asyncio.sleep(0.01)
+        log.held = True
+        truncating = asyncio.ensure_future(container.truncate("a", 1))
+        while not log.unanswered:
+            await asyncio.sleep(0)
+        log.break_down()
+        while processor.failure is None:
+            await asyncio.sleep(0)
+        late = segment.update_attributes([AttributeUpdate(AttributeKey(b"k" * 16), 1)])
+        outcomes = await asyncio.gather(truncating, late, return_exceptions=True)
+    assert [type(each) for each in outcomes] == [ContainerStoppedError] * 2
+    assert isinstance(await ended(container, run), DurableDataLogError)
