@@ -434,6 +434,11 @@ class OperationProcessor:
             )
         )
 
+    def require_accepting(self) -> None:
+        """Raises what every operation is refused with from now on, if it has failed or is to stop."""
+        if self._is_stopping or self._pipeline.failure is not None:
+            raise self._stop_error()
+
     def _refuse(
         self, segment: SegmentMetadata, refusal: SegmentStoreError, future: "Future[int]"
     ) -> None:
@@ -446,8 +451,10 @@ class OperationProcessor:
             self._pipeline.submit_barrier(barrier, future)
 
     def _stopped(self, future: "Future[int]") -> None:
-        error = self._not_accepted() if self._is_stopping else self._pipeline.stop_error()
-        fail_unless_done(future, error)
+        fail_unless_done(future, self._stop_error())
+
+    def _stop_error(self) -> SegmentStoreError:
+        return self._not_accepted() if self._is_stopping else self._pipeline.stop_error()
 
     def _not_accepted(self) -> ContainerNotFoundError:
         return ContainerNotFoundError(self._updater.metadata.container_id, "it is stopping")

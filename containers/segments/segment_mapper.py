@@ -4,7 +4,7 @@ Invariants:
 - one resolution of a name is in flight at a time, shared by all callers that ask; of several creates one wins;
 - of two creations at most one waits for the other, whatever was merged into what;
 - a segment is logged (mapped) before anything else of it can be, because mapping is submitted in the very stretch in
-  which the segment becomes active;
+  which the segment becomes active, and none becomes active where that would be refused;
 - existence is decided by active metadata, else by the catalog under the manifest; never by a listing, and "does not
   exist" is never remembered;
 - a segment is evicted only if no caller pins it, no request of it waits and all of its operations are published; the
@@ -134,6 +134,7 @@ class SegmentMapper:
             await self._make_place()
             if self._metadata.last_of_name(name) is not None:
                 return
+            self._processor.require_accepting()
             segment = _from_record(record)
             segment.last_used = self._loop.time()
             self._metadata.add(segment)
@@ -202,6 +203,8 @@ class SegmentMapper:
         await self._make_place()
         if self._metadata.get(name) is not None:
             raise SegmentExistsError(name)
+        # Else a checkpoint would have it, and the next owner take for created what was refused here.
+        self._processor.require_accepting()
         if self._processor.log_full:
             raise LogFullError("the disk of the log is full: no segment can be created")
         segment = SegmentMetadata(segment_id=self._metadata.next_segment_id(), name=name)

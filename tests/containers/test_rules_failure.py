@@ -22,6 +22,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import AttributeKey, BufferView, LogAddress
 from segmentstore.contracts.segments import AttributeUpdate
+from segmentstore.contracts.storage import SegmentRecord
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
 from tests.containers.test_container_faults import FlakyObjectStore
 from tests.containers.test_segment_container import append, read_all
@@ -392,6 +393,51 @@ async def test_what_a_container_that_stops_in_order_had_not_accepted_was_not_don
     await asyncio.gather(run, return_exceptions=True)
     async with running(tiers, log=MemoryDurableDataLog(tiers.log_store)) as next_owner:
         assert await read_all(next_owner, "a") == b"sent,accepted"
+
+
+async def test_a_creation_that_was_refused_by_a_container_that_stops_is_in_no_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiers = MemoryTiers()
+    log = HeldLog(tiers)
+    container = make_container(tiers, log=log)
+    await container.start()
+    run = asyncio.ensure_future(container.run())
+    await container.create("a")
+    storage = container._recovered.storage
+    find = storage.find
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def find_later(name: str) -> SegmentRecord | None:
+        asked.set()
+        await answer.wait()
+        return await find(name)
+
+    monkeypatch.setattr(storage, "find", find_later)
+    creating = asyncio.ensure_future(container.create_table("late"))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asked.wait()
+        async with container.open_segment("a") as segment:
+            log.held = True
+            sent = segment.append(b"sent")
+            while not log.unanswered:
+                await asyncio.sleep(0)
+            closing = asyncio.ensure_future(container.close())
+            while container.health().state is not ContainerState.STOPPING:
+                await asyncio.sleep(0)
+            answer.set()
+            with pytest.raises(ContainerNotFoundError):
+                await creating
+            # One may be due at any moment.
+            checkpoint = container._components.processor.checkpoint()
+            log.go_on()
+            assert await sent == len(b"sent")
+            await checkpoint
+        await closing
+        await run
+    async with running(tiers, log=MemoryDurableDataLog(tiers.log_store)) as next_owner:
+        assert [found.name for found in await next_owner.list_segments()] == ["a"]
+        await next_owner.create_table("late")
 
 
 async def test_attributes_do_not_wait_for_a_container_that_failed_while_writers_were_slowed() -> (
