@@ -98,7 +98,7 @@ async def test_h5_the_next_owner_sweeps_orphans_of_lower_epochs_only(
 
 
 def test_h6_dropped_chunks_stay_for_the_grace_and_then_go() -> None:
-    async def main(_: SimLoop) -> None:
+    async def main(_loop: SimLoop) -> None:
         store = FaultyStore(MemoryObjectStore())
         owner = await ObjectStoreBacking(store, WITH_GRACE).claimed(1)
         await owner.publish(first_round())
