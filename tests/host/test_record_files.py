@@ -254,10 +254,11 @@ async def gated_file(cache_bytes: int) -> tuple[Gated, Tier2RecordFiles, Registe
     return store, files, file
 
 
-async def turns_of_the_loop() -> None:
-    """As many as everything that does not wait for the gate needs."""
-    for _ in range(200):
-        await asyncio.sleep(0)
+async def settled(store: Gated, files: Tier2RecordFiles) -> None:
+    """Until everything that reads ahead waits for the gate or has ended. Threads look at what it reads."""
+    await asyncio.sleep(0)
+    while len(files._ahead_tasks) > (0 if store.gate.is_set() else store.waiting):
+        await asyncio.sleep(0.001)
 
 
 async def test_blocks_are_read_ahead_side_by_side_and_each_once() -> None:
@@ -266,14 +267,14 @@ async def test_blocks_are_read_ahead_side_by_side_and_each_once() -> None:
     files.read_ahead(KEY, file, 0, 1 << 30)
     reader = asyncio.create_task(files.batches(KEY, file, 0))
     for _ in range(5):
-        await turns_of_the_loop()
+        await settled(store, files)
         files.read_ahead(KEY, file, 0, 1 << 30)
     assert store.waiting_max == module.READS_AHEAD_MAX, "one of them has a reader as well"
     store.gate.set()
     assert records_of(await reader)[0].offset == 0
-    await turns_of_the_loop()
+    await settled(store, files)
     files.read_ahead(KEY, file, 0, 1 << 30)
-    await turns_of_the_loop()
+    await settled(store, files)
     store.gate.clear()
     for number in range(AHEAD_BLOCKS):
         content = await files.batches(KEY, file, number)
@@ -286,28 +287,28 @@ async def test_blocks_are_read_ahead_side_by_side_and_each_once() -> None:
 async def test_no_more_is_read_ahead_than_was_asked_for_and_than_half_of_the_memory_holds() -> None:
     store, files, file = await gated_file(100 << 20)
     files.read_ahead(KEY, file, 4, 2 * (1 << 20))
-    await turns_of_the_loop()
+    await settled(store, files)
     assert 1 <= len(store.ranges) <= 2
     store, files, file = await gated_file(10 << 20)
     for number in range(AHEAD_BLOCKS):
         for _ in range(3):
             files.read_ahead(KEY, file, number, 1 << 30)
-            await turns_of_the_loop()
+            await settled(store, files)
             assert sum(files._ahead.values()) <= 5 << 20
         await files.batches(KEY, file, number)
     assert len(store.ranges) == AHEAD_BLOCKS, "none left the cache before it was asked for"
 
 
 async def test_blocks_that_left_the_cache_unasked_give_their_room_back() -> None:
-    _, files, file = await gated_file(10 << 20)
+    store, files, file = await gated_file(10 << 20)
     files.read_ahead(KEY, file, 8, 1 << 30)
-    await turns_of_the_loop()
+    await settled(store, files)
     ahead = dict(files._ahead)
     assert ahead
     for number in range(8):
         await files.batches(KEY, file, number)
     files.read_ahead(KEY, file, 9, 1 << 30)
-    await turns_of_the_loop()
+    await settled(store, files)
     assert set(files._ahead) - set(ahead), "others are read ahead in their place"
     assert sum(files._ahead.values()) <= 5 << 20
 
@@ -316,12 +317,12 @@ async def test_what_fails_ahead_is_told_to_the_one_who_asks_for_it_alone() -> No
     store, files, file = await gated_file(100 << 20)
     await store.delete(KEY)
     files.read_ahead(KEY, file, 0, 1 << 30)
-    await turns_of_the_loop()
+    await settled(store, files)
     assert not files._ahead
     with pytest.raises(ObjectNotFoundError):
         await files.batches(KEY, file, 0)
     files.read_ahead("never/put.seg", file, 0, 1 << 30)
-    await turns_of_the_loop()
+    await settled(store, files)
     with pytest.raises(ObjectNotFoundError):
         await files.blocks("never/put.seg", file)
 
@@ -330,12 +331,12 @@ async def test_nothing_is_read_ahead_behind_the_end() -> None:
     store, files, file = await gated_file(100 << 20)
     store.gate.clear()
     files.read_ahead(KEY, file, 0, 1 << 30)
-    await turns_of_the_loop()
+    await settled(store, files)
     assert store.waiting
     await files.close()
     assert not store.waiting
     files.read_ahead(KEY, file, 0, 1 << 30)
-    await turns_of_the_loop()
+    await settled(store, files)
     assert not store.waiting
     assert not store.ranges
 
