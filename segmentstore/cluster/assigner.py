@@ -70,7 +70,8 @@ class AssignerSettings:
     one fails there again, until the node has been trusted without a failure for `forgive_after_seconds`."""
     suspect_seconds_max: float = 600.0
     forgive_after_seconds: float = 300.0
-    """A container that has run for so long has no failures behind it, nor has a node that is trusted for so long."""
+    """A container that runs, so long behind its first run since its last failure, has no failures behind it; nor has a
+    node that is trusted for so long."""
     first_assignment_seconds: float = 2.0
     """So long no node may have come or gone before the containers of a new cluster are given away."""
     look_seconds_max: float = 5.0

@@ -133,6 +133,8 @@ class _Planning:
         self._load_of = observed.loads
         self._loads = dict.fromkeys(self._nodes, 0.0)
         self._counts = dict.fromkeys(self._nodes, 0)
+        self._holds_back = False
+        """Whether a failed container waits for its pause."""
 
     # --- what happened ----------------------------------------------------------------------------
 
@@ -159,7 +161,9 @@ class _Planning:
             return replace(
                 each, failure=replace(each.failure, stays_down=False, same_count=0, retry=retry)
             )
-        if container_id in self._observed.forgiven and each.node is not None:
+        is_forgiven = container_id in self._observed.forgiven and each.node is not None
+        # Not yet what says that it failed at a node which is not trusted again: a pin would take it back there.
+        if is_forgiven and each.failure.node not in self._observed.suspects:
             return replace(each, failure=None)
         return each
 
@@ -203,13 +207,14 @@ class _Planning:
         ]
         for container_id in sorted(waiting, key=lambda c: (-self._load(c), c)):
             each = self.containers[container_id]
+            has_just_failed = each.failure is not None and each.since == self.version
+            is_held_back = has_just_failed or container_id in self._observed.held_back
+            self._holds_back |= is_held_back
             target = self._target(container_id)
             if target is None:
                 continue
             # One that cannot be given yet counts where it will be, so that the next ones are placed beside it.
             self._count(container_id, target)
-            has_just_failed = each.failure is not None and each.since == self.version
-            is_held_back = has_just_failed or container_id in self._observed.held_back
             if each.leaving is None and not is_held_back:
                 self.containers[container_id] = replace(each, node=target, since=self.version)
 
@@ -299,14 +304,14 @@ class _Planning:
             if target is not None:
                 room -= 1
                 yield container_id, target
-        if self._observed.held_back:
+        if self._holds_back:
             return
         is_asked = self._wishes.rebalance > self.rebalanced
         trusted = [n for n in self._nodes if n not in self._suspects]
         starting = self._starting()
         while room > 0:
             found = self._evening_move(0.0 if is_asked else _UNEVEN_SHARE, trusted)
-            # All that is on its way from other nodes may be for this one: the map does not say.
+            # All that is on its way from other nodes may be for this one, the emptiest: the map does not say.
             if found is None or starting[found[1]] >= room:
                 return
             room -= 1

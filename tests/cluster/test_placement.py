@@ -318,6 +318,10 @@ def test_a_container_that_fails_where_it_is_pinned_runs_elsewhere_until_that_nod
     cluster.settle(suspects=suspects)
     assert other in cluster.map.given_to(A.node_id), "it has not failed there"
     assert cid(0) in cluster.map.given_to(B.node_id)
+    # Nor when it has run elsewhere for long: that says nothing of the node.
+    cluster.decide(suspects=suspects, forgiven=frozenset([cid(0)]))
+    cluster.settle(suspects=suspects)
+    assert cid(0) in cluster.map.given_to(B.node_id)
     cluster.settle()
     assert cid(0) in cluster.map.given_to(A.node_id), "it is trusted with it again"
 
@@ -470,6 +474,18 @@ def test_a_container_that_is_held_back_moves_no_others_to_and_fro() -> None:
     assert cluster.moves == 0
     cluster.settle()
     assert cluster.counts() == [3, 3, 3]
+    assert 0 < cluster.moves < 5
+
+
+def test_nothing_is_moved_to_make_loads_even_by_the_decision_that_takes_notice_of_a_failure() -> (
+    None
+):
+    cluster = Cluster.of(9, B, C)
+    cluster.settle()
+    cluster.join(A)
+    cluster.fail(C.node_id, next(iter(cluster.map.given_to(C.node_id))))
+    cluster.decide()
+    assert cluster.moves == 0
 
 
 def test_what_has_no_node_goes_to_a_suspect_only_if_there_is_no_other() -> None:

@@ -5,7 +5,7 @@ long that the caller leaves before it takes effect.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 from itertools import product
@@ -16,6 +16,7 @@ import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.contracts.errors import ContainerStoppedError, SegmentStoreError
+from segmentstore.contracts.tables import TableEntry
 from segmentstore.controller.errors import (
     EpochNotFoundError,
     RetryLaterError,
@@ -24,7 +25,7 @@ from segmentstore.controller.errors import (
 )
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
 from tests.controller.crashing_doors import CrashPlan
-from tests.controller.far_tables import FarTables, turns
+from tests.controller.far_tables import FarTable, FarTables, turns
 from tests.controller.transactions.feature_cluster import FeatureCluster
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
@@ -249,3 +250,59 @@ def test_a_call_again_finds_the_intent_that_the_call_before_left_on_its_way() ->
         return left
 
     assert run_simulation(1, main).result > 3
+
+
+def test_only_calls_on_the_same_stream_wait_for_an_intent_that_stays_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where the log is full. What was broken off of another stream is taken up beside it."""
+
+    async def main(_: SimLoop) -> None:
+        cluster = FeatureCluster()
+        cluster.memory_tables = FarTables(Random(1))
+        cluster._build()
+        await cluster.start()
+        await cluster.scopes.create("s")
+        await create_stream(cluster)
+        await cluster.create("b")
+        update = FarTable.update
+        held: list[asyncio.Future[None]] = []
+
+        def held_update(
+            table: FarTable, entries: Sequence[TableEntry], *, offset: int | None = None
+        ) -> "asyncio.Future[Sequence[int]]":
+            going_on: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            held.append(going_on)
+
+            async def later() -> Sequence[int]:
+                await going_on
+                return await update(table, entries, offset=offset)
+
+            return asyncio.ensure_future(later())
+
+        async def leave(stream: str) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(FarTable, "update", held_update)
+                call = asyncio.ensure_future(cluster.streams.seal("s", stream))
+                count = len(held)
+                while len(held) == count:
+                    await asyncio.sleep(0)
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+
+        work = asyncio.ensure_future(cluster.streams.operations.run())
+        await leave("a")
+        async with asyncio.timeout(5):
+            await cluster.streams.seal("s", "b")
+        again = asyncio.ensure_future(cluster.streams.seal("s", "a"))
+        await asyncio.sleep(5)
+        assert not again.done()
+        held[0].set_result(None)
+        async with asyncio.timeout(5):
+            await again
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        table = await cluster.metadata.scope_table("s")
+        assert not (await table.names(PENDING_INDEX, count=1)).names
+
+    run_simulation(1, main)

@@ -7,6 +7,7 @@ and does not name it. An owner that is told so may have written it down before, 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from segmentstore.contracts.errors import DurableDataLogError, LogCorruptedError, LogNotPrimaryError
 from tier1.bookkeeper.ledgers import (
@@ -23,7 +24,7 @@ from tier1.bookkeeper.ledgers import (
 from tier1.bookkeeper.log_record import LedgerInLog, LogRecord, ledger_labels
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
 from tier1.bookkeeper.owned_record import OwnedRecord, Step
-from tier1.bookkeeper.retries import MAY_PASS
+from tier1.bookkeeper.retries import MAY_PASS, RetriedPart
 from tier1.bookkeeper.settings import BookKeeperLogSettings, LedgerRules
 
 _LOG = logging.getLogger(__name__)
@@ -79,13 +80,19 @@ class LedgerMaker:
         labels = ledger_labels(self._record.path, self._record.record)
         return await self._ledgers.create(quorum, labels=labels)
 
-    async def enter(self, writer: LedgerWriter, *, ends: Sequence[LedgerEnd] = ()) -> LedgerInLog:
+    async def enter(
+        self,
+        writer: LedgerWriter,
+        *,
+        ends: Sequence[LedgerEnd] = (),
+        part: RetriedPart = RetriedPart.OTHER,
+    ) -> LedgerInLog:
         """One change of the record: the former ledgers end there, and this one is the newest.
 
         Raises LogNotPrimaryError, and then the ledger is in no record; MetadataUnavailableError, and then it may be.
         """
         try:
-            return await self._enter(writer, ends, self._record.change)
+            return await self._enter(writer, ends, partial(self._record.change, part=part))
         except MetadataUnavailableError:
             await self.let_go(writer)
             raise

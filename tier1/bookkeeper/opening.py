@@ -62,7 +62,7 @@ async def open_log(*, record: OwnedRecord, maker: LedgerMaker, epoch_floor: int)
     writer = await record.retries(RetriedPart.RECOVERY).attempt(
         lambda: maker.create(or_with_few=True)
     )
-    ledger = await maker.enter(writer, ends=ends)
+    ledger = await maker.enter(writer, ends=ends, part=RetriedPart.RECOVERY)
     return OpenedLog(
         former=tuple(each for each in record.record.ledgers if each.sequence < ledger.sequence),
         ledger=ledger,

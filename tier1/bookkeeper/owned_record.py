@@ -145,12 +145,12 @@ class OwnedRecord:
 
     # --- being the owner -------------------------------------------------------------------------
 
-    async def change(self, step: Step) -> LogRecord:
-        """Take the step, once; waits while the metadata store is not there, as long as the settings say.
+    async def change(self, step: Step, part: RetriedPart = RetriedPart.OTHER) -> LogRecord:
+        """Take the step, once; waits while the metadata store is not there, as long as the settings say for the part.
 
         Raises LogNotPrimaryError, MetadataUnavailableError, LogCorruptedError.
         """
-        retries = self.retries()
+        retries = self.retries(part)
         while True:
             try:
                 return await self.try_change(step)

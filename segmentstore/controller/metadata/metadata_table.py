@@ -10,7 +10,7 @@ Invariants:
 - Batches that change the same index follow one another: they would only refuse each other.
 - The log owns its futures: a caller that gives up does not take back what it submitted. It may take place later than
   the next look at the records: the task that finishes an interrupted operation asks `require_settled` first, and one
-  that holds a stream waits (`wait_until_settled`).
+  that holds a stream waits for what changes its state (`wait_until_settled`).
 - Nothing is cached: the table answers from memory what is in its cache, and another controller may write too.
 - A batch that finds its names as it wants them writes nothing, so no version holds off a removal that is on its way
   behind it: it is refused while a batch is under way whose caller has left.
@@ -88,8 +88,8 @@ class MetadataTable:
         self._tables = tables
         self._name = name
         self._index_locks = KeyedLocks[str](waiters_max=INDEX_WAITERS_MAX, refusal=too_many_waiters)
-        self._abandoned: dict[Future[Sequence[int]], None] = {}
-        """Batches on their way into the log whose callers have left."""
+        self._abandoned: dict[Future[Sequence[int]], frozenset[bytes]] = {}
+        """Batches on their way into the log whose callers have left, and what they change."""
         self.proof = OwnershipProof(tables=tables, name=name)
 
     @property
@@ -101,10 +101,11 @@ class MetadataTable:
         if self._abandoned:
             raise RetryLaterError(f"an earlier batch is on its way table={self._name!r}")
 
-    async def wait_until_settled(self) -> None:
-        """Until every batch that is under way now, and whose caller has left, is written or refused."""
-        if self._abandoned:
-            await asyncio.gather(*map(asyncio.shield, self._abandoned), return_exceptions=True)
+    async def wait_until_settled(self, key: RecordKey[RecordType]) -> None:
+        """Until each batch that changes the record, is under way now and whose caller has left has its outcome."""
+        batches = [batch for batch, keys in self._abandoned.items() if key.content in keys]
+        if batches:
+            await asyncio.gather(*map(asyncio.shield, batches), return_exceptions=True)
 
     async def read(self, key: RecordKey[RecordType]) -> Versioned[RecordType]:
         """One record with its version. Raises CorruptedDataError."""
@@ -207,7 +208,7 @@ class MetadataTable:
         ]
         since = asyncio.get_running_loop().time()
         try:
-            versions = await self._submitted(table.update(entries))
+            versions = await self._submitted(table.update(entries), entries)
         except (TableVersionError, TableKeyNotFoundError) as error:
             if any(change.key == error.key for change in batch.changes):
                 raise MetadataConflictError(
@@ -226,14 +227,16 @@ class MetadataTable:
         )
         return True
 
-    async def _submitted(self, batch: "Future[Sequence[int]]") -> Sequence[int]:
+    async def _submitted(
+        self, batch: "Future[Sequence[int]]", entries: Sequence[TableEntry]
+    ) -> Sequence[int]:
         # It takes place also if the caller leaves: then no task looks at its refusal.
         batch.add_done_callback(retrieve_exception)
         try:
             return await asyncio.shield(batch)
         except asyncio.CancelledError:
             if not batch.done():
-                self._abandoned[batch] = None
+                self._abandoned[batch] = frozenset(entry.key for entry in entries)
                 batch.add_done_callback(self._abandoned.pop)
             raise
 

@@ -26,7 +26,7 @@ from segmentstore.controller.metadata.metadata_store import (
     MetadataStore,
 )
 from segmentstore.controller.settings import StreamSettings
-from segmentstore.controller.streams.stream_history import StreamHistory
+from segmentstore.controller.streams.stream_history import StreamHistory, state_key
 from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.keyed_locks import KeyedLocks
 
@@ -87,7 +87,7 @@ class StreamOperations:
             history = await self.history(scope, stream)
             try:
                 # What was broken off may be an intent that is still on its way: the look would not find it.
-                await history.table.wait_until_settled()
+                await history.table.wait_until_settled(state_key(stream))
                 await self._settle(history)
                 yield history
             except BaseException as error:
@@ -150,6 +150,8 @@ class StreamOperations:
     async def _resume_one(self, scope: str, stream: str) -> None:
         self._unfinished.pop((scope, stream), None)
         try:
+            # Where something is on its way others do not wait for it behind this one.
+            (await self.history(scope, stream)).table.require_settled()
             async with self.exclusive(scope, stream):
                 pass
         except ScopeNotFoundError:
