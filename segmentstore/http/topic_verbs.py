@@ -19,7 +19,8 @@
                                                            "log_start_offset"}
                     application/x-ndjson                  a record a line
                     text/event-stream                     an event a record, its id the offset; Last-Event-ID goes on.
-                                                          At `latest` first an id alone: of the record before it, or -1
+                                                          At `latest` or a time first an id alone: of the record before
+                                                          it, or -1
                     application/vnd.segmentstore.batch    batches as they are stored
 
 - 200 to a POST means durable. Records of one request and one partition are one batch: all of them, or none.
@@ -395,7 +396,8 @@ class TopicVerbs:
             given = query.get("offset")
             offset = await _offset_of(partition, given)
             # A client that comes again is told of what came meanwhile, also where nothing came before.
-            first = _as_place(offset) if given == "latest" else b""
+            is_moving = given is not None and (given == "latest" or given.startswith(_TIME_PREFIX))
+            first = _as_place(offset) if is_moving else b""
             return await self._send_events(request, partition, offset, first=first)
         offset = await _offset_of(partition, query.get("offset"))
         wait_seconds = min(

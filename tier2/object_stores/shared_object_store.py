@@ -32,7 +32,8 @@ Invariants:
   waits: one that gives up comes again with the next body, and the disk may stand still meanwhile.
 - What may be repeated (reads, listings, deletions, puts of immutable objects) is sent a second time, over a new
   connection, if the first one breaks. A conditional put is never repeated (B4).
-- A body is sent by the piece, as the other side takes it: neither the transport nor a turn of the loop has all of it.
+- A body of many pieces is sent by the piece, as the other side takes them: neither the transport nor a turn of the loop
+  has all of it.
 - A listing comes by the page: neither end holds all of it, and both let their loop go on behind each page.
 - Of what reads, of what changes and of listings at most `connections_max` each are under way for a store that asks,
   each with a connection to itself; more wait. A reader never waits for uploads, and what is asked between two objects

@@ -457,7 +457,7 @@ async def test_a_body_of_many_pieces_is_sent_in_many_turns_of_the_loop(path: Pat
     assert taken.total == 2 * len(pieces)
     measured, *sent = sorted(taken.each_turn, reverse=True)
     assert measured == len(pieces), "one turn adds their lengths"
-    assert sent[0] <= 4
+    assert sent[0] <= len(pieces) // 2, "how many at once is the kernel's to say"
     await store.close()
     await server.close()
 
