@@ -68,14 +68,8 @@ class Plan:
     """Encoded records as they will be; None for deleted ones."""
     dropped: list[tuple[SegmentId, LayoutEntry]] = field(default_factory=list)
     """Entries that leave the layout of their segment."""
-
-    def still_named(self) -> set[ObjectIdentity]:
-        """Objects that moved entries keep alive."""
-        return {
-            stretch.chunk.identity
-            for _, stretch in self.stretches
-            if isinstance(stretch.chunk, LayoutEntry)
-        }
+    still_named: set[ObjectIdentity] = field(default_factory=set)
+    """Objects that moved entries keep alive."""
 
     def all_changes(self) -> dict[bytes, bytes | None]:
         """With the layout entries, once every chunk is stored."""
@@ -160,6 +154,11 @@ def make_plan(publication: Publication, facts: Facts, *, chunk_bytes_max: int) -
         if not change.deleted:
             _change_segment(plan, change, facts, grown[segment_id])
     plan.chunks = list(_chunks_of(plan.stretches))
+    plan.still_named = {
+        stretch.chunk.identity
+        for _, stretch in plan.stretches
+        if isinstance(stretch.chunk, LayoutEntry)
+    }
     return plan
 
 

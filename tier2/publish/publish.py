@@ -82,8 +82,7 @@ async def _prepare_update(
     )
     await uploader.upload_chunks(plan.chunks)
     discards = owned.publisher.abandoned()
-    still_named = await components.offload(plan.still_named)
-    freed = await freed_objects(plan.dropped, still_named, view)
+    freed = await freed_objects(plan.dropped, plan.still_named, view)
     owned.add_thinned(freed.thinned)
     await owned.note_growth(segment_id for segment_id, _ in plan.stretches)
     garbage = [*discards, *freed.unreferenced]
