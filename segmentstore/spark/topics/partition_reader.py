@@ -11,6 +11,7 @@ Invariants:
 - A range that moved while a task runs (batches became a file, a file was replaced) is found where it lies now: what
   vanished is looked up in the newest manifest, in a bounded number of rounds without progress.
 - Every offset of the range is passed once, in order; offsets without a record (compaction) are passed over.
+- A topic is its id: records of another one that has its name by now are never given out.
 - What is not there any more is a DataLossError, or with fail_on_data_loss false a warning and the next record. So is a
   batch that was kept because no reader can read its records, but as a CorruptedDataError.
 """
@@ -45,8 +46,10 @@ from segmentstore.spark.topics.record_rows import (
     RowBuilder,
     runs_of_batches,
 )
+from segmentstore.spark.topics.topic_catalogue import TopicMissingError
 from segmentstore.spark.topics.topic_options import TopicReadOptions
 from segmentstore.spark.topics.topic_ranges import TopicRange
+from segmentstore.topics.topic_records import topic_id_of_segment
 
 if TYPE_CHECKING:
     from segmentstore.spark.topics.topic_service import TopicService
@@ -103,6 +106,7 @@ class PartitionReader:
         self._options = options
         self._published = published
         self._service = service
+        self._topic_id = topic_id_of_segment(part.segment_name)
         self._rows = RowBuilder(topic=part.topic, partition=part.index, columns=options.columns)
         self._offset = part.start
         """Every offset of the range below it was passed."""
@@ -215,10 +219,18 @@ class PartitionReader:
         part = self._part
         empty_end = 0  # the last answer had no record below it
         while self._offset < part.end:
-            fetched = await service.fetch(
-                part.topic, part.index, offset=self._offset, bytes_max=_FETCH_BYTES
-            )
-            if fetched is None:
+            try:
+                fetched = await service.fetch(
+                    part.topic, part.index, offset=self._offset, bytes_max=_FETCH_BYTES
+                )
+                # It was asked by name. Ids never come back, so a topic that is there now was there then.
+                is_gone = await self._is_replaced(service)
+            except TopicMissingError:
+                fetched, is_gone = None, True
+            if is_gone:
+                self._lose(head=0, tail=0)
+                self._offset = part.end
+            elif fetched is None:
                 await self._skip_to_served(service)
             elif fetched.content:
                 empty_end = 0
@@ -232,6 +244,16 @@ class PartitionReader:
             else:
                 # Compaction left no record from there to the end.
                 self._offset = min(part.end, empty_end)
+
+    async def _is_replaced(self, service: "TopicService") -> bool:
+        """Whether another topic has the name. Raises TopicMissingError, ClientError."""
+        for attempt in range(OPEN_ATTEMPTS):
+            if attempt:
+                # A broker learns up to a second late that a topic was made again: this one may know the old one still.
+                await asyncio.sleep(OPEN_PAUSE_SECONDS)
+            if await service.topic_id(self._part.topic) == self._topic_id:
+                return False
+        return True
 
     def _pass(self, content: bytes, end: int) -> list[RecordRun]:
         """The records of whole batches; reading goes on behind them."""
@@ -249,7 +271,13 @@ class PartitionReader:
     async def _skip_to_served(self, service: "TopicService") -> None:
         """The service says that there is no such offset: it begins, or ends, elsewhere."""
         part = self._part
-        described = await service.described(part.topic)
+        try:
+            described = await service.described(part.topic)
+        except TopicMissingError:
+            # It was deleted while it was asked: the next fetch knows.
+            return
+        if described.topic_id != self._topic_id:
+            return
         for each in described.offsets:
             if each.partition == part.index and each.first > self._offset:
                 self._lose(head=each.first, tail=each.end)

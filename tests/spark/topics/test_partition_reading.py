@@ -205,6 +205,47 @@ async def test_a_partition_that_is_deleted_while_it_is_read_is_loss() -> None:
             assert offsets == list(range(len(offsets))), reads
 
 
+@pytest.mark.parametrize("is_made_again", [False, True])
+@pytest.mark.parametrize("tier2", [True, False])
+async def test_a_topic_that_is_deleted_while_it_is_read_is_loss_and_no_other_is_read_for_it(
+    tier2: bool, is_made_again: bool
+) -> None:
+    async with topic_store() as store:
+        await fill(store, Random(6), 20)
+        await store.flush()
+        part = store.part(0, len(store.produced))
+        views = [await store.published() if tier2 else None for _ in range(2)]
+        for each in views:
+            # The tasks have looked; now the topic goes.
+            assert each is None or await each.look() is not None
+        chunks = await chunks_of(store)
+        await store.service.topics.delete(TOPIC)
+        if is_made_again:
+            await store.service.topics.create(TOPIC, 1, {})
+            store.produced.clear()
+            await fill(store, Random(7), 40)
+            assert len(store.produced) > part.end
+        await store.flush()
+        for key in chunks:
+            await store.tiers.object_store.delete(key)
+        strict, lenient = views
+        with pytest.raises(DataLossError, match="head=0 tail=0"):
+            await store.read_with(part, strict, served=True)
+        assert await store.read_with(part, lenient, served=True, fail_on_data_loss=False) == []
+
+
+async def chunks_of(store: TopicStore) -> set[str]:
+    """The objects of the partition's segment."""
+    view = await store.view()
+    container = await view.container(view.container_id(store.segment_name))
+    record = await view.find(store.segment_name)
+    assert container is not None
+    assert record is not None
+    blocks = container.list_blocks(record.segment_id, record.start_offset, record.length)
+    async with aclosing(blocks) as found:
+        return {block.object_key async for block in found}
+
+
 async def test_a_file_that_compaction_replaced_is_looked_up_anew() -> None:
     async with topic_store() as store:
         await fill(store, Random(4), 20)
