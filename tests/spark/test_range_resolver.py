@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from segmentstore.contracts.identifiers import EVENT_COUNT
 from segmentstore.spark.jvm import block_locations
 from segmentstore.spark.jvm.block_locations import RangeResolver, ResolvedBlockCache
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.partitions import BlockRange
 from segmentstore.spark.tier2_access import Tier2Reader
 from tests.spark.event_segment import NAME, START_MS, EventSegment, event_segment
+from tests.spark.stream_history import MovingStore, begin_history
 
 
 @pytest.fixture(autouse=True)
@@ -75,3 +77,26 @@ async def test_a_range_that_was_truncated_away_since_it_was_planned_is_lost(kept
     assert (left is not None) == bool(kept)
     if left is not None:
         assert (left.start, left.end) == (head, segment.record.length)
+
+
+@pytest.mark.parametrize(("content", "described"), [("raw", True), ("raw", False), ("bytes", True)])
+async def test_a_segment_that_is_removed_while_its_blocks_are_looked_up_is_lost(
+    content: str, described: bool
+) -> None:
+    # Where no index knows a number the events of the three chunks are counted.
+    for reads in range(3 if described else 6):
+        for fails in (True, False):
+            segment = (await begin_history()).segment
+            for number in range(4):
+                await segment.append([b"%d" % number * 50], described=described)
+            segment.record = replace(segment.record, core_attributes={EVENT_COUNT: 4})
+            await segment.truncate(segment.offsets[1])
+            part = replace(whole(segment), start=segment.offsets[1], content=content)
+            view = await segment.view()
+            assert isinstance(segment.store, MovingStore)
+            segment.store.reads_left, segment.store.before_read = reads, segment.remove
+            if fails:
+                with pytest.raises(DataLossError, match="head=0 tail=0"):
+                    await resolver(view).place(part)
+            else:
+                assert await resolver(view, fails=False).place(part) is None, reads

@@ -29,7 +29,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from segmentstore.contracts.errors import SegmentTruncatedError
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
 from segmentstore.spark.options import Content
 from segmentstore.spark.scan.block_reader import BlockPruning, event_start_before, time_before
@@ -40,6 +40,7 @@ from segmentstore.spark.tier2_access import (
     OPEN_ATTEMPTS,
     OPEN_PAUSE_SECONDS,
     Tier2Reader,
+    published_blocks,
 )
 from tier2.outside_access import ContainerReader
 
@@ -201,6 +202,10 @@ class RangeResolver:
             # Where the walk was to begin may be gone though the range is not.
             await container.refresh()
             return await self._published(replace(part, start=max(start, error.start_offset)))
+        except SegmentNotFoundError:
+            # Removed since the record was read.
+            self._lose(part, head=0, tail=0)
+            return Found(start=part.end, end=part.end, published_end=part.end)
 
     def _served(self, part: SegmentRange, found: Found) -> list[BlockLocation]:
         """What the service alone has, from where Tier 2 ends, or from where the plan knows that an event begins."""
@@ -263,7 +268,7 @@ async def _blocks_of_range(
     found: list[BlockLocation] = []
     kept, wanted_end = 0, part.end
     async with aclosing(
-        container.list_blocks(record.segment_id, begin, record.length)
+        published_blocks(container, record.segment_id, begin, record.length)
     ) as stored_blocks:
         async for stored in stored_blocks:
             is_behind = stored.offset >= part.end and stored.first_event_offset is not None
@@ -300,7 +305,9 @@ async def _blocks_of_bytes(
     end = min(part.end, record.length)
     if start >= end:
         return []
-    async with aclosing(container.list_blocks(record.segment_id, start, end)) as stored_blocks:
+    async with aclosing(
+        published_blocks(container, record.segment_id, start, end)
+    ) as stored_blocks:
         return [_location_of(stored) async for stored in stored_blocks]
 
 
