@@ -130,6 +130,12 @@ class History:
         self._step()
         await self._offer(SegmentPublication(self.segment.record))
 
+    async def remove(self) -> None:
+        """With its chunks, as deletions do."""
+        self._step()
+        await self._offer(SegmentPublication(self.segment.record, deleted=True))
+        await self.segment.compact()
+
     def event_at(self, start: int) -> bytes:
         (length,) = struct.unpack_from(">i", self.content, start + 4)
         return bytes(self.content[start + _HEADER.size : start + _HEADER.size + length])

@@ -13,6 +13,7 @@ import pytest
 from segmentstore.client.byte_segment import ByteSegment
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import EVENT_COUNT
+from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.spark.options import SourceOptions
 from segmentstore.spark.scan import block_reader, range_reader
 from segmentstore.spark.scan.data_loss import DataLossError
@@ -28,6 +29,7 @@ from tests.spark.event_segment import (
     rows_of,
 )
 from tests.spark.stream_history import History, MovingStore, ServedSegment, begin_history
+from tier2.outside_access import ContainerReader
 
 
 def whole(start: int, end: int, content: str = "raw") -> BlockRange:
@@ -217,6 +219,30 @@ def overtake(history: History, reads: int) -> None:
     store.reads_left, store.before_read = reads, truncate
 
 
+async def test_a_task_that_retention_overtakes_again_and_again_reads_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = await begin_history()
+    for second in range(12):
+        history.write([b"%d" % second * 50])
+        await history.flush(START_MS + 1000 * second)
+    heads = iter(history.starts[1:11])
+
+    async def overtaken(
+        container: ContainerReader, record: SegmentRecord, offset: int
+    ) -> tuple[int, bool]:
+        head = next(heads, None)
+        if head is not None:
+            await history.truncate(head)
+            await container.refresh()
+        return await block_reader.event_start_before(container, record, offset)
+
+    monkeypatch.setattr(range_reader, "event_start_before", overtaken)
+    part = whole(0, history.published_end)
+    rows = await rows_of(reading(part, await history.segment.view(), fail_on_data_loss=False))
+    assert [row["event_number"] for row in rows] == [10, 11]
+
+
 async def test_a_segment_that_is_removed_while_it_is_read_is_loss() -> None:
     for reads in range(6):
         for content in ("raw", "bytes"):
@@ -239,6 +265,66 @@ async def removed_behind(reads: int, content: str) -> tuple[EventSegment, BlockR
     assert isinstance(segment.store, MovingStore)
     segment.store.reads_left, segment.store.before_read = reads, segment.remove
     return segment, whole(0, segment.record.length, content), view
+
+
+async def test_a_segment_that_is_removed_while_its_events_are_counted_back_is_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(block_reader, "JOINED_BYTES_MIN", 1)
+    for reads in range(6):
+        part, view = await undescribed_removed_behind(reads)
+        with pytest.raises(DataLossError, match=r"head=0 tail=0"):
+            await rows_of(reading(part, view))
+        part, view = await undescribed_removed_behind(reads)
+        rows = await rows_of(reading(part, view, fail_on_data_loss=False))
+        assert [row["event_number"] for row in rows] == list(range(1, 1 + len(rows))), reads
+
+
+async def undescribed_removed_behind(reads: int) -> tuple[BlockRange, Tier2Reader]:
+    """As removed_behind, of a segment that begins where no index knows an event's number."""
+    segment = (await begin_history()).segment
+    for number in range(4):
+        await segment.append([b"%d" % number * 50], described=False)
+    segment.record = replace(segment.record, core_attributes={EVENT_COUNT: 4})
+    await segment.truncate(segment.offsets[1])
+    view = await segment.view()
+    assert isinstance(segment.store, MovingStore)
+    segment.store.reads_left, segment.store.before_read = reads, segment.remove
+    return whole(segment.offsets[1], segment.record.length), view
+
+
+async def test_an_event_whose_segment_is_removed_is_not_completed_from_another_of_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(block_reader, "JOINED_BYTES_MIN", 1)
+    for reads in range(6):
+        history = await begin_history(joins=False)
+        event = b"x" * 300
+        await history.append_large(event, [START_MS] * 3)
+        view = await history.segment.view()
+        reader = RangeReader(
+            # The event begins in the range, and ends far behind it.
+            whole(0, 20),
+            options=SourceOptions(fail_on_data_loss=False),
+            view=view,
+            served=cast(ByteSegment, ServedSegment(history, piece_bytes=1 << 20)),
+            executor=None,
+        )
+        replace_behind(history, reads)
+        rows = await rows_of(reader)
+        assert [row["value"] for row in rows] in ([], [event]), reads
+
+
+def replace_behind(history: History, reads: int) -> None:
+    """Behind so many reads of chunks the segment is removed, and the service has another one of its name."""
+
+    async def remove() -> None:
+        await history.remove()
+        history.content[:] = b"y" * len(history.content)
+
+    store = history.segment.store
+    assert isinstance(store, MovingStore)
+    store.reads_left, store.before_read = reads, remove
 
 
 async def test_a_segment_that_is_gone_is_an_error_or_has_no_rows() -> None:

@@ -41,6 +41,7 @@ from segmentstore.spark.tier2_access import (
     OPEN_PAUSE_SECONDS,
     Tier2Reader,
     open_tier2_reader,
+    published_blocks,
 )
 from tier2.outside_access import ContainerReader
 
@@ -136,11 +137,9 @@ class RangeReader:
 
     async def _published_blocks(self, view: Tier2Reader) -> AsyncGenerator[Sequence[Block], None]:
         """From where an event begins; until the end of what is published, unless the caller stops before."""
-        for attempt in range(OPEN_ATTEMPTS):
-            if attempt:
-                # The plan saw more than this process does: volumes are seen up to a second late.
-                await asyncio.sleep(OPEN_PAUSE_SECONDS)
-                await view.refresh()
+        attempts = 0
+        while True:
+            begun_at = self._offset
             is_overtaken = False
             try:
                 async with aclosing(self._visible_blocks(view)) as groups:
@@ -154,9 +153,18 @@ class RangeReader:
                 # Removed since the record was read.
                 self._lose(head=0, tail=0)
                 self._offset = self._part.end
+                # The rest of an event that is held is gone, too: another segment of the name does not have it.
+                self._batches.skip_to(self._part.end)
             is_served_now = self._served is not None and not is_overtaken
             if is_served_now or self._offset >= self._part.end:
                 return
+            # Rounds that came further do not count: retention may overtake a slow task any number of times.
+            attempts = 0 if self._offset > begun_at else attempts + 1
+            if attempts == OPEN_ATTEMPTS:
+                return
+            # The plan saw more than this process does: volumes are seen up to a second late.
+            await asyncio.sleep(OPEN_PAUSE_SECONDS)
+            await view.refresh()
 
     async def _visible_blocks(self, view: Tier2Reader) -> AsyncGenerator[Sequence[Block], None]:
         part = self._part
@@ -272,7 +280,8 @@ async def number_at_head(
 ) -> int | None:
     """The number of the first event of a segment whose first block does not know it.
 
-    O(bytes up to the next block that knows one). Raises CorruptedDataError, StorageError.
+    O(bytes up to the next block that knows one). Raises SegmentTruncatedError, SegmentNotFoundError,
+    CorruptedDataError, StorageError.
     """
     head = record.start_offset
     if head == 0:
@@ -281,7 +290,9 @@ async def number_at_head(
     if not isinstance(count, int) or count <= 0:
         return None
     end, number = record.length, count
-    async with aclosing(container.list_blocks(record.segment_id, head, record.length)) as found:
+    async with aclosing(
+        published_blocks(container, record.segment_id, head, record.length)
+    ) as found:
         async for block in found:
             if block.first_event_offset is not None and block.first_event_offset >= head:
                 end, number = block.first_event_offset, block.event_number
