@@ -290,7 +290,7 @@ class Assigner:
                 continue
             key = container_id, each.failure.count
             report = NodeReport() if each.node is None else reports.get(each.node, NodeReport())
-            runs = container_id in report.running and report.held.get(container_id) == each.since
+            runs = report.runs(container_id, since=each.since)
             if runs or key in before:
                 self._running_since[key] = before.get(key, now)
             if runs and now - self._running_since[key] >= self._settings.forgive_after_seconds:

@@ -61,11 +61,7 @@ class ClusterState:
         if given is None or given.node is None or given.node not in self.nodes:
             return False
         report = self.reports.get(given.node)
-        return (
-            report is not None
-            and container_id in report.running
-            and report.held.get(container_id) == given.since
-        )
+        return report is not None and report.runs(container_id, since=given.since)
 
     def is_drained(self, node_id: HostId) -> bool:
         """Whether a person, or the node itself, wants no container there."""

@@ -308,27 +308,20 @@ class _Planning:
             return
         is_asked = self._wishes.rebalance > self.rebalanced
         trusted = [n for n in self._nodes if n not in self._suspects]
-        starting = self._starting()
         while room > 0:
             found = self._evening_move(0.0 if is_asked else _UNEVEN_SHARE, trusted)
             # All that is on its way from other nodes may be for this one, the emptiest: the map does not say.
-            if found is None or starting[found[1]] >= room:
+            if found is None or self._starting_at(found[1]) >= room:
                 return
             room -= 1
             yield found
 
-    def _starting(self) -> dict[HostId, int]:
-        """How many containers each node was given that it has not reported to run. O(containers)."""
-        counts = dict.fromkeys(self._nodes, 0)
-        running = {node_id: frozenset(each.running) for node_id, each in self._reports.items()}
-        for container_id, each in self.containers.items():
-            if each.node is None:
-                continue
-            report = self._reports.get(each.node, NodeReport())
-            is_this_life = report.held.get(container_id) == each.since
-            if not (is_this_life and container_id in running[each.node]):
-                counts[each.node] += 1
-        return counts
+    def _starting_at(self, node_id: HostId) -> int:
+        """How many containers the node was given that it has not reported to run. O(containers)."""
+        given = {c: each.since for c, each in self.containers.items() if each.node == node_id}
+        report = self._reports.get(node_id, NodeReport())
+        running = [c for c in report.running if c in given and report.held.get(c) == given[c]]
+        return len(given) - len(running)
 
     def _forced_target(self, container_id: ContainerId, node: HostId) -> HostId | None:
         """Where a container of a node that is avoided goes, or one that is pinned elsewhere; None if it stays."""

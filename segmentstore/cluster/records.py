@@ -88,6 +88,10 @@ class NodeReport:
     """Of those that run; 1 is what a container without a figure counts as."""
     tier2: Tier2State = Tier2State.UNKNOWN
 
+    def runs(self, container_id: ContainerId, *, since: int) -> bool:
+        """Whether it runs there, and as it was given by that version of the map."""
+        return self.held.get(container_id) == since and container_id in self.running
+
 
 NO_NODE = HostId("")
 

@@ -147,7 +147,7 @@ async def test_who_gives_up_opening_leaves_the_volumes_to_others(tmp_path: Path)
 
 
 async def opened_in_the_end(directory: str, executor: Executor) -> OpenEngine:
-    """The one that nobody waits for any more ends by itself, however long the disk makes it wait."""
+    """An opening whose caller has left goes on, and refuses this one until the disk has let it end."""
     async with asyncio.timeout(60):
         while True:
             try:
