@@ -10,6 +10,7 @@ import pytest
 
 from containers.container_settings import CheckpointSettings, ContainerSettings
 from containers.log.checkpoints import CheckpointPolicy
+from containers.recovery.recovery import LOAD_SECONDS_MAX
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.containers import ContainerState
 from segmentstore.contracts.errors import (
@@ -19,6 +20,7 @@ from segmentstore.contracts.errors import (
     LogNotPrimaryError,
     SegmentStoreError,
     StorageError,
+    StorageUnavailableError,
     TooManyActiveSegmentsError,
 )
 from segmentstore.contracts.identifiers import AttributeKey, BufferView, Epoch, LogAddress
@@ -268,6 +270,43 @@ def test_h41_a_tier_2_that_says_nothing_at_start_is_not_waited_for() -> None:
         with pytest.raises(ContainerStoppedError):
             async with asyncio.timeout(2 * StorageSettings().claim_seconds_max):
                 await task
+        async with running(tiers, object_store=store) as container:
+            assert await read_all(container, "a") == b"before and after"
+
+    run_simulation(1, main)
+
+
+def test_h41_a_tier_2_that_falls_silent_behind_the_claim_ends_the_start() -> None:
+    class SilentObjectStore(MemoryObjectStore):
+        is_silent = False
+
+        async def get(self, key: str) -> VersionedObject:
+            await self._answer(key)
+            return await super().get(key)
+
+        async def get_range(self, key: str, start: int, length: int) -> bytes:
+            await self._answer(key)
+            return await super().get_range(key, start, length)
+
+        async def _answer(self, key: str) -> None:
+            if self.is_silent and "/runs/" in key:
+                await asyncio.Event().wait()
+
+    async def main(loop: SimLoop) -> None:
+        tiers = MemoryTiers()
+        store = SilentObjectStore()
+        async with running(tiers, object_store=store) as container:
+            await container.create("a")
+            await append(container, "a", b"before")
+            await container.flush()
+            await append(container, "a", b" and after")
+        store.is_silent = True
+        container = make_container(tiers, object_store=store)
+        began = loop.time()
+        with pytest.raises(StorageUnavailableError, match="does not say in time"):
+            await container.start()
+        assert loop.time() - began <= 2 * LOAD_SECONDS_MAX
+        store.is_silent = False
         async with running(tiers, object_store=store) as container:
             assert await read_all(container, "a") == b"before and after"
 
