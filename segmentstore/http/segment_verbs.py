@@ -22,6 +22,9 @@ alone has no verb, so there the name is the whole rest. A segment called `a/info
 
 Segments below "_system/" are the store's own records: they are listed, and have `info` and `flush`, and nothing else.
 
+A segment that a create of a stream has not filled yet, or never will, is none here either: what is done to it would go
+with it when its name is created anew.
+
 Segments that are JSON streams take raw appends, merges and truncates only as far as their messages stay whole.
 
 A read is of any size, in bounded pieces:
@@ -106,7 +109,12 @@ from segmentstore.http.responses import (
 )
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import configuration_of, is_reserved_key
-from segmentstore.http.stream_directory import StreamDirectory, StreamHandle
+from segmentstore.http.stream_directory import (
+    StreamDirectory,
+    StreamHandle,
+    is_half_created,
+    require_created,
+)
 from segmentstore.runtime.cancellation import await_shielded
 from segmentstore.runtime.handle_cache import PinnedHandle
 
@@ -193,7 +201,11 @@ class SegmentVerbs:
 
     def shown_page(self, page: Sequence[SegmentProperties], limit: int) -> dict[str, object]:
         """As it is answered."""
-        shown = [properties_as_json(item) for item in page if not is_reserved(item.name)]
+        shown = [
+            properties_as_json(item)
+            for item in page
+            if not is_reserved(item.name) and not is_half_created(item)
+        ]
         next_name = page[-1].name if len(page) == limit else None
         return {"segments": shown, "next": next_name}
 
@@ -216,11 +228,16 @@ class SegmentVerbs:
             raise bad_request(f"name is reserved name={name!r}")
         return name
 
+    async def _properties(self, name: str) -> SegmentProperties:
+        """Raises SegmentNotFoundError also for a segment that is half created."""
+        properties = await self._segments.info(name)
+        require_created(properties)
+        return properties
+
     async def _create(self, request: web.BaseRequest, name: str) -> web.Response:
         asked = await self._bodies.read_json_object(request, optional=("attributes",))
         updates = updates_of_json(asked.get("attributes"))
-        async with self._directory.locks.held(name):
-            properties = await self._segments.create(name, updates)
+        properties = await self._directory.create_segment(name, updates)
         return json_response(201, properties_as_json(properties))
 
     async def _append(self, request: web.BaseRequest, name: str) -> web.Response:
@@ -278,6 +295,7 @@ class SegmentVerbs:
     async def _read(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         async with self._reads.open_segment(name) as segment:
             properties = segment.info()
+            require_created(properties)
             configuration = configuration_of(properties.core_attributes)
             if configuration.may_expire:
                 await self._directory.access(properties, configuration)
@@ -341,6 +359,7 @@ class SegmentVerbs:
         offset = json_number(asked, "offset")
         async with self._segments.open_segment(name) as segment:
             properties = segment.info()
+            require_created(properties)
             is_json = configuration_of(properties.core_attributes).is_json
             if is_json and properties.start_offset < offset <= properties.length:
                 before = await read_available(segment, offset - 1, 1)
@@ -368,7 +387,7 @@ class SegmentVerbs:
             raise bad_request(f"name is reserved name={source!r}")
         refuse_system_name(source)
         formats = [
-            configuration_of((await self._segments.info(each)).core_attributes).is_json
+            configuration_of((await self._properties(each)).core_attributes).is_json
             for each in (name, source)
         ]
         if formats[0] != formats[1]:
@@ -380,15 +399,17 @@ class SegmentVerbs:
         return json_response(200, {"length": length})
 
     async def _seal(self, _request: web.BaseRequest, name: str) -> web.Response:
+        await self._properties(name)
         return json_response(200, {"length": await self._segments.seal(name)})
 
     async def _flush(self, _request: web.BaseRequest, name: str) -> web.Response:
         await self._segments.flush(name)
-        properties = await self._segments.info(name)
+        properties = await self._properties(name)
         return json_response(200, {"storage_length": properties.storage_length})
 
     async def _info(self, _request: web.BaseRequest, name: str) -> web.Response:
         properties = await self._reads.info(name)
+        require_created(properties)
         shown = properties_as_json(properties)
         if properties.container_down:
             return json_response(200, {**shown, "container_down": properties.container_down})
@@ -400,6 +421,7 @@ class SegmentVerbs:
         return json_response(200, shown)
 
     async def _attributes(self, _request: web.BaseRequest, name: str) -> web.Response:
+        await self._properties(name)
         left = iter((await self._segments.attributes(name)).items())
         members: list[str] = []
         while some := dict(islice(left, _SHOWN_PER_TURN)):
@@ -412,6 +434,7 @@ class SegmentVerbs:
         updates = updates_of_json(asked.get("updates"))
         if not updates:
             raise bad_request('a change of attributes needs {"updates": [...]}')
+        await self._properties(name)
         await self._segments.update_attributes(name, updates)
         return json_response(200, {"updated": len(updates)})
 

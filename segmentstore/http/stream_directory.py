@@ -135,9 +135,7 @@ class StreamDirectory:
                 return
             properties = segment.info()
             configuration = configuration_of(properties.core_attributes)
-            if INITIALISING_KEY in properties.core_attributes or self.expiry.has_expired(
-                properties, configuration
-            ):
+            if is_half_created(properties) or self.expiry.has_expired(properties, configuration):
                 yield None
                 return
             yield OpenStream(segment, properties, configuration)
@@ -185,11 +183,23 @@ class StreamDirectory:
                 properties, configuration = stream.properties, stream.configuration
             await self._remove(properties, configuration)
 
+    async def create_segment(
+        self, name: str, updates: Sequence[AttributeUpdate]
+    ) -> SegmentProperties:
+        """A segment that is no stream. Raises SegmentExistsError."""
+        async with self.locks.held(name):
+            try:
+                return await self.segments.create(name, updates)
+            except SegmentExistsError:
+                await self.remove_half_created(name)
+            return await self.segments.create(name, updates)
+
     async def delete_segment(self, name: str) -> None:
         """The segment of that name, whatever it is as a stream. Raises SegmentNotFoundError."""
         async with self.locks.held(name):
             properties = await self.segments.info(name)
             await self._remove(properties, configuration_of(properties.core_attributes))
+            require_created(properties)
 
     async def merge_segment(self, target: str, source: str) -> int:
         """As SegmentApi.merge(); the source is gone as if it had been deleted. Its length in the target."""
@@ -212,7 +222,7 @@ class StreamDirectory:
             properties = await self.segments.info(name)
         except SegmentNotFoundError:
             return
-        if INITIALISING_KEY in properties.core_attributes:
+        if is_half_created(properties):
             await self._remove(properties, configuration_of(properties.core_attributes))
 
     async def _remove(
@@ -265,6 +275,19 @@ def _listing_of(segments: SegmentApi) -> ListPage:
     return page
 
 
+def is_half_created(properties: SegmentProperties) -> bool:
+    """A create is about to fill the segment, or has left it behind: it counts as absent, and may be removed."""
+    return INITIALISING_KEY in properties.core_attributes
+
+
+def require_created(properties: SegmentProperties) -> None:
+    """Raises SegmentNotFoundError for a segment that is half created."""
+    if is_half_created(properties):
+        # Where the container is down, the segment may have been filled since it was published.
+        properties.require_container()
+        raise SegmentNotFoundError(properties.name)
+
+
 class StreamHandle:
     """One open segment, with what a stream's appends need to know of it."""
 
@@ -281,8 +304,9 @@ class StreamHandle:
 
 @asynccontextmanager
 async def open_stream_handle(segments: SegmentApi, name: str) -> AsyncIterator[StreamHandle]:
-    """Raises what open_segment raises."""
+    """Raises what open_segment raises; SegmentNotFoundError also for a segment that is half created."""
     async with segments.open_segment(name) as segment:
+        require_created(segment.info())
         yield StreamHandle(segment)
 
 

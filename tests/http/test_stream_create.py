@@ -63,6 +63,52 @@ async def test_h73_a_create_that_stopped_half_way_left_nothing_to_see() -> None:
         assert INITIALISING_KEY not in (await segments.info("s")).core_attributes
 
 
+HALF_CREATED_IS_ABSENT = (
+    ("POST", "append", b"x"),
+    ("GET", "info", b""),
+    ("GET", "read", b""),
+    ("GET", "attributes", b""),
+    ("PATCH", "attributes", b'{"updates": [{"key": "k", "value": 1}]}'),
+    ("POST", "truncate", b'{"offset": 0}'),
+    ("POST", "seal", b""),
+    ("POST", "flush", b""),
+    ("POST", "merge", b'{"source": "other"}'),
+)
+
+
+async def test_what_a_create_has_left_half_created_takes_no_append_that_would_go_with_it() -> None:
+    segments = StoppingSegments()
+    await segments.create("other")
+    async with running_node(segments) as node, ClientSession() as client:
+        assert await put(client, node.stream("s"), "first bytes") == 500
+        segments.stopped = False
+        for method, verb, body in HALF_CREATED_IS_ABSENT:
+            async with client.request(method, node.segment(f"s/{verb}"), data=body) as answer:
+                assert answer.status == 404, (method, verb)
+        async with client.post(node.stream("s"), data="x", headers=TEXT) as answer:
+            assert answer.status == 404
+        async with client.get(f"{node.url}/v1/segments") as answer:
+            assert [each["name"] for each in (await answer.json())["segments"]] == ["other"]
+        assert await put(client, node.stream("s"), "first bytes") == 201
+        assert segments.content("s") == b"first bytes"
+
+
+async def test_a_segment_is_made_or_deleted_in_the_place_of_one_that_is_half_created() -> None:
+    segments = StoppingSegments()
+    async with running_node(segments) as node, ClientSession() as client:
+        for name in ("made", "deleted"):
+            assert await put(client, node.stream(name), "first bytes") == 500
+        segments.stopped = False
+        async with client.delete(node.segment("deleted")) as answer:
+            assert answer.status == 404
+        for status in (201, 409):
+            async with client.put(node.segment("made/create")) as answer:
+                assert answer.status == status
+        async with client.post(node.segment("made/append"), data=b"x") as answer:
+            assert (await answer.json())["length"] == 1
+        assert segments.names() == ["made"]
+
+
 @pytest.mark.parametrize(
     "headers",
     [
