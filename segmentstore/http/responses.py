@@ -11,8 +11,8 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from email.utils import formatdate
 
 from aiohttp import ClientConnectionResetError, HttpVersion11, web
@@ -94,6 +94,18 @@ def outcome_unknown(sentence: str, retry_after_seconds: int) -> Refusal:
     """The change may have been made. 503 would say that it was not."""
     headers = {"Retry-After": str(retry_after_seconds)}
     return Refusal(500, f"the outcome is unknown: {sentence}", kind="unavailable", headers=headers)
+
+
+@contextmanager
+def change_begun(retry_after_seconds: int) -> Iterator[None]:
+    """Around what may be done in part, or later, when an error ends it: a 503 becomes a 500. Raises Refusal."""
+    try:
+        yield
+    except (Refusal, SegmentStoreError) as error:
+        status = error.status if isinstance(error, Refusal) else STATUS_OF_KIND[error.kind]
+        if status != 503:
+            raise
+        raise outcome_unknown(str(error), retry_after_seconds) from error
 
 
 def refusal_of_http(error: web.HTTPException) -> Refusal:

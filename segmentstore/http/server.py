@@ -270,7 +270,7 @@ def build_server(
         health=health,
         settings=settings,
     )
-    backups = BackupVerbs(owners=backup_owners)
+    backups = BackupVerbs(owners=backup_owners, settings=settings)
     others: OtherNodes | None = None
     forwarding: RequestForwarding | None = None
     whole_store: WholeStore | None = None

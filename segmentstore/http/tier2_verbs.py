@@ -10,6 +10,7 @@
 - Each owner keeps a snapshot of its own manifest, so this needs every container: while one of them does not run,
   nothing is begun. (In a cluster each node does its part: whole_store.py.)
 - A container after the other. A POST that breaks off leaves a backup that is not `complete`; repeating it completes it.
+  What some containers may have is told as unknown (500).
 - A name that is taken gives what is there already.
 
 /v1/containers/{id}/swaps: what compactors beside a container ask of its owner.
@@ -40,6 +41,7 @@ from segmentstore.http.responses import (
     SECURITY_HEADERS,
     bad_request,
     busy,
+    change_begun,
     conflict,
     json_response,
     method_not_allowed,
@@ -68,8 +70,9 @@ def no_backup_owners(
 class BackupVerbs:
     """Answers /v1/backups and everything under it for the containers of this process."""
 
-    def __init__(self, *, owners: BackupOwnerSource) -> None:
+    def __init__(self, *, owners: BackupOwnerSource, settings: HttpSettings) -> None:
         self._owners = owners
+        self._settings = settings
 
     async def list_all(self) -> web.StreamResponse:
         """What every container of this process has."""
@@ -90,17 +93,19 @@ class BackupVerbs:
     ) -> Mapping[str, object]:
         """Of these containers (None: all)."""
         rows: list[dict[str, object]] = []
-        for container_id, owner in self._owners(containers):
-            made = await owner.make(name)
-            rows.append(
-                {
-                    "backup": made.name,
-                    "container": container_id,
-                    "epoch": made.epoch,
-                    "root_version": made.version,
-                    "made_ms": made.created_ms,
-                }
-            )
+        owners = self._owners(containers)
+        with change_begun(self._settings.retry_after_seconds):
+            for container_id, owner in owners:
+                made = await owner.make(name)
+                rows.append(
+                    {
+                        "backup": made.name,
+                        "container": container_id,
+                        "epoch": made.epoch,
+                        "root_version": made.version,
+                        "made_ms": made.created_ms,
+                    }
+                )
         return {"pinned": rows}
 
     async def drop_part(
@@ -108,8 +113,10 @@ class BackupVerbs:
     ) -> Mapping[str, object]:
         """Of these containers (None: all): whether one of them had it."""
         dropped = False
-        for _, owner in self._owners(containers):
-            dropped |= await owner.drop(name)
+        owners = self._owners(containers)
+        with change_begun(self._settings.retry_after_seconds):
+            for _, owner in owners:
+                dropped |= await owner.drop(name)
         return {"dropped": dropped}
 
     async def list_part(self, containers: Sequence[ContainerId] | None) -> Mapping[str, object]:

@@ -66,6 +66,7 @@ from segmentstore.http.responses import (
     bad_request,
     begun,
     busy,
+    change_begun,
     json_bytes_response,
     json_response,
     method_not_allowed,
@@ -285,19 +286,20 @@ class TopicVerbs:
                 )
             config[key] = value
         await self._topics.create(name, count, config)
-        return json_response(201, await self._shown(await self._described(name)))
+        with change_begun(self._settings.retry_after_seconds):
+            return json_response(201, await self._shown(await self._described(name)))
 
     async def _alter(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         fields = await self._bodies.read_json_object(request, optional=("partitions", "config"))
         present = await self._described(name)
         config = _config_of(fields)
+        count = json_number({"partitions": present.partitions, **fields}, "partitions")
         if config:
             await self._topics.alter(name, config)
-        if "partitions" in fields:
-            count = json_number(fields, "partitions")
+        with change_begun(self._settings.retry_after_seconds):
             if count != present.partitions:
                 await self._topics.add_partitions(name, count)
-        return json_response(200, await self._shown(await self._described(name)))
+            return json_response(200, await self._shown(await self._described(name)))
 
     async def _delete(self, name: str) -> web.StreamResponse:
         await self._topics.delete(name)

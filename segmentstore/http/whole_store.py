@@ -2,7 +2,8 @@
 
 - A part is asked for by the ids of its containers (`containers=0,3,5` in the query), of the node that has them, and a
   node answers for exactly these or not at all: so no container is missing from an answer, and none is in it twice.
-- An answer is whole or none: what is missing is named, in a 503.
+- An answer is whole or none: what is missing is named, in a 503. A backup that some containers may have made or dropped
+  is told as unknown: 500.
 - A part whose node has not got it (any more) is asked for again, of the node that has it by then, for a while.
 - The parts are not of one moment, as those of one process are not.
 
@@ -32,6 +33,7 @@ from segmentstore.http.responses import (
     SECURITY_HEADERS,
     Refusal,
     busy,
+    change_begun,
     json_response,
     not_found,
     outcome_unknown,
@@ -154,9 +156,7 @@ class WholeStore:
         async def here(containers: Sequence[ContainerId]) -> Mapping[str, object]:
             return await self._backups.pin_part(name, containers)
 
-        parts = await self._over_containers(
-            request, here, "POST", f"/v1/backups/{quote(name, safe='/')}", {}
-        )
+        parts = await self._change_backups(request, here, "POST", name)
         rows = [row for part in parts for row in _rows(part, "pinned")]
         rows.sort(key=lambda row: int(str(row["container"])))
         return json_response(200, {"pinned": rows})
@@ -168,15 +168,26 @@ class WholeStore:
         async def here(containers: Sequence[ContainerId]) -> Mapping[str, object]:
             return await self._backups.drop_part(name, containers)
 
-        parts = await self._over_containers(
-            request, here, "DELETE", f"/v1/backups/{quote(name, safe='/')}", {}
-        )
+        parts = await self._change_backups(request, here, "DELETE", name)
         found = any(part.get("dropped") for part in parts)
         if parse_containers(request) is not None:
             return json_response(200, {"dropped": found})
         if not found:
             raise not_found(f"there is no backup of that name name={name[:256]!r}")
         return web.Response(status=204, headers=SECURITY_HEADERS)
+
+    async def _change_backups(
+        self, request: web.BaseRequest, here: PartHere, method: str, name: str
+    ) -> Sequence[Mapping[str, object]]:
+        """What each part answers. Raises Refusal.
+
+        That nothing was done is said only of the one part that another node asks for: it asks again.
+        """
+        path = f"/v1/backups/{quote(name, safe='/')}"
+        if parse_containers(request) is not None:
+            return await self._over_containers(request, here, method, path, {})
+        with change_begun(self._settings.retry_after_seconds):
+            return await self._over_containers(request, here, method, path, {})
 
     # --- over containers -------------------------------------------------------------------------
 

@@ -7,10 +7,11 @@ from random import Random
 
 from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.cluster import ClusterNode, NodeInCluster
-from segmentstore.contracts.containers import HostId
-from segmentstore.contracts.errors import ContainerNotFoundError
+from segmentstore.contracts.containers import BackupOwner, HostId
+from segmentstore.contracts.errors import ContainerNotFoundError, StorageError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import SegmentProperties
+from segmentstore.contracts.storage import SnapshotInfo
 from segmentstore.http.health_and_metrics import NodeHealth
 from segmentstore.http.server import build_server
 from segmentstore.http.settings import HttpSettings
@@ -67,6 +68,9 @@ class SegmentsOfNode(MemorySegments):
         super().__init__(container_count=container_count)
         self.served: set[ContainerId] = set()
         self.flushed: list[ContainerId] = []
+        self.backups: set[tuple[ContainerId, str]] = set()
+        self.without_tier2: set[ContainerId] = set()
+        """Their backups fail."""
 
     async def list_segments_of(
         self,
@@ -86,10 +90,44 @@ class SegmentsOfNode(MemorySegments):
         self._require(containers)
         self.flushed += containers
 
+    def backup_owners(
+        self, containers: Sequence[ContainerId] | None
+    ) -> Sequence[tuple[ContainerId, BackupOwner]]:
+        asked = sorted(self.served) if containers is None else containers
+        self._require(asked)
+        return [(each, BackupsOfContainer(each, self)) for each in asked]
+
     def _require(self, containers: Collection[ContainerId]) -> None:
         for container_id in containers:
             if container_id not in self.served:
                 raise ContainerNotFoundError(container_id)
+
+
+class BackupsOfContainer:
+    """Implements BackupOwner."""
+
+    def __init__(self, container_id: ContainerId, node: SegmentsOfNode) -> None:
+        self._container_id = container_id
+        self._node = node
+
+    async def make(self, name: str) -> SnapshotInfo:
+        self._require_tier2()
+        self._node.backups.add((self._container_id, name))
+        return SnapshotInfo(name, START_MS, 1, 1)
+
+    async def drop(self, name: str) -> bool:
+        self._require_tier2()
+        had = (self._container_id, name) in self._node.backups
+        self._node.backups.discard((self._container_id, name))
+        return had
+
+    async def list(self) -> Sequence[SnapshotInfo]:
+        kept = sorted(self._node.backups)
+        return [SnapshotInfo(name, START_MS, 1, 1) for c, name in kept if c == self._container_id]
+
+    def _require_tier2(self) -> None:
+        if self._container_id in self._node.without_tier2:
+            raise StorageError("outcome of a manifest update is unknown")
 
 
 @dataclass
@@ -151,6 +189,7 @@ async def running_member(
         wall_clock=clock,
         random=Random(1),
         settings=settings,
+        backup_owners=segments.backup_owners,
         cluster=NodeInCluster(
             locations=locations,
             node_id=lambda: identity,

@@ -314,6 +314,37 @@ async def test_topics_that_recover_are_a_503(served: Served) -> None:
     assert (await served.call("POST", "/t/records", json=[{"value": "v"}]))[0] == 200
 
 
+@pytest.mark.parametrize(("method", "change"), [("PUT", "create"), ("PATCH", "alter")])
+async def test_a_change_is_not_said_to_be_undone_when_topics_recover_before_it_is_told(
+    served: Served, monkeypatch: pytest.MonkeyPatch, method: str, change: str
+) -> None:
+    if method == "PATCH":
+        await served.call("PUT", "/t")
+    topics = served.topics
+    assert topics is not None
+    make = getattr(topics, change)
+
+    async def made_at_last(*asked: object) -> None:
+        await make(*asked)
+        served.topics = None
+
+    monkeypatch.setattr(topics, change, made_at_last)
+    asked = {"config": {"retention.ms": "86400000"}}
+    status, body = await served.call(method, "/t", json=asked)
+    assert (status, body["kind"]) == (500, "unavailable")
+    served.topics = topics
+    _, shown = await served.call("GET", "/t")
+    assert shown["config"]["retention.ms"] == "86400000"
+
+
+async def test_a_change_with_a_part_that_makes_no_sense_changes_nothing(served: Served) -> None:
+    await served.call("PUT", "/t")
+    asked = {"config": {"retention.ms": "86400000"}, "partitions": "many"}
+    assert (await served.call("PATCH", "/t", json=asked))[0] == 400
+    _, shown = await served.call("GET", "/t")
+    assert shown["config"]["retention.ms"] != "86400000"
+
+
 async def test_large_bodies_keep_their_order(served: Served) -> None:
     await served.call("PUT", "/t")
     sent = [{"value": f"{n:05d}" + "x" * 100} for n in range(3_000)]

@@ -133,3 +133,32 @@ async def test_a_container_that_goes_while_it_is_asked_is_asked_for_again(
         assert answer.status == 204
     flushed = nodes.near.segments.flushed + nodes.far.segments.flushed
     assert sorted(flushed) == list(range(CONTAINERS))
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+async def test_a_backup_that_some_containers_made_or_dropped_is_not_said_to_be_as_it_was(
+    impatient: TwoNodes, client: ClientSession, method: str
+) -> None:
+    url = f"{impatient.near.node.url}/v1/backups/monday"
+    if method == "DELETE":
+        async with client.post(url) as answer:
+            assert answer.status == 200
+    impatient.move(FAR, None)
+    async with client.request(method, url) as answer:
+        assert answer.status == 500
+        assert f"missing=[{FAR}]" in (await answer.json())["error"]
+    kept = {container_id for container_id, _ in impatient.near.segments.backups}
+    assert kept == (impatient.near.served if method == "POST" else set())
+
+
+@pytest.mark.parametrize("number", [2, 3])
+async def test_a_backup_that_breaks_off_at_one_container_may_be_at_others(
+    nodes: TwoNodes, client: ClientSession, number: int
+) -> None:
+    for member in (nodes.near, nodes.far):
+        member.segments.without_tier2.add(ContainerId(number))
+    async with client.post(f"{nodes.near.node.url}/v1/backups/monday") as answer:
+        assert answer.status == 500
+    async with client.get(f"{nodes.near.node.url}/v1/backups") as answer:
+        (row,) = (await answer.json())["backups"]
+    assert (row["containers"], row["complete"]) == (CONTAINERS - 1, False)
