@@ -242,15 +242,28 @@ async def test_h41_with_tier_2_down_at_start_known_segments_are_served_and_appen
         await container.flush()
 
 
+class SilentObjectStore(MemoryObjectStore):
+    """Answers no read of the keys with `folder` in them while it is silent."""
+
+    def __init__(self, *, folder: str = "") -> None:
+        super().__init__()
+        self.is_silent = False
+        self._folder = folder
+
+    async def get(self, key: str) -> VersionedObject:
+        await self._answer(key)
+        return await super().get(key)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        await self._answer(key)
+        return await super().get_range(key, start, length)
+
+    async def _answer(self, key: str) -> None:
+        if self.is_silent and self._folder in key:
+            await asyncio.Event().wait()
+
+
 def test_h41_a_tier_2_that_says_nothing_at_start_is_not_waited_for() -> None:
-    class SilentObjectStore(MemoryObjectStore):
-        is_silent = False
-
-        async def get(self, key: str) -> VersionedObject:
-            if self.is_silent:
-                await asyncio.Event().wait()
-            return await super().get(key)
-
     async def main(loop: SimLoop) -> None:
         tiers = MemoryTiers()
         store = SilentObjectStore()
@@ -277,24 +290,9 @@ def test_h41_a_tier_2_that_says_nothing_at_start_is_not_waited_for() -> None:
 
 
 def test_h41_a_tier_2_that_falls_silent_behind_the_claim_ends_the_start() -> None:
-    class SilentObjectStore(MemoryObjectStore):
-        is_silent = False
-
-        async def get(self, key: str) -> VersionedObject:
-            await self._answer(key)
-            return await super().get(key)
-
-        async def get_range(self, key: str, start: int, length: int) -> bytes:
-            await self._answer(key)
-            return await super().get_range(key, start, length)
-
-        async def _answer(self, key: str) -> None:
-            if self.is_silent and "/runs/" in key:
-                await asyncio.Event().wait()
-
     async def main(loop: SimLoop) -> None:
         tiers = MemoryTiers()
-        store = SilentObjectStore()
+        store = SilentObjectStore(folder="/runs/")
         async with running(tiers, object_store=store) as container:
             await container.create("a")
             await append(container, "a", b"before")
