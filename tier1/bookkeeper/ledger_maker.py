@@ -4,8 +4,10 @@ Invariant: a ledger is deleted here only if it is not in the record and cannot g
 and does not name it. An owner that is told so may have written it down before, and the answer was lost.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -90,11 +92,18 @@ class LedgerMaker:
         """One change of the record: the former ledgers end there, and this one is the newest.
 
         Raises LogNotPrimaryError, and then the ledger is in no record; MetadataUnavailableError, and then it may be.
+        Cancelled, it may be as well, and is let go in `close_seconds_max`.
         """
         try:
             return await self._enter(writer, ends, partial(self._record.change, part=part))
         except MetadataUnavailableError:
             await self.let_go(writer)
+            raise
+        except asyncio.CancelledError:
+            # Nothing else knows of the writer: the client would keep the ledger open until the process ends.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.close_seconds_max):
+                    await self.let_go(writer)
             raise
 
     async def enter_ahead(self, writer: LedgerWriter) -> LedgerInLog:

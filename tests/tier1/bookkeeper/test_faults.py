@@ -15,9 +15,9 @@ from tests.tier1.bookkeeper.simulated_ledgers import SimulatedLedgerWriter
 from tests.tier1.bookkeeper.simulated_network import Network
 from tests.tier1.bookkeeper.worlds import SMALL, BookKeeperLogWorld
 from tier1.bookkeeper.ledger_maker import LedgerEnd
-from tier1.bookkeeper.ledgers import LedgerUnavailableError, Quorum, TooFewBookiesError
+from tier1.bookkeeper.ledgers import LedgerId, LedgerUnavailableError, Quorum, TooFewBookiesError
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
-from tier1.bookkeeper.log_record import entry_of
+from tier1.bookkeeper.log_record import LogRecord, entry_of
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
 from tier1.bookkeeper.settings import GiveUpSettings
 
@@ -469,6 +469,46 @@ async def test_an_opening_without_zookeeper_ends_in_time_and_in_words(
     world.network.metadata_down = True
     with pytest.raises(MetadataUnavailableError, match="does not answer"):
         await own(world)
+
+
+@pytest.mark.parametrize("is_zookeeper_gone", [False, True])
+async def test_an_opening_that_is_cancelled_lets_its_ledger_go_and_waits_for_no_answer(
+    world: BookKeeperLogWorld, monkeypatch: pytest.MonkeyPatch, *, is_zookeeper_gone: bool
+) -> None:
+    world.network.timeout_seconds = 20.0
+    world.settings = replace(world.settings, close_seconds_max=1.0)
+    loop = asyncio.get_running_loop()
+    let_go: list[LedgerId] = []
+    honest = SimulatedLedgerWriter.close
+
+    async def close(self: SimulatedLedgerWriter) -> None:
+        let_go.append(self.ledger_id)
+        await honest(self)
+
+    monkeypatch.setattr(SimulatedLedgerWriter, "close", close)
+    log = world.log()
+    is_asked = asyncio.Event()
+
+    async def unanswered(*_: object, **__: object) -> LogRecord:
+        is_asked.set()
+        world.network.metadata_down = is_zookeeper_gone
+        await asyncio.Event().wait()
+        raise AssertionError("it is cancelled")
+
+    monkeypatch.setattr(log._record, "change", unanswered)
+    opening = asyncio.create_task(log.initialize())
+    await is_asked.wait()
+    began = loop.time()
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert loop.time() - began < 1.5
+    assert let_go == list(world.bookies.ledgers)
+    assert len(let_go) == 1
+    world.network.metadata_down = False
+    successor = await own(world)
+    assert await entries(successor) == []
+    await successor.close()
 
 
 async def test_a_fenced_owner_that_cannot_read_the_record_stops_at_once(
