@@ -225,6 +225,15 @@ class BatchHeader(NamedTuple):
         return add_to_sequence(self.base_sequence, self.last_offset_delta)
 
 
+class SentBatch(NamedTuple):
+    """Whose batch it is, and which of them."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+    """Of the first record."""
+
+
 class BatchRecords(NamedTuple):
     """How the records of a batch lie whose header and checksum are right: as much as loops over records need."""
 
@@ -297,6 +306,14 @@ def parse_header(data: BatchBytes, at: int = 0) -> BatchHeader:
         base_sequence,
         record_count,
     )
+
+
+def sent_batch(data: BatchBytes) -> SentBatch | None:
+    """What a batch that was not looked at yet says of its producer; None if it names none, or is no batch."""
+    if len(data) < BATCH_HEADER_BYTES or data[_MAGIC_AT] != _MAGIC:
+        return None
+    sent = SentBatch._make(_PRODUCER.unpack_from(data, _PRODUCER_AT))
+    return sent if sent.producer_id >= 0 else None
 
 
 def batch_size(batches: memoryview, at: int) -> int:

@@ -45,6 +45,7 @@ from segmentstore.kafka.cluster_requests import VERSION_TOO_NEW
 from segmentstore.kafka.fetch_sessions import FetchSessions
 from segmentstore.kafka.produce_requests import NO_ACKS, Producing, Submission
 from segmentstore.kafka.received_frames import FrameMemories, ReceivedFrames
+from segmentstore.kafka.refused_batches import RefusedBatches
 from segmentstore.kafka.requests import Asker, Requests
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
@@ -114,6 +115,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Of frames that wait, and of those that were begun and are not answered."""
         self._waiting_requests = 0
         self._fetch_session = services.fetch_sessions.of_connection()
+        self._refused_batches = RefusedBatches(
+            partitions_max=self._settings.refused_batches_max,
+            seconds=self._settings.resend_seconds,
+        )
         self._has_frames = Event()
         self._can_write = Event()
         """Unless too many answers are unsent."""
@@ -259,7 +264,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             await self._wait_until_ready()
         client_id = header.client_id or ""
         if isinstance(request, ProduceRequest):
-            submission = await self._services.producing.submit(request, client_id, self._failed)
+            submission = await self._services.producing.submit(
+                request, client_id, self._failed, self._refused_batches
+            )
             self._submitted += 1
             self._all_settled.clear()
             submission.when_done(

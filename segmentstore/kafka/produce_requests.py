@@ -5,6 +5,7 @@ Invariants:
 - submit() hands over every batch of a request before it returns; the next request of the connection comes behind it.
 - A batch is answered once, and with success only when its records are durable.
 - No task for a batch: the partition's futures call the request back.
+- What an idempotent producer sent behind a batch that it is to send again waits for that (`refused_batches.py`).
 """
 
 import asyncio
@@ -21,16 +22,20 @@ from segmentstore.codec.kafka_protocol.produce import (
     ProduceRequest,
     ProduceResponse,
 )
+from segmentstore.codec.record_batch import SentBatch, sent_batch
 from segmentstore.kafka.quotas import ByteQuota
 from segmentstore.kafka.refusals import code_of
+from segmentstore.kafka.refused_batches import RefusedBatches
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
 from segmentstore.runtime.guarded_callback import guarded
 from segmentstore.topics.errors import (
+    NotLeaderError,
     PartitionUnavailableError,
     RecordBatchTooLargeError,
     TopicError,
 )
+from segmentstore.topics.partition import Partition
 from segmentstore.topics.partition_log import Appended
 from segmentstore.topics.topics import Topics
 
@@ -125,9 +130,13 @@ class Producing:
         self._counters = counters
 
     async def submit(
-        self, request: ProduceRequest, client_id: str, fail: Callable[[BaseException], None]
+        self,
+        request: ProduceRequest,
+        client_id: str,
+        fail: Callable[[BaseException], None],
+        refused: RefusedBatches,
     ) -> Submission:
-        """Everything that the request brings; `fail` is told of what breaks behind it."""
+        """Everything that the request brings; `fail` is told of what breaks behind it. `refused`: of the connection."""
         submission = Submission(request)
         refusal = self._refusal_of(request)
         byte_count = 0
@@ -140,9 +149,16 @@ class Producing:
                     submission.settled()
                     continue
                 byte_count += len(wanted.records)
-                future = await self._produce(topic.name, wanted.index, wanted.records)
-                settle = partial(self._settle, submission, outcome, len(wanted.records))
-                future.add_done_callback(guarded(settle, fail))
+                # Now: the memory of the records is used again before they are settled.
+                sent = sent_batch(wanted.records)
+                handed = _Handed(topic.name, wanted.index, len(wanted.records), sent, refused)
+                future = await self._produce(handed, wanted.records)
+                settle = guarded(partial(self._settle, submission, outcome, handed), fail)
+                if future.done():
+                    # What comes behind it in this turn of the loop has to know.
+                    settle(future)
+                else:
+                    future.add_done_callback(settle)
         submission.throttle_ms = self._quota.take(
             client_id, byte_count, asyncio.get_running_loop().time()
         )
@@ -156,31 +172,44 @@ class Producing:
             return ErrorCode.INVALID_REQUIRED_ACKS
         return ErrorCode.NONE
 
-    async def _produce(self, topic: str, index: int, records: Buffer) -> "Future[Appended]":
-        length_max = self._settings.batch_bytes_max
-        if len(records) > length_max:
-            return _failed(RecordBatchTooLargeError(size=len(records), size_max=length_max))
-        found = self._topics.own_partition_if_open(topic, index)
-        if found is not None:
-            return found.produce(records)
-        try:
-            async with asyncio.timeout(self._settings.partition_seconds):
-                found = await self._topics.own_partition(topic, index)
-        except TimeoutError:
+    async def _produce(self, handed: "_Handed", records: Buffer) -> "Future[Appended]":
+        found = await self._partition(handed)
+        if isinstance(found, TopicError):
+            return _failed(found)
+        # Behind the wait for the partition, in which one before it may have been refused.
+        if handed.waits(found):
+            handed.sent = None
             return _failed(
                 PartitionUnavailableError(
-                    f"partition is being recovered topic={topic!r} partition={index}"
+                    "a batch that was sent before it is to come again first"
+                    f" topic={handed.topic!r} partition={handed.index}"
                 )
             )
-        except TopicError as error:
-            return _failed(error)
         return found.produce(records)
+
+    async def _partition(self, handed: "_Handed") -> Partition | TopicError:
+        length_max = self._settings.batch_bytes_max
+        if handed.byte_count > length_max:
+            return RecordBatchTooLargeError(size=handed.byte_count, size_max=length_max)
+        topic, index = handed.topic, handed.index
+        found = self._topics.own_partition_if_open(topic, index)
+        if found is not None:
+            return found
+        try:
+            async with asyncio.timeout(self._settings.partition_seconds):
+                return await self._topics.own_partition(topic, index)
+        except TimeoutError:
+            return PartitionUnavailableError(
+                f"partition is being recovered topic={topic!r} partition={index}"
+            )
+        except TopicError as error:
+            return error
 
     def _settle(
         self,
         submission: Submission,
         outcome: _Outcome,
-        byte_count: int,
+        handed: "_Handed",
         future: "Future[Appended]",
     ) -> None:
         failure = future.exception() if not future.cancelled() else _broken_off()
@@ -190,13 +219,43 @@ class Producing:
             outcome.append_time_ms = appended.append_time_ms
             outcome.log_start_offset = appended.log_start_offset
             self._counters.produced_batches += 1
-            self._counters.produced_bytes += byte_count
+            self._counters.produced_bytes += handed.byte_count
         elif isinstance(failure, TopicError):
             outcome.error_code = code_of(failure)
             self._counters.produce_refusals += 1
+            # Names of which no topic is known would be kept without a bound on their length.
+            is_passing = isinstance(failure, NotLeaderError | PartitionUnavailableError)
+            if is_passing and self._topics.describe(handed.topic) is not None:
+                handed.note_refusal()
         else:
             raise failure
         submission.settled()
+
+
+@dataclass(slots=True)
+class _Handed:
+    """One batch, without its bytes."""
+
+    topic: str
+    index: int
+    byte_count: int
+    sent: SentBatch | None
+    """None: nothing that comes behind it minds what becomes of it."""
+    refused: RefusedBatches
+
+    def waits(self, found: Partition) -> bool:
+        """For one that was sent before it, and is to come again."""
+        if self.sent is None:
+            return False
+        now = asyncio.get_running_loop().time()
+        is_behind = self.refused.holds_up(self.topic, self.index, self.sent, now=now)
+        return is_behind and not found.expects(self.sent)
+
+    def note_refusal(self) -> None:
+        """It is to come again."""
+        if self.sent is not None:
+            now = asyncio.get_running_loop().time()
+            self.refused.note(self.topic, self.index, self.sent, now=now)
 
 
 def _broken_off() -> TopicError:

@@ -24,7 +24,7 @@ from contextlib import AsyncExitStack
 from random import Random
 from typing import TypeVar
 
-from segmentstore.codec.record_batch import BatchError
+from segmentstore.codec.record_batch import BatchError, SentBatch
 from segmentstore.contracts.errors import CorruptedDataError, SegmentStoreError, StorageError
 from segmentstore.contracts.segments import Segment, SegmentApi
 from segmentstore.runtime.clock import WallClock
@@ -279,6 +279,10 @@ class Partition:
         takes nothing back.
         """
         return self._log.produce(batch)
+
+    def expects(self, sent: SentBatch) -> bool:
+        """Whether, by what is known of its producer, it is the next batch or one that is sent again."""
+        return self._log.expects(sent)
 
     def is_sure(self) -> bool:
         """Whether its ends need no confirm_ends(): one look at the clock, where there may be thousands of partitions.

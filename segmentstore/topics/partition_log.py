@@ -47,6 +47,7 @@ from typing import Final
 
 from segmentstore.codec.record_batch import (
     BatchHeader,
+    SentBatch,
     TimestampType,
     placed_copy,
     stamp_append_time,
@@ -374,6 +375,10 @@ class PartitionLog:
         except TopicError as refusal:
             fail_unless_done(answer, refusal)
         return answer
+
+    def expects(self, sent: SentBatch) -> bool:
+        """Whether, by what is known of its producer, it is the next batch or one that is sent again."""
+        return self._windows.expects(sent)
 
     def _submit(self, batch: bytes | bytearray | memoryview, answer: "Future[Appended]") -> None:
         segment = self.require_open()

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from segmentstore.codec.record_batch import BatchHeader, add_to_sequence
+from segmentstore.codec.record_batch import BatchHeader, SentBatch, add_to_sequence
 from segmentstore.contracts.errors import CorruptedDataError
 from segmentstore.contracts.identifiers import ATTRIBUTE_VALUE_BYTES_MAX, AttributeKey
 from segmentstore.topics.errors import OutOfOrderSequenceError, ProducerFencedError
@@ -100,6 +100,15 @@ class ProducerWindows:
                 producer_id=header.producer_id, expected=expected, given=header.base_sequence
             )
         return None
+
+    def expects(self, sent: SentBatch) -> bool:
+        """Whether, by what is known of its producer, it is the next batch or one that is sent again."""
+        known = self._producers.get(sent.producer_id)
+        if known is None or known.epoch != sent.epoch:
+            return False
+        if sent.sequence == add_to_sequence(known.batches[-1].last_sequence, 1):
+            return True
+        return any(batch.first_sequence == sent.sequence for batch in known.batches)
 
     def remember(
         self, header: BatchHeader, *, base_offset: int, append_time_ms: int, now_ms: int
