@@ -2,11 +2,12 @@
 
 Of a store in files they are directories below DATA/tier1, of one in BookKeeper records below a root in ZooKeeper.
 
-- A log is never deleted. One in a directory that does not belong is moved aside, and so is one that a person takes as
-  lost (`set_file_log_aside`); one below a root may be that of a
-  store that runs on another machine, so it is refused, with the command that sets it aside.
-- A new log has an id of its own, and follows that of the manifest. It is durable, with an epoch that is not below the
-  manifest's, before anything else can find it: what was cut off is found to belong, and kept.
+- A log is never deleted. One in a directory that does not belong is moved aside, durably, and so is one that a person
+  takes as lost (`set_file_log_aside`); one below a root may be that of a store that runs on another machine, so it is
+  refused, with the command that sets it aside.
+- A new log has an id of its own, and follows that of the manifest. When `make` has returned it is durable, with an
+  epoch that is not below the manifest's, so that what is cut off behind it finds that it belongs. A directory that was
+  left before it had its epoch does not belong, and is empty: it is moved aside.
 - The record of a store in BookKeeper is made last: without it no store opens what is not finished.
 """
 
@@ -120,6 +121,7 @@ class FileLogsRebuilt:
     async def set_aside(self, found: FoundLog) -> str:
         aside = f"{found.place}.set-aside-{random_id(self._random).hex()[:8]}"
         self._files.rename(found.place, aside)
+        self._files.sync_directory(str(Path(aside).parent))
         return aside
 
     async def make(self, manifest: Manifest, *, floor: int) -> int:
