@@ -1,7 +1,7 @@
-"""Taking a container's manifest under a new epoch, and finding out whether the store can be trusted with one.
+"""Taking a container's manifest under a new epoch.
 
 - The manifest is created once, by put-if-absent, and only in a store that let exactly one of several racing writers
-  win.
+  win (`tier2/conditional_puts.py`).
 - No manifest is created where objects of the container lie: that manifest is lost, not yet to come. An empty container
   would sweep away what is left of the old one.
 - A manifest is taken over only if store id, log id, container id and container count match and our epoch is greater.
@@ -11,7 +11,6 @@
   claim that landed late is ours.
 """
 
-import asyncio
 from collections import deque
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -23,14 +22,13 @@ from segmentstore.contracts.errors import (
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
-    SegmentStoreError,
     StorageError,
-    StorageFullError,
     StorageNotPrimaryError,
 )
 from segmentstore.contracts.identifiers import NO_SEGMENT, NO_SEQUENCE_NUMBER, ContainerId, Epoch
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.runtime.entropy import random_id
+from tier2.conditional_puts import require_compare_and_set
 from tier2.container_objects import ObjectNames, StorageCounters
 from tier2.manifest.commit import unknown_outcome
 from tier2.manifest.manifest import Manifest, decode_manifest
@@ -83,7 +81,6 @@ class ManifestClaimer:
         self._nonces: deque[bytes] = deque(maxlen=_NONCES_MAX)
         self._creating: deque[bytes] = deque(maxlen=_NONCES_MAX)
         self._was_ours = False
-        self._race_cause: SegmentStoreError | None = None
 
     async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> Claim:
         """Raises InvalidRequestError, StorageNotPrimaryError, StorageError (call again), CorruptedDataError."""
@@ -206,53 +203,8 @@ class ManifestClaimer:
                 )
 
     async def _probe(self) -> None:
-        """Race conditional puts on a key of its own, which is never used again.
-
-        Raises InvalidRequestError if more than one won, StorageError if the answers do not tell.
-        """
+        """Race conditional puts on a key that is never used again. Raises as require_compare_and_set() does."""
         key = self._names.probe(random_id(self._random))
-        self._race_cause = None
-        created = await self._race(key, 1, None)
-        self._judge("put-if-absent", created)
-        tag = next(tag for tag in created if tag is not None)
-        changed = await self._race(key, 2, tag)
-        self._judge("put-if-match", changed)
-        found = await self._store.get(key)
-        if found.content[0] != 2 or changed[found.content[1]] is None:
-            raise self._refusal("a conditional put that won cannot be read back")
+        self._counters.puts += 2 * _RACERS
+        await require_compare_and_set(self._store, key, racers=_RACERS)
         await self._store.delete(key)
-
-    async def _race(self, key: str, lap: int, tag: str | None) -> list[str | None]:
-        """The tag that each racer won; None if it did not, or if the store did not say."""
-        async with asyncio.TaskGroup() as group:
-            racers = [
-                group.create_task(self._run_one(key, bytes((lap, racer)), tag))
-                for racer in range(_RACERS)
-            ]
-        return [racer.result() for racer in racers]
-
-    async def _run_one(self, key: str, content: bytes, tag: str | None) -> str | None:
-        self._counters.puts += 1
-        try:
-            if tag is None:
-                return await self._store.put_if_absent(key, content)
-            return await self._store.put_if_match(key, content, tag)
-        except (ObjectExistsError, ObjectChangedError):
-            return None
-        except (StorageError, StorageFullError) as error:
-            self._race_cause = error
-            return None
-
-    def _judge(self, verb: str, tags: list[str | None]) -> None:
-        winners = sum(tag is not None for tag in tags)
-        if winners > 1:
-            raise self._refusal(f"{winners} of {len(tags)} racing {verb} won")
-        if winners == 0:
-            cause = self._race_cause or StorageError("each was told that another one had won")
-            raise unknown_outcome(f"racing {verb} container={self._container_id}", cause)
-
-    def _refusal(self, why: str) -> InvalidRequestError:
-        return InvalidRequestError(
-            f"this object store cannot hold a manifest: {why}; Tier 2 needs conditional puts of which"
-            f" exactly one wins container={self._container_id}"
-        )

@@ -144,7 +144,7 @@ async def test_h4_a_store_in_which_two_racing_writers_win_is_refused() -> None:
             return "always"
 
     backing = ObjectStoreBacking(TwoWinners(MemoryObjectStore()))
-    with pytest.raises(InvalidRequestError, match="cannot hold a manifest"):
+    with pytest.raises(InvalidRequestError, match="cannot hold Tier 2"):
         await backing.claimed(1)
 
 

@@ -47,7 +47,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.object_store import ObjectInfo, VersionedObject
 from segmentstore.runtime.clock import SystemWallClock
-from tier2.object_stores.conditional_puts import require_compare_and_set
+from tier2.conditional_puts import require_compare_and_set
 from tier2.object_stores.object_key import check_key, check_prefix, check_range
 from tier2.object_stores.s3.requests import (
     ConditionFailedError,
@@ -58,6 +58,7 @@ from tier2.object_stores.s3.requests import (
 from tier2.object_stores.s3.settings import PARTS_MAX, S3Settings
 
 _PROBE_KEY = "probe"
+_RACERS = 8
 _PARTIAL_CONTENT = 206
 _SUMMED_ON_LOOP_BYTES_MAX = 64 << 10
 """Smaller bodies are put together faster than a thread is reached."""
@@ -121,15 +122,19 @@ class S3ObjectStore:
         session = _new_session()
         await self._connect(session, None)
         try:
-            await require_compare_and_set(
-                self,
-                f"{_PROBE_KEY}/{self._random.randbytes(12).hex()}",
-                rounds=self._settings.startup_race_rounds,
-            )
+            prefix = f"{_PROBE_KEY}/{self._random.randbytes(12).hex()}"
+            for number in range(self._settings.startup_race_rounds):
+                await self._probe(f"{prefix}-{number}")
         except BaseException:
             await self.close()
             raise
         return 0
+
+    async def _probe(self, key: str) -> None:
+        try:
+            await require_compare_and_set(self, key, racers=_RACERS)
+        finally:
+            await self.delete(key)
 
     async def _connect(self, session: aioboto3.Session, credentials: object) -> None:
         settings = self._settings

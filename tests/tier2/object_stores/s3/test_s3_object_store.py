@@ -19,7 +19,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import BufferView
 from tests.contracts.object_store_suite import ObjectStoreSuite
 from tests.tier2.counting_threads import CountingThreads
-from tier2.object_stores.conditional_puts import require_compare_and_set
+from tier2.conditional_puts import require_compare_and_set
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.object_stores.s3.s3_object_store import S3ObjectStore, cut_into_parts
 from tier2.object_stores.s3.settings import S3Settings, parse_s3_url
@@ -171,7 +171,7 @@ class CheckThenWriteStore(MemoryObjectStore):
 
 async def test_h4_a_store_whose_conditional_puts_are_not_atomic_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="8 racing put-if-match requests 8 won"):
-        await require_compare_and_set(CheckThenWriteStore(), "probe/x", rounds=1)
+        await require_compare_and_set(CheckThenWriteStore(), "probe/x", racers=8)
 
 
 async def test_a_missing_bucket_has_a_name(settings: S3Settings) -> None:
