@@ -2,14 +2,15 @@
 
 Invariants:
 
-- A change is made to what this owner read or wrote last, and only if nothing was written since: of two owners the one
-  with the smaller epoch changes nothing any more, and is told so (LogNotPrimaryError).
-- A write whose answer was lost may have happened, or may yet. So the next change reads the record first; its own write
-  is known by epoch and nonce. Steps are made so that taking one again changes nothing.
+- A change is made to what this owner has just read, and only if nothing was written since: of two owners the one with
+  the smaller epoch changes nothing any more, and is told so (LogNotPrimaryError).
+- Each change reads the record first, and knows its own by epoch and nonce. The version alone proves nothing: those of a
+  record that was deleted and made anew begin again, and come past the one that an owner of the deleted record saw last.
+- A write whose answer was lost may have happened, or may yet. Steps are made so that taking one again changes nothing.
 - Others than the owner change one thing only, whether the log is disabled: that is taken over, not undone.
 
 Only one attempt is under way at a time; who waits for an answer that does not come holds up the other changes for as
-long as the metadata store lets one request take.
+long as the metadata store lets a reading and a writing take.
 """
 
 import asyncio
@@ -65,8 +66,6 @@ class OwnedRecord:
         self._random = random
         self._owner = owner
         self._record: LogRecord | None = None
-        self._version = 0
-        self._is_uncertain = False
         self._turn = asyncio.Lock()
         self._epoch = 0
         self._nonce = b""
@@ -103,7 +102,7 @@ class OwnedRecord:
         for _ in range(_REBASES_MAX):
             wanted = self._rules.claimed(found, epoch=epoch, nonce=nonce, owner=self._owner)
             try:
-                version = await self._metadata.compare_and_set(
+                await self._metadata.compare_and_set(
                     self.path, encode_record(wanted), version=version
                 )
                 break
@@ -124,7 +123,7 @@ class OwnedRecord:
                 raise _disabled(found, self.path)
         else:
             raise _contended(self.path)
-        self._record, self._version = wanted, version
+        self._record = wanted
         self._epoch, self._nonce = wanted.epoch, wanted.nonce
         return wanted
 
@@ -161,8 +160,7 @@ class OwnedRecord:
         """As change(), in one attempt: after MetadataUnavailableError the step may have been taken, or may be yet."""
         async with self._turn:
             for _ in range(_REBASES_MAX):
-                if self._is_uncertain:
-                    await self._read()
+                version = await self._read()
                 wanted = step(self.record)
                 if wanted == self.record:
                     return wanted
@@ -173,15 +171,11 @@ class OwnedRecord:
                         f"the record of the log is too large ledgers={len(wanted.ledgers)}"
                         f" garbage={len(wanted.garbage)} path={self.path!r}"
                     )
-                # From here on until it is answered: whatever ends this attempt, the write may happen.
-                self._is_uncertain = True
                 try:
-                    version = await self._metadata.compare_and_set(
-                        self.path, value, version=self._version
-                    )
+                    await self._metadata.compare_and_set(self.path, value, version=version)
                 except MetadataChangedError:
                     continue
-                self._record, self._version, self._is_uncertain = wanted, version, False
+                self._record = wanted
                 return wanted
         raise _contended(self.path)
 
@@ -202,10 +196,12 @@ class OwnedRecord:
             raise LogCorruptedError(f"the record of the log is gone path={self.path!r}")
         return decode_record(found.value, path=self.path), found.version
 
-    async def _read(self) -> None:
+    async def _read(self) -> int:
+        """The version of the record, which is still ours."""
         record, version = await self._get()
         self._require_own(record)
-        self._record, self._version, self._is_uncertain = record, version, False
+        self._record = record
+        return version
 
     def _require_own(self, record: LogRecord) -> None:
         if (record.epoch, record.nonce) != (self._epoch, self._nonce):

@@ -343,6 +343,27 @@ async def test_h47_an_old_owner_changes_nothing_in_the_record() -> None:
     await new.close()
 
 
+async def test_h47_an_old_owner_does_not_take_a_record_that_was_made_anew_for_its_own() -> None:
+    """Its versions begin again, and come past the one that the old owner saw last."""
+    world = BookKeeperLogWorld()
+    old = await opened(world)
+    address = await old.append([b"old"])
+    found = world.metadata.values[PATH]
+    await world.metadata.delete(PATH, version=found.version)
+    new = await opened(world)
+    kept = [(await new.append([b"new"]), b"new")]
+    before = world.metadata.values[PATH]
+    assert before.version == found.version
+    with pytest.raises(LogNotPrimaryError):
+        await old.truncate(address)
+    assert world.metadata.values[PATH] == before
+    await old.close()
+    await new.close()
+    successor = await opened(world)
+    assert await entries(successor) == kept
+    await successor.close()
+
+
 async def _fence(world: BookKeeperLogWorld) -> int:
     found = world.metadata.values[PATH]
     version = await take_record(
