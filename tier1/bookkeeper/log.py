@@ -18,7 +18,7 @@ Invariants (L1 to L8 of DurableDataLog apart):
 import asyncio
 import logging
 from asyncio import Future
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -101,6 +101,7 @@ class BookKeeperDurableDataLog:
         self._appended = False
         self._truncate_to = LogAddress(0)
         self._deleted: dict[LedgerId, None] = {}
+        self._deletions_failed: Counter[LedgerId] = Counter()
         self._look_for_garbage = asyncio.Event()
         self._closing = asyncio.Lock()
 
@@ -335,15 +336,23 @@ class BookKeeperDurableDataLog:
         try:
             if self._truncate_to > record.truncated_up_to:
                 record = await self._record.try_change(self._truncated)
-            for ledger_id in record.garbage:
+            # One that cannot be deleted may stay so for ever: next time it comes behind the others.
+            for ledger_id in sorted(record.garbage, key=self._deletions_failed.__getitem__):
                 if ledger_id not in self._deleted:
-                    await self._ledgers.delete(ledger_id)
-                    self._deleted[ledger_id] = (
-                        None  # the next truncation takes it out of the record
-                    )
+                    await self._delete(ledger_id)
         except MAY_PASS as error:
             _LOG.info("garbage is deleted later path=%s: %s", self._path, error)
         self._deleted = {each: None for each in self._deleted if each in record.garbage}
+        failed = self._deletions_failed.items()
+        self._deletions_failed = Counter({each: n for each, n in failed if each in record.garbage})
+
+    async def _delete(self, ledger_id: LedgerId) -> None:
+        try:
+            await self._ledgers.delete(ledger_id)
+        except MAY_PASS:
+            self._deletions_failed[ledger_id] += 1
+            raise
+        self._deleted[ledger_id] = None  # the next truncation takes it out of the record
 
     async def check_owner(self) -> None:
         """As DurableDataLog says: one reading of the log's record, which is not tried again when ZooKeeper fails."""

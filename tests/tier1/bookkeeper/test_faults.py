@@ -11,7 +11,7 @@ from segmentstore.contracts.errors import DurableDataLogError, ErrorKind, LogNot
 from segmentstore.contracts.identifiers import BufferView, LogAddress
 from segmentstore.runtime.cancellation import fail_unless_done
 from tests.contracts.durable_data_log_suite import entries
-from tests.tier1.bookkeeper.simulated_ledgers import SimulatedLedgerWriter
+from tests.tier1.bookkeeper.simulated_ledgers import SimulatedLedgerClient, SimulatedLedgerWriter
 from tests.tier1.bookkeeper.simulated_network import Network
 from tests.tier1.bookkeeper.worlds import SMALL, BookKeeperLogWorld
 from tier1.bookkeeper.ledger_maker import LedgerEnd
@@ -567,6 +567,34 @@ async def test_truncated_ledgers_are_deleted_and_forgotten(world: BookKeeperLogW
     await asyncio.sleep(2 * world.settings.look_again_seconds)
     assert len(world.bookies.ledgers) <= 2
     assert log.statistics().stored_bytes <= 2 * 40_000
+    await log.close()
+
+
+async def test_a_ledger_that_cannot_be_deleted_holds_no_other_up(
+    world: BookKeeperLogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await own(world)
+    addresses = []
+    for _ in range(12):
+        addresses.append(await log.append([bytes(40_000)]))
+        await asyncio.sleep(0.1)
+    kept = {each.ledger_id for each in log.record.ledgers[:2]}
+    assert len(log.record.ledgers) >= 5
+    honest = SimulatedLedgerClient.delete
+
+    async def delete(self: SimulatedLedgerClient, ledger_id: LedgerId) -> None:
+        if ledger_id in kept:
+            raise LedgerUnavailableError(f"a part of ZooKeeper is damaged ledger={ledger_id}")
+        await honest(self, ledger_id)
+
+    monkeypatch.setattr(SimulatedLedgerClient, "delete", delete)
+    await log.truncate(addresses[-2])
+    await asyncio.sleep(5 * world.settings.look_again_seconds)
+    assert kept <= set(world.bookies.ledgers)
+    assert len(world.bookies.ledgers) <= len(kept) + 2
+    kept.pop()
+    await asyncio.sleep(5 * world.settings.look_again_seconds)
+    assert len(world.bookies.ledgers) <= len(kept) + 2, "each of them is tried again"
     await log.close()
 
 
