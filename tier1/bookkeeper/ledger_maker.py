@@ -171,7 +171,7 @@ class LedgerMaker:
         """Close a ledger as well as it can be done: nothing relies on it."""
         try:
             await writer.close()
-        except LEDGER_FAILURES as error:
+        except DurableDataLogError as error:
             _LOG.info("a ledger is not closed ledger=%d: %s", writer.ledger_id, error)
 
     async def _delete_unrecorded(self, writer: LedgerWriter) -> None:

@@ -164,20 +164,18 @@ class BookKeeperDurableDataLog:
         return self.epoch
 
     async def close(self) -> None:
-        """As DurableDataLog says; the end of the newest ledger is written down, unless the log had failed."""
+        """As DurableDataLog says; the ends of its ledgers are written down if that can be done soon."""
         async with self._closing:
             if not self._states.is_closed:
                 self._states.move_to(LogState.CLOSED)
             appends = self._appends
             if appends is None:
                 return
-            was_sound = appends.failure is None
             appends.fail(DurableDataLogError(f"the log is closed path={self._path!r}"))
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            if was_sound:
-                await appends.close()
+            await appends.close()
 
     # --- entries ---------------------------------------------------------------------------------
 

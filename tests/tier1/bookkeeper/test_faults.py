@@ -33,6 +33,20 @@ def world() -> BookKeeperLogWorld:
     )
 
 
+@pytest.fixture
+def closings(monkeypatch: pytest.MonkeyPatch) -> list[LedgerId]:
+    """Ledgers that a writer has closed, or was about to."""
+    closed: list[LedgerId] = []
+    honest = SimulatedLedgerWriter.close
+
+    async def close(self: SimulatedLedgerWriter) -> None:
+        closed.append(self.ledger_id)
+        await honest(self)
+
+    monkeypatch.setattr(SimulatedLedgerWriter, "close", close)
+    return closed
+
+
 async def own(world: BookKeeperLogWorld) -> BookKeeperDurableDataLog:
     log = world.log()
     await log.initialize()
@@ -262,6 +276,22 @@ async def test_the_close_of_a_log_waits_neither_for_zookeeper_nor_for_bookies(
     await successor.close()
 
 
+async def test_a_log_that_had_failed_lets_its_ledger_go_when_it_is_closed(
+    world: BookKeeperLogWorld, closings: list[LedgerId]
+) -> None:
+    """As its owner learns from the record that it is one no more: no bookie has told the writer so."""
+    failed = await own(world)
+    address = await failed.append([b"x"])
+    ledger_id = failed.record.ledgers[-1].ledger_id
+    successor = await own(world)
+    with pytest.raises(LogNotPrimaryError):
+        await failed.truncate(address)
+    await failed.close()
+    assert closings == [ledger_id]
+    assert await entries(successor) == [(address, b"x")]
+    await successor.close()
+
+
 async def test_an_opening_waits_for_bookies_and_says_what_is_missing(
     world: BookKeeperLogWorld,
 ) -> None:
@@ -473,19 +503,15 @@ async def test_an_opening_without_zookeeper_ends_in_time_and_in_words(
 
 @pytest.mark.parametrize("is_zookeeper_gone", [False, True])
 async def test_an_opening_that_is_cancelled_lets_its_ledger_go_and_waits_for_no_answer(
-    world: BookKeeperLogWorld, monkeypatch: pytest.MonkeyPatch, *, is_zookeeper_gone: bool
+    world: BookKeeperLogWorld,
+    closings: list[LedgerId],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_zookeeper_gone: bool,
 ) -> None:
     world.network.timeout_seconds = 20.0
     world.settings = replace(world.settings, close_seconds_max=1.0)
     loop = asyncio.get_running_loop()
-    let_go: list[LedgerId] = []
-    honest = SimulatedLedgerWriter.close
-
-    async def close(self: SimulatedLedgerWriter) -> None:
-        let_go.append(self.ledger_id)
-        await honest(self)
-
-    monkeypatch.setattr(SimulatedLedgerWriter, "close", close)
     log = world.log()
     is_asked = asyncio.Event()
 
@@ -503,8 +529,8 @@ async def test_an_opening_that_is_cancelled_lets_its_ledger_go_and_waits_for_no_
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert loop.time() - began < 1.5
-    assert let_go == list(world.bookies.ledgers)
-    assert len(let_go) == 1
+    assert closings == list(world.bookies.ledgers)
+    assert len(closings) == 1
     world.network.metadata_down = False
     successor = await own(world)
     assert await entries(successor) == []
