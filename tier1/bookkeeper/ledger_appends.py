@@ -47,7 +47,7 @@ from segmentstore.runtime.cancellation import (
     retrieve_exception,
 )
 from segmentstore.runtime.guarded_callback import guarded
-from segmentstore.runtime.waiting import wait_for_event
+from segmentstore.runtime.waiting import gather_all, wait_for_event
 from tier1.bookkeeper.ledger_maker import LEDGER_FAILURES, LedgerEnd, LedgerMaker
 from tier1.bookkeeper.ledgers import (
     LedgerClient,
@@ -485,15 +485,16 @@ class LedgerAppends:
         """Write down the ends of open ledgers, so that the next owner need not look for them; behind fail().
 
         In `close_seconds_max`: without ZooKeeper it would take as long as that is away, and the process that was the
-        owner could not be another one before.
+        owner could not be another one before. Side by side: one that hangs would take the time of the others.
         """
+        writers = [self._writer]
+        if self._former is not None:
+            writers.append(self._former.writer)
+        if self._ahead is not None:
+            writers.append(self._ahead)
         try:
             async with asyncio.timeout(self._settings.close_seconds_max):
-                if self._former is not None:
-                    await self._maker.let_go(self._former.writer)
-                await self._maker.let_go(self._writer)
-                if self._ahead is not None:
-                    await self._maker.let_go(self._ahead)
+                await gather_all(self._maker.let_go(each) for each in writers)
         except TimeoutError:
             _LOG.info("ledgers are left open for the next owner path=%s", self._record.path)
 

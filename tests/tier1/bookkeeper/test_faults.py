@@ -292,6 +292,31 @@ async def test_a_log_that_had_failed_lets_its_ledger_go_when_it_is_closed(
     await successor.close()
 
 
+async def test_a_ledger_that_hangs_as_a_log_is_closed_keeps_no_other_open(
+    world: BookKeeperLogWorld, closings: list[LedgerId], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await own(world)
+    honest = SimulatedLedgerWriter.close
+
+    async def close(self: SimulatedLedgerWriter) -> None:
+        if self.ledger_id == first:
+            await asyncio.Event().wait()
+        await honest(self)
+
+    monkeypatch.setattr(SimulatedLedgerWriter, "close", close)
+    first = log.record.ledgers[-1].ledger_id
+    for number in range(4):
+        await log.append([bytes([number]) * 30_000])
+        await asyncio.sleep(0.1)
+    newest = log.record.ledgers[-1].ledger_id
+    assert newest != first
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await log.close()
+    assert loop.time() - began < world.settings.close_seconds_max + 0.5
+    assert closings == [newest]
+
+
 async def test_an_opening_waits_for_bookies_and_says_what_is_missing(
     world: BookKeeperLogWorld,
 ) -> None:
