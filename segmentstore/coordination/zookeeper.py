@@ -127,6 +127,10 @@ class ZooKeeperStore:
             await run_blocking(None, partial(client.start, timeout=session_seconds))
         except client.handler.timeout_exception as error:
             raise CoordinationUnavailableError(f"no ZooKeeper answers servers={servers}") from error
+        except asyncio.CancelledError:
+            # By now it is connected, or has ended by itself.
+            await run_blocking(None, partial(_stop, client))
+            raise
         _LOG.info("connected to ZooKeeper servers=%s root=%s", servers, root)
         return cls(client, kazoo, root=root, agreed=agreed, one_session=one_session)
 
@@ -236,11 +240,7 @@ class ZooKeeperStore:
             if self._pings is not None:
                 self._pings.close()
             self._client.remove_listener(self._state_changed_in_thread)
-            await run_blocking(None, self._stop)
-
-    def _stop(self) -> None:
-        self._client.stop()
-        self._client.close()
+            await run_blocking(None, partial(_stop, self._client))
 
     def _full(self, path: str) -> str:
         name = path.strip("/")
@@ -375,6 +375,11 @@ class _PingsOfATurningLoop:
 
     def close(self) -> None:
         self._timer.cancel()
+
+
+def _stop(client: Any) -> None:
+    client.stop()
+    client.close()
 
 
 def _check_size(value: bytes) -> None:

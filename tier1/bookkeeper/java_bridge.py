@@ -136,23 +136,31 @@ class JavaBridge:
         pipe, pipe_end = os.pipe()
         os.set_blocking(pipe, False)
 
-        def start() -> Any:
+        started: list[Any] = []
+
+        def start() -> None:
             shared = java.nio.convertToDirectBuffer(stage)
             bridge_class = java.JClass("segmentstore.bookkeeper.LedgerBridge")
-            return bridge_class(configure(), password, shared, f"/dev/fd/{pipe_end}")
+            started.append(bridge_class(configure(), password, shared, f"/dev/fd/{pipe_end}"))
 
         try:
-            bridge = await run_blocking(thread, start)
+            await run_blocking(thread, start)
         except BaseException as error:
             os.close(pipe)
-            thread.shutdown(wait=False)
+            try:
+                if started:
+                    # It was cancelled meanwhile. Java's client would live for as long as the process.
+                    with suppress(java.JException):
+                        await run_blocking(thread, started[0].close)
+            finally:
+                thread.shutdown(wait=False)
             if isinstance(error, java.JException):
                 raise _foreign(error) from error
             raise
         finally:
             os.close(pipe_end)
         return cls(
-            bridge,
+            started[0],
             java,
             thread=thread,
             pipe=pipe,

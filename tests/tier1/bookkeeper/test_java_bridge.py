@@ -140,6 +140,39 @@ def bridged(
     return bridge, side
 
 
+async def test_a_client_of_java_that_is_given_up_while_it_is_made_is_closed() -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    closed: list[str] = []
+
+    def make(*_: object) -> Any:
+        begun.set()
+        assert goes_on.wait(60)
+        return SimpleNamespace(close=lambda: closed.append("close"))
+
+    java: Any = SimpleNamespace(
+        nio=SimpleNamespace(convertToDirectBuffer=lambda buffer: buffer),
+        JException=JavaError,
+        JClass=lambda _: make,
+    )
+    connecting = asyncio.create_task(
+        JavaBridge.connect(
+            java,
+            dict,
+            password=b"",
+            staging_bytes=100,
+            hand_over_bytes=80,
+            call_seconds_max=60.0,
+        )
+    )
+    await seen(begun.is_set)
+    connecting.cancel()
+    await asyncio.sleep(0)
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    assert closed == ["close"]
+
+
 async def test_entries_of_one_turn_are_handed_over_together_and_in_order() -> None:
     bridge, side = bridged()
     for number in range(3):
