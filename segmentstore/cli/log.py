@@ -5,7 +5,7 @@ a log out of the way of a recovery from Tier 2; `sweep` deletes ledgers that no 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 
 import click
@@ -14,7 +14,12 @@ from segmentstore.cli.config import environment
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.output import Row, output_option, print_rows
 from segmentstore.contracts.errors import InvalidRequestError
-from segmentstore.recovery.log_inspection import LogInspection, enable_log, log_directories
+from segmentstore.recovery.log_inspection import (
+    LogInspection,
+    LogsSeen,
+    enable_log,
+    log_directories,
+)
 
 place_argument = click.argument("place", metavar="DIRECTORY|URL")
 container_option = click.option(
@@ -40,19 +45,17 @@ def inspect(place: str, container: int | None, operations: bool, output: str) ->
     """List the frames of a log that count, oldest first, or its ledgers, and what is in them.
 
     DIRECTORY is a data directory (all its logs) or the directory of one log. Nothing is locked, fenced or changed; the
-    log of a running store may move on meanwhile. Ends with 7 if a ledger is damaged or gone.
+    log of a running store may move on meanwhile. Ends with 7 if a log is damaged, or a ledger is gone; other logs are
+    shown all the same.
     """
-    in_cluster = asyncio.run(_rows_in_cluster(place, container, operations=operations))
-    if in_cluster is not None:
-        print_rows(in_cluster, output)
-        damaged = any(row.get("damage") for row in in_cluster)
-        return ExitCode.CORRUPT if damaged else ExitCode.OK
-    rows: list[Row] = []
-    for path in log_directories(Path(place), container):
-        inspection = LogInspection(path)
-        rows += inspection.operation_rows() if operations else inspection.frame_rows()
-    print_rows(rows, output)
-    return ExitCode.OK
+    seen = asyncio.run(look_in_cluster(place, container, operations=operations))
+    if seen is None:
+        seen = _look_in_directory(Path(place), container, operations=operations)
+    print_rows(seen.rows, output)
+    for damage in seen.damages:
+        click.echo(f"error: {damage}", err=True)
+    is_damaged = bool(seen.damages) or any(row.get("damage") for row in seen.rows)
+    return ExitCode.CORRUPT if is_damaged else ExitCode.OK
 
 
 @log.command()
@@ -128,19 +131,33 @@ def sweep(place: str, container: int | None, output: str) -> int:
     return ExitCode.CORRUPT if any(row["entries"] for row in rows) else ExitCode.OK
 
 
-async def _rows_in_cluster(
+def _look_in_directory(place: Path, container: int | None, *, operations: bool) -> LogsSeen:
+    seen = LogsSeen()
+    for path in log_directories(place, container):
+        with seen.looking_at(path.name):
+            inspection = LogInspection(path)
+            seen.rows += inspection.operation_rows() if operations else inspection.frame_rows()
+    return seen
+
+
+async def look_in_cluster(
     place: str, container: int | None, *, operations: bool
-) -> list[Row] | None:
-    """None if the logs are in a directory."""
+) -> LogsSeen | None:
+    """What `inspect` shows. None if the logs are in a directory."""
     from segmentstore.recovery import cluster_logs  # loads the whole service
 
     async with cluster_logs.open_cluster_of(place, environment=environment()) as opened:
         if opened is None:
             return None
-        wanted = [] if container is None else [container]
+        seen = LogsSeen()
         read = cluster_logs.operation_rows if operations else cluster_logs.ledger_rows
-        found: AsyncGenerator[Row, None] = read(opened, wanted)
-        return [row async for row in found]
+        named = None if container is None else [container]
+        for container_id in named or await cluster_logs.known_containers(opened):
+            with seen.looking_at(cluster_logs.log_name(container_id)):
+                async with aclosing(read(opened, [container_id])) as rows:
+                    async for row in rows:
+                        seen.rows.append(row)
+        return seen
 
 
 def _named(container: int | None) -> int:

@@ -72,7 +72,7 @@ async def ledger_rows(
     opened: OpenedCluster, container_ids: Sequence[int]
 ) -> AsyncGenerator[LogRow, None]:
     """One row for each ledger of the logs; every entry is read. `container_ids`: none means all."""
-    for container_id in container_ids or await _container_ids(opened):
+    for container_id in container_ids or await known_containers(opened):
         record = await _record(opened, container_id)
         if not record.ledgers:
             yield _ledger_row(container_id, record, None, _Content())
@@ -88,7 +88,7 @@ async def operation_rows(
     opened: OpenedCluster, container_ids: Sequence[int]
 ) -> AsyncGenerator[LogRow, None]:
     """One row for each operation behind the truncation point. Raises LogCorruptedError where a ledger is damaged."""
-    for container_id in container_ids or await _container_ids(opened):
+    for container_id in container_ids or await known_containers(opened):
         record = await _record(opened, container_id)
         stream = RecordStream()
         for ledger in record.ledgers:
@@ -98,22 +98,22 @@ async def operation_rows(
                     if address <= record.truncated_up_to:
                         continue
                     for view in stream.records(decode_frame(payload)):
-                        yield operation_row(_name(container_id), address, decode_record(view))
+                        yield operation_row(log_name(container_id), address, decode_record(view))
             if content.damage:
-                raise LogCorruptedError(f"{content.damage} log={_name(container_id)}")
+                raise LogCorruptedError(f"{content.damage} log={log_name(container_id)}")
 
 
 async def sweep_ledgers(
     opened: OpenedCluster, container_ids: Sequence[int]
 ) -> AsyncGenerator[LogRow, None]:
     """Deletes ledgers that no record will ever name; one row for each. `container_ids`: none means all."""
-    for container_id in container_ids or await _container_ids(opened):
+    for container_id in container_ids or await known_containers(opened):
         await _record(opened, container_id)
         for ledger in await delete_unrecorded_ledgers(
             log_record_path(container_id), ledgers=opened.ledgers, metadata=opened.metadata
         ):
             yield {
-                "log": _name(container_id),
+                "log": log_name(container_id),
                 "epoch": ledger.epoch,
                 "ledger": ledger.ledger_id,
                 "entries": ledger.entries,
@@ -196,7 +196,7 @@ def _ledger_row(
 ) -> LogRow:
     quorum = None if ledger is None else ledger.quorum
     return {
-        "log": _name(container_id),
+        "log": log_name(container_id),
         "epoch": record.epoch if ledger is None else ledger.epoch,
         "ledger": None if ledger is None else ledger.ledger_id,
         "state": "none" if ledger is None else "open" if ledger.is_open else "closed",
@@ -226,10 +226,12 @@ def _no_such_log(opened: OpenedCluster, container_id: int) -> InvalidRequestErro
     )
 
 
-async def _container_ids(opened: OpenedCluster) -> list[int]:
+async def known_containers(opened: OpenedCluster) -> list[int]:
+    """Those that have a log."""
     names = await opened.metadata.children(CONTAINERS_PATH)
     return [int(name) for name in names if name.isascii() and name.isdigit()]
 
 
-def _name(container_id: int) -> str:
+def log_name(container_id: int) -> str:
+    """As in the rows."""
     return f"container-{container_id:04d}"

@@ -4,12 +4,19 @@ Nothing is locked, and only `enable_log` changes anything; the log of a running 
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from containers.log.data_frame import RecordStream, decode_frame
 from containers.operations.record_codec import Record, decode_record
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import (
+    ErrorKind,
+    InvalidRequestError,
+    LogCorruptedError,
+    SegmentStoreError,
+)
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
 from tier1.file_log.directory import parse_journal_name
@@ -59,6 +66,25 @@ async def enable_log(directory: Path, container_id: int | None = None) -> None:
         await log.close()
 
 
+@dataclass(slots=True)
+class LogsSeen:
+    """What a look at several logs finds: damage of one of them hides no other."""
+
+    rows: list[LogRow] = field(default_factory=list)
+    damages: list[str] = field(default_factory=list)
+    """Of logs of which not all is among the rows."""
+
+    @contextmanager
+    def looking_at(self, log: str) -> Iterator[None]:
+        """The block ends with the first damage, which is kept; every other error is raised."""
+        try:
+            yield
+        except SegmentStoreError as error:
+            if error.kind is not ErrorKind.CORRUPT:
+                raise
+            self.damages.append(str(error) if log in str(error) else f"{error} log={log}")
+
+
 class LogInspection:
     """One log, read once. Blocks. Raises LogCorruptedError for a log that recovery would refuse."""
 
@@ -102,8 +128,22 @@ class LogInspection:
                     yield operation_row(self._name, address, decode_record(view))
 
     def _live_entries(self, frame: FoundFrame) -> list[tuple[int, memoryview]]:
-        entries = read_frame(self._files, frame) or []
+        header = frame.header
+        if not header.entry_count or header.last_address <= self._chain.truncated_up_to:
+            return []  # recovery does not read it
+        entries = read_frame(self._files, frame)
+        if entries is None:
+            self._require_gone(frame)
+            return []
         return [entry for entry in entries if entry[0] > self._chain.truncated_up_to]
+
+    def _require_gone(self, frame: FoundFrame) -> None:
+        """A running store may have removed its file meanwhile, or written another frame there."""
+        if frame in scan_journal(self._files, frame.path, log_id=None).frames:
+            raise LogCorruptedError(
+                f"the entries of a frame fail their checksum epoch={frame.header.epoch} number={frame.header.number}"
+                f" offset={frame.header.offset} path={frame.path!r}"
+            )
 
 
 def operation_row(log: str, address: int, record: Record) -> LogRow:

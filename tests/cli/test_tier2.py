@@ -1,4 +1,5 @@
 import hashlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -93,6 +94,29 @@ def test_the_logs_are_shown_frame_by_frame_and_operation_by_operation(
     assert sequences == sorted(set(sequences))
     assert "metadata_checkpoint" in {row["operation"] for row in operations}
     assert offline("log", "inspect", str(data_directory / "tier2")).exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("operations", [False, True])
+def test_a_damaged_log_is_named_and_hides_no_other(
+    offline: CommandLine, data_directory: Path, tmp_path: Path, *, operations: bool
+) -> None:
+    shutil.copytree(data_directory / "tier1", tmp_path / "tier1")
+    rows = offline("log", "inspect", str(tmp_path), "-o", "json").rows
+    frames = [row for row in rows if row["log"] == "container-0001" and row["entries"]]
+    # The header of one that others follow, or the entries of the last one, which a mark behind it calls synced.
+    frame, place = (frames[-1], 200) if operations else (frames[0], 0)
+    journal = tmp_path / "tier1" / "container-0001" / frame["journal"]
+    content = bytearray(journal.read_bytes())
+    content[frame["offset"] + place] ^= 1
+    journal.write_bytes(content)
+    flags = ["--operations"] if operations else []
+    shown = offline("log", "inspect", str(tmp_path), "-o", "json", *flags)
+    assert shown.exit_code == ExitCode.CORRUPT
+    [error] = shown.errors.splitlines()
+    assert error.startswith("error: ")
+    assert "container-0001" in error
+    others = {f"container-000{number}" for number in (0, 2, 3)}
+    assert {row["log"] for row in shown.rows} - {"container-0001"} == others
 
 
 def test_verify_finds_nothing_in_a_sound_tier_2_and_names_what_is_damaged(

@@ -17,6 +17,7 @@ from random import Random
 
 import pytest
 
+from segmentstore.cli.log import look_in_cluster
 from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.errors import (
     ContainerNotFoundError,
@@ -376,6 +377,23 @@ async def test_inspect_names_a_ledger_that_is_gone(data: Path, cluster: ClusterI
         rows = [row async for row in ledger_rows(opened, [])]
     assert rows[0]["damage"] == ""
     assert "the ledger is gone" in str(rows[-1]["damage"])
+
+
+@pytest.mark.parametrize("operations", [False, True])
+async def test_inspect_names_a_log_whose_record_is_damaged_and_shows_the_others(
+    data: Path, cluster: ClusterInMemory, *, operations: bool
+) -> None:
+    async with in_bookkeeper(data) as service:
+        await begin(service)
+    path = log_record_path(0)
+    stored = cluster.metadata.values[path]
+    cluster.metadata.values[path] = replace(stored, value=stored.value[:-1])
+    seen = await look_in_cluster(PLACE, None, operations=operations)
+    assert seen is not None
+    assert {row["log"] for row in seen.rows} == {"container-0001"}
+    [damage] = seen.damages
+    assert "fails its checksum" in damage
+    assert "container-0000" in damage
 
 
 async def test_a_log_that_was_disabled_is_enabled_by_its_container_id(
