@@ -283,12 +283,9 @@ class LedgerAppends:
         self._takes_appends = True
         self._held_since = None
         self._held_for = ""
-        waiting, self._waiting = self._waiting, deque()
-        for accepted in waiting:
-            if self.failure is None and self._takes_appends:
-                self._send(accepted)
-            else:
-                self._waiting.append(accepted)
+        while self._waiting:
+            # If that fails, fail() has ended what waits behind it.
+            self._send(self._waiting.popleft())
 
     def fail(self, error: BaseException) -> None:
         """End for good: nothing is sent or acknowledged any more. What was on its way may be in the log."""

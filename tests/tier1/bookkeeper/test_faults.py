@@ -408,6 +408,33 @@ async def test_h51_a_ledger_that_fails_is_replaced_and_no_entry_is_lost_repeated
     await successor.close()
 
 
+async def test_l3_an_entry_that_cannot_be_sent_ends_all_that_waited_for_a_ledger_with_it(
+    world: BookKeeperLogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pieces are no bytes any more, say: nothing may be sent behind it, and none may wait for ever."""
+    log = await own(world)
+    await log.append([b"x"])
+    for number in range(4):
+        world.bookies.kill(number)
+    futures = [log.append([bytes([number])]) for number in range(5)]
+    await asyncio.sleep(1.0)
+    honest = SimulatedLedgerWriter.append
+
+    def append(self: SimulatedLedgerWriter, entry: Sequence[BufferView]) -> "asyncio.Future[int]":
+        if bytes(entry[0]) == b"\2":
+            raise ValueError("operation forbidden on released memoryview object")
+        return honest(self, entry)
+
+    monkeypatch.setattr(SimulatedLedgerWriter, "append", append)
+    for number in range(4):
+        world.bookies.restart(number)
+    _, waiting = await asyncio.wait(futures, timeout=10.0)
+    assert not waiting
+    for future in futures[2:]:
+        assert isinstance(future.exception(), DurableDataLogError)
+    await log.close()
+
+
 # --- ZooKeeper -----------------------------------------------------------------------------------
 
 
