@@ -175,7 +175,9 @@ class JavaLedgerClient:
             give_back=lambda _, handle: handle.closeAsync(),
         )
         last, length = int(handle.getLastAddConfirmed()), int(handle.getLength())
-        return JavaLedgerReader(self, self._bridge, handle, ledger_id, last, length)
+        return JavaLedgerReader(
+            self, self._bridge, handle, ledger_id, last, length, has_fenced=fences
+        )
 
     async def delete(self, ledger_id: LedgerId) -> None:
         with suppress(LedgerNotFoundError):
@@ -361,6 +363,8 @@ class JavaLedgerReader:
         ledger_id: LedgerId,
         last_entry: int,
         length: int,
+        *,
+        has_fenced: bool = True,
     ) -> None:
         self._client = client
         self._bridge = bridge
@@ -368,6 +372,7 @@ class JavaLedgerReader:
         self._ledger_id = ledger_id
         self._last_entry = last_entry
         self._length = length
+        self._has_fenced = has_fenced
         self._is_closed = False
 
     @property
@@ -409,7 +414,8 @@ class JavaLedgerReader:
     async def _why_not_read(self, first: int, last: int, what: str) -> DurableDataLogError:
         """Damage it is only if no bookie that may have the entries is away, and the ledger was not deleted."""
         try:
-            other = await self._client.open_fenced(self._ledger_id)
+            # As before: one that was opened to look may be written.
+            other = await self._client._open(self._ledger_id, fences=self._has_fenced)
         except LedgerNotFoundError as error:
             return error
         await other.close()

@@ -20,7 +20,12 @@ from tier1.bookkeeper.java_client import (
     JavaLedgerReader,
     JavaLedgerWriter,
 )
-from tier1.bookkeeper.ledgers import LedgerId, LedgerUnavailableError, Quorum
+from tier1.bookkeeper.ledgers import (
+    LedgerId,
+    LedgerNotFoundError,
+    LedgerUnavailableError,
+    Quorum,
+)
 
 
 class JavaSide:
@@ -34,6 +39,7 @@ class JavaSide:
         self.takes_nothing = False
         self.results: dict[int, object] = {}
         self.begun: list[int] = []
+        self.opened: list[tuple[int, bool]] = []
         self.forgotten: list[int] = []
         self.closed_writers: list[int] = []
         self._ended = array("q")
@@ -74,8 +80,9 @@ class JavaSide:
     def create(self, number: int, *_: object) -> None:
         self.begun.append(number)
 
-    def open(self, number: int, *_: object) -> None:
+    def open(self, number: int, ledger: int, fences: bool) -> None:
         self.begun.append(number)
+        self.opened.append((ledger, fences))
 
     def read(self, number: int, *_: object) -> None:
         self.begun.append(number)
@@ -338,6 +345,31 @@ async def test_entries_that_come_when_their_reading_was_given_up_are_given_back(
     entries = side.results[number] = Held()
     side.end(-number)
     await seen(lambda: entries.closings)
+    await bridge.close()
+
+
+@pytest.mark.parametrize("fences", [False, True])
+async def test_an_entry_that_is_missing_fences_no_ledger_that_was_opened_to_look(
+    *, fences: bool
+) -> None:
+    """Why it is missing is asked by another opening; a tool looks at ledgers that are written."""
+    bridge, side = bridged()
+    client = JavaLedgerClient(bridge, None, JavaClientSettings())
+    open_it = client.open_fenced if fences else client.open_unfenced
+    opening = asyncio.create_task(open_it(LedgerId(7)))
+    side.results[number := await begun_call(side)] = SimpleNamespace(
+        getLastAddConfirmed=lambda: 9, getLength=lambda: 100
+    )
+    side.end(-number)
+    reading = asyncio.create_task((await opening).read(0, 9))
+    side.results[number := await begun_call(side)] = "no such entry"
+    side.end(-number, code=-13)
+    side.results[number := await begun_call(side)] = "no such ledger"
+    side.end(-number, code=-25)
+    with pytest.raises(LedgerNotFoundError):
+        async with asyncio.timeout(60):
+            await reading
+    assert side.opened == [(7, fences), (7, fences)]
     await bridge.close()
 
 
