@@ -78,10 +78,11 @@ async def ledger_rows(
             yield _ledger_row(container_id, record, None, _Content())
         for ledger in record.ledgers:
             content = _Content()
-            async with aclosing(_entries(opened, ledger, content)) as entries:
+            async with aclosing(_entries(opened, container_id, ledger, content)) as entries:
                 async for _ in entries:
                     pass
-            yield _ledger_row(container_id, record, ledger, content)
+            if not content.is_given_up:
+                yield _ledger_row(container_id, record, ledger, content)
 
 
 async def operation_rows(
@@ -93,12 +94,14 @@ async def operation_rows(
         stream = RecordStream()
         for ledger in record.ledgers:
             content = _Content()
-            async with aclosing(_entries(opened, ledger, content)) as entries:
+            async with aclosing(_entries(opened, container_id, ledger, content)) as entries:
                 async for address, payload in entries:
                     if address <= record.truncated_up_to:
                         continue
                     for view in stream.records(decode_frame(payload)):
                         yield operation_row(log_name(container_id), address, decode_record(view))
+            if content.is_given_up:
+                stream = RecordStream()
             if content.damage:
                 raise LogCorruptedError(f"{content.damage} log={log_name(container_id)}")
 
@@ -160,16 +163,18 @@ class _Content:
     entries: int = 0
     byte_count: int = 0
     damage: str = ""
+    is_given_up: bool = False
+    """By the owner of the log, since its record was read: it is gone, and that is no damage."""
 
 
 async def _entries(
-    opened: OpenedCluster, ledger: LedgerInLog, content: _Content
+    opened: OpenedCluster, container_id: int, ledger: LedgerInLog, content: _Content
 ) -> AsyncGenerator[tuple[LogAddress, memoryview], None]:
-    """Every entry up to damage, which `content` names."""
+    """Every entry up to damage, which `content` names, or until the ledger is given up."""
     try:
         reader = await opened.ledgers.open_unfenced(ledger.ledger_id)
     except LedgerNotFoundError:
-        content.damage = f"the ledger is gone ledger={ledger.ledger_id}"
+        await _note_gone(opened, container_id, ledger, content)
         return
     try:
         if not ledger.is_open and reader.last_entry < ledger.last_entry:
@@ -183,12 +188,24 @@ async def _entries(
                 content.entries += 1
                 content.byte_count += len(payload)
                 yield address_of(ledger.sequence, number), payload
+    except LedgerNotFoundError:
+        await _note_gone(opened, container_id, ledger, content)
     except DurableDataLogError as error:
         if error.kind is not ErrorKind.CORRUPT:
             raise
         content.damage = str(error)
     finally:
         await reader.close()
+
+
+async def _note_gone(
+    opened: OpenedCluster, container_id: int, ledger: LedgerInLog, content: _Content
+) -> None:
+    record = await _record(opened, container_id)
+    if any(each.ledger_id == ledger.ledger_id for each in record.ledgers):
+        content.damage = f"the ledger is gone ledger={ledger.ledger_id}"
+    else:
+        content.is_given_up = True
 
 
 def _ledger_row(

@@ -48,7 +48,8 @@ from segmentstore.recovery.restore import restore_backup
 from segmentstore.runtime.files import SystemFileSystem
 from tests.host.cluster_in_memory import PLACE, ClusterInMemory
 from tests.host.node_directories import new_node
-from tier1.bookkeeper.ledgers import Quorum
+from tests.tier1.bookkeeper.simulated_ledgers import SimulatedLedgerClient
+from tier1.bookkeeper.ledgers import LedgerId, LedgerReader, Quorum
 from tier1.bookkeeper.log_record import LogRecord, ledger_labels
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
 from tier1.bookkeeper.owned_record import edit_record, read_record
@@ -377,6 +378,39 @@ async def test_inspect_names_a_ledger_that_is_gone(data: Path, cluster: ClusterI
         rows = [row async for row in ledger_rows(opened, [])]
     assert rows[0]["damage"] == ""
     assert "the ledger is gone" in str(rows[-1]["damage"])
+
+
+@pytest.mark.parametrize("operations", [False, True])
+async def test_a_ledger_that_the_owner_gives_up_while_it_is_inspected_is_no_damage(
+    data: Path, cluster: ClusterInMemory, monkeypatch: pytest.MonkeyPatch, *, operations: bool
+) -> None:
+    async with in_bookkeeper(data) as service:
+        await begin(service)
+    async with in_bookkeeper(data) as service:
+        await append(service, b"two")
+    path = log_record_path(1)
+    record = await read_record(path, metadata=cluster.metadata)
+    assert record is not None
+    given_up, *kept = [each.ledger_id for each in record.ledgers]
+    assert kept
+    honest = SimulatedLedgerClient.open_unfenced
+
+    async def open_unfenced(self: SimulatedLedgerClient, ledger_id: LedgerId) -> LedgerReader:
+        if ledger_id == given_up:
+            await edit_record(path, without_oldest, metadata=cluster.metadata)
+            await self.delete(given_up)
+        return await honest(self, ledger_id)
+
+    def without_oldest(found: LogRecord | None) -> LogRecord | None:
+        return None if found is None else replace(found, ledgers=found.ledgers[1:])
+
+    monkeypatch.setattr(SimulatedLedgerClient, "open_unfenced", open_unfenced)
+    seen = await look_in_cluster(PLACE, 1, operations=operations)
+    assert seen is not None
+    assert seen.damages == []
+    assert not any(row.get("damage") for row in seen.rows)
+    if not operations:
+        assert [row["ledger"] for row in seen.rows] == kept
 
 
 @pytest.mark.parametrize("operations", [False, True])
