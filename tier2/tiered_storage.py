@@ -31,7 +31,11 @@ from segmentstore.runtime.clock import WallClock
 from tier2.maintenance.chunk_swap import ExternalSwaps
 from tier2.maintenance.compaction import Compactor
 from tier2.maintenance.compaction_candidates import CompactionCandidates
-from tier2.maintenance.garbage_collection import collect_garbage, repack_one
+from tier2.maintenance.garbage_collection import (
+    collect_garbage,
+    repack_one,
+    sweep_orphans,
+)
 from tier2.maintenance.scrub import Scrubber
 from tier2.maintenance.sst_merge import merge_ssts
 from tier2.manifest.claim import Claim, ManifestClaimer
@@ -195,6 +199,9 @@ class TieredStorage(PublishedSegments):
 
     async def collect_garbage(self) -> int:
         return await collect_garbage(owned=self._claimed(), components=self._components)
+
+    async def sweep_orphans(self) -> None:
+        await sweep_orphans(owned=self._claimed(), components=self._components)
 
     async def maintain(self) -> bool:
         async with self._merging:

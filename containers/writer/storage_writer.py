@@ -3,7 +3,7 @@
 Two loops work side by side. One reads items from the log into aggregators. The other flushes: select what is due,
 agree with Tier 2 on where each segment stands (containers.writer.reconciler), fold and check it
 (containers.writer.publication), publish, tell the container, acknowledge. Reading goes on while a publication is
-under way; publications follow one another.
+under way; publications follow one another. What earlier owners left in Tier 2 is looked for beside both, once.
 
 Invariants:
 - a published record is the state after exactly the operations that were folded into it;
@@ -126,6 +126,7 @@ class StorageWriter:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._consume(), name="writer-consume")
                 group.create_task(self._flush_loop(), name="writer-rounds")
+                group.create_task(self._sweep_orphans(), name="writer-sweep")
         except BaseExceptionGroup as failures:
             # The first failure cancels the other loop, so it is the cause; the container reports it as it is.
             raise failures.exceptions[0] from None
@@ -350,6 +351,21 @@ class StorageWriter:
         await self._storage.scrub(self._source.read_cached)
         if self._health.state is StorageState.UNAVAILABLE:
             self._health.succeeded()
+
+    async def _sweep_orphans(self) -> None:
+        """Once for each claim, and beside the flushes: a large store has very many objects to look at."""
+        while True:
+            try:
+                await self._storage.sweep_orphans()
+            except (StorageError, StoreFullError) as error:
+                if not is_retriable(error):
+                    raise
+                _LOG.info(
+                    "container %d: orphans are looked for later: %s", self._container_id, error
+                )
+                await asyncio.sleep(self._settings.maintenance_seconds)
+            else:
+                return
 
     async def _try(self, step: Callable[[], Awaitable[object]]) -> None:
         """Once; if Tier 2 fails in a way that may pass, pause instead."""

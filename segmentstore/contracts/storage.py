@@ -352,6 +352,10 @@ class Storage(ReadOnlyStorage, Protocol):
     async def collect_garbage(self) -> int:
         """Delete what has been garbage for longer than the grace period; returns the objects removed."""
 
+    async def sweep_orphans(self) -> None:
+        """Look, without haste, at what earlier owners have left behind, and make garbage of what nothing names; returns
+        behind the last object. May run beside publish(), and be called again after it raised; as publish()."""
+
     async def maintain(self) -> bool:
         """Merge SSTs, join chunks, if that is due; True if something was done. Never runs beside publish()."""
 

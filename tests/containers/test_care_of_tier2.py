@@ -1,8 +1,8 @@
 """A container looks after its Tier 2: it joins what trickles in, and mends what is damaged from its cache."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from random import Random
 
@@ -11,13 +11,15 @@ from containers.cache.cache_storage import CacheStorage
 from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.object_store import ObjectInfo
 from segmentstore.runtime.clock import SystemWallClock
-from tests.containers.node import ONLY_PROCESS, STORE_ID, MemoryTiers
+from tests.containers.node import ONLY_PROCESS, STORE_ID, MemoryTiers, running
 from tests.containers.test_segment_container import append, read_all
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.storage.faulty_store import FaultyStore
 from tier1.memory_log import MemoryDurableDataLog
+from tier2.object_stores.memory import MemoryObjectStore
 from tier2.settings import StorageSettings
 from tier2.tiered_storage import TieredStorage
 
@@ -112,3 +114,39 @@ def test_a_damaged_chunk_is_mended_from_the_cache_before_anybody_misses_it() -> 
             assert await read_all(container, "a") == b"cached and flushed" * 100
 
     run_simulation(4, main)
+
+
+def test_no_flush_waits_while_what_earlier_owners_left_is_looked_for() -> None:
+    """Of a large store it takes long: here the listing alone takes a minute."""
+
+    class LargeStore(MemoryObjectStore):
+        async def list(self, prefix: str) -> AsyncGenerator[ObjectInfo, None]:
+            if prefix.endswith("/chunks/"):
+                await asyncio.sleep(60.0)
+            async with aclosing(super().list(prefix)) as listing:
+                async for info in listing:
+                    yield info
+
+    async def main(loop: SimLoop) -> None:
+        tiers = MemoryTiers()
+        tiers.object_store = LargeStore()
+        async with running(tiers) as container:
+            await container.create("a")
+            await append(container, "a", b"first")
+            await container.flush()
+        left = "containers/0000/chunks/0000000000000001-ffffffff-0000000000000001"
+        await tiers.object_store.put(left, [b"never published"])
+        async with running(tiers) as container:
+            await asyncio.sleep(11.0)
+            await append(container, "a", b" second")
+            began = loop.time()
+            await container.flush()
+            assert loop.time() - began < 5.0
+            await asyncio.sleep(120.0 + 2 * StorageSettings().garbage_grace_seconds)
+            keys = [info.key async for info in tiers.object_store.list("containers/0000/chunks")]
+            assert keys
+            assert left not in keys
+        async with running(tiers) as container:
+            assert await read_all(container, "a") == b"first second"
+
+    run_simulation(5, main)

@@ -12,6 +12,9 @@ Deleting:
 - A manifest update that found no room is not waited for: it may need the room that these deletions make. What is
   garbage under the manifest is named by no update of it either, whether that one lands or not.
 
+Orphans are looked for once for each claim, beside publications and slowly, because a large store has very many objects
+to look at; an owner that starts no such task has it done by its first collection.
+
 Repacking:
 
     an object lost references but not all -> ask what still refers to it -> if little of it is alive: copy those images,
@@ -26,6 +29,7 @@ An SST that cannot be read ends no owner: what might be named in it stays.
 """
 
 import logging
+from asyncio import sleep
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -58,12 +62,20 @@ from tier2.sst.sst_format import Entry
 
 _LOG = logging.getLogger(__name__)
 
+_SWEEP_AFTER_SECONDS = 10.0
+"""A start has other things to do."""
+_SWEEP_PAUSE_SECONDS = 0.03
+"""Between two steps, each of which keeps the loop for a millisecond or two."""
+_RECORDED_SECONDS = 1.0
+"""How often the sweep looks whether enough of what it found has been recorded."""
+
 
 async def collect_garbage(*, owned: OwnedManifest, components: Components) -> int:
     """The number of objects deleted. Raises StorageNotPrimaryError, ServiceHaltError, StorageError."""
     owned.publisher.raise_if_ended()
-    if not owned.sweep.done:
-        owned.publisher.abandon(await _orphans(owned))
+    if not owned.sweep.runs_beside:
+        while not owned.sweep.done and not _is_much_abandoned(owned, components):
+            await _sweep_step(owned)
     await owned.probes.step()
     due = await _due(owned)
     if not due and not owned.publisher.abandoned():
@@ -82,13 +94,32 @@ async def collect_garbage(*, owned: OwnedManifest, components: Components) -> in
     return len(deleted)
 
 
-async def _orphans(owned: OwnedManifest) -> list[ObjectReference]:
+async def sweep_orphans(*, owned: OwnedManifest, components: Components) -> None:
+    """Look at everything of earlier owners; the next versions record what is an orphan. Raises as collect_garbage()."""
+    owned.sweep.runs_beside = True
+    await sleep(_SWEEP_AFTER_SECONDS)
+    while not owned.sweep.done:
+        owned.publisher.raise_if_ended()
+        if _is_much_abandoned(owned, components):
+            await sleep(_RECORDED_SECONDS)
+        else:
+            await _sweep_step(owned)
+            await sleep(_SWEEP_PAUSE_SECONDS)
+
+
+async def _sweep_step(owned: OwnedManifest) -> None:
+    view = owned.view
     try:
-        return await owned.sweep.orphans(owned.view)
+        owned.publisher.abandon(await owned.sweep.step(view))
     except (CorruptedDataError, ObjectNotFoundError) as error:
+        if owned.view is not view:
+            return  # a merge has replaced SSTs meanwhile: the next step looks through the new ones
         owned.sweep.done = True
         await owned.note_unreadable_sst("not looking for orphans", error)
-        return []
+
+
+def _is_much_abandoned(owned: OwnedManifest, components: Components) -> bool:
+    return len(owned.publisher.abandoned()) >= components.settings.garbage_batch_max
 
 
 async def _due(owned: OwnedManifest) -> list[ObjectReference]:

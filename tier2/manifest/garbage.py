@@ -15,6 +15,7 @@
 """
 
 from asyncio import get_running_loop, sleep
+from collections import deque
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
@@ -46,6 +47,9 @@ from tier2.sst.keyspace import (
 _SCANS_PER_TURN = 32
 _ENTRIES_PER_TURN = 512
 _REFERENCE_PAGE = 256
+_SWEPT_PER_STEP = 16
+"""Objects of earlier owners, each looked up in some 80 us."""
+_SWEPT_KEYS_MAX = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,20 +174,47 @@ class GarbageWatch:
 
 
 class OrphanSweep:
-    """Looks once for each claim for what earlier owners left behind."""
+    """Looks once for each claim for what earlier owners left behind, in the order of keys, a few objects in a step.
 
-    def __init__(
-        self, *, object_store: ObjectStore, names: ObjectNames, epoch: int, batch_max: int
-    ) -> None:
+    The keys that it is about to look at are held, a bounded number of them: a listing never stays open between steps,
+    and those that are needed for very many objects begin anew and pass over what was looked at.
+    """
+
+    def __init__(self, *, object_store: ObjectStore, names: ObjectNames, epoch: int) -> None:
         self._store = object_store
         self._names = names
         self._epoch = epoch
-        self._batch_max = batch_max
+        self._ahead: deque[ObjectReference] = deque()
+        self._behind: ObjectReference | None = None
+        """The last one that was looked at."""
+        self._is_listed = False
+        """What is held are the last ones."""
+        self.runs_beside = False
+        """A task looks beside publications, so garbage collection need not."""
         self.done = False
 
-    async def orphans(self, view: ManifestView) -> list[ObjectReference]:
-        """Up to a batch of them; `done` when there are no more. The listing may be stale: deleting is idempotent."""
+    async def step(self, view: ManifestView) -> list[ObjectReference]:
+        """Of the next few those that are orphans; `done` behind the last. What is held of the listing may be stale:
+        deleting is idempotent.
+
+        Raises StorageError; the next step looks at the same objects again.
+        """
+        if not self._ahead and not self._is_listed:
+            await self._list()
         found: list[ObjectReference] = []
+        looked_at = list(islice(self._ahead, _SWEPT_PER_STEP))
+        for reference in looked_at:
+            await sleep(0)
+            if not await is_known(view, reference):
+                found.append(reference)
+        for _ in looked_at:
+            self._behind = self._ahead.popleft()
+        self.done = self._is_listed and not self._ahead
+        return found
+
+    async def _list(self) -> None:
+        """Hold the next ones of epochs below ours, of SSTs first."""
+        ahead: deque[ObjectReference] = deque()
         for kind in ObjectKind:
             async with aclosing(self._store.list(self._names.folder(kind))) as listing:
                 async for info in listing:
@@ -192,13 +223,13 @@ class OrphanSweep:
                         continue
                     if identity.epoch >= self._epoch:
                         break
-                    if len(found) == self._batch_max:
-                        return found
-                    await sleep(0)
-                    if not await is_known(view, (kind, identity)):
-                        found.append((kind, identity))
-        self.done = True
-        return found
+                    if self._behind is not None and (kind, identity) <= self._behind:
+                        continue
+                    if len(ahead) == _SWEPT_KEYS_MAX:
+                        self._ahead = ahead
+                        return
+                    ahead.append((kind, identity))
+        self._ahead, self._is_listed = ahead, True
 
 
 class ProbeSweep:

@@ -83,7 +83,6 @@ class OwnedManifest:
             object_store=components.object_store,
             names=components.names,
             epoch=claim.manifest.epoch,
-            batch_max=settings.garbage_batch_max,
         )
         self.probes = ProbeSweep(
             object_store=components.object_store,

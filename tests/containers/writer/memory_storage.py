@@ -288,6 +288,8 @@ class MemoryStorage:
         self.garbage_collections += 1
         return 0
 
+    async def sweep_orphans(self) -> None: ...
+
     async def maintain(self) -> bool:
         assert not self._busy, "maintenance beside another call"
         self.maintenances += 1

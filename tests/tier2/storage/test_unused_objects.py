@@ -97,6 +97,54 @@ async def test_h5_the_next_owner_sweeps_orphans_of_lower_epochs_only(
     assert await read_all(owner, 1, 0, 3) == b"abc"
 
 
+def test_h5_orphans_are_found_beside_publications_merges_and_collections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More keys than are held at once; SSTs that the sweep looks into are deleted as soon as they are merged."""
+    monkeypatch.setattr("tier2.manifest.garbage._SWEPT_KEYS_MAX", 24)
+
+    async def main(_: SimLoop) -> None:
+        store = FaultyStore(MemoryObjectStore())
+        backing = ObjectStoreBacking(store, SMALL)
+        texts = {number: bytes([number]) * 1500 for number in range(1, 21)}
+        first = await backing.claimed(1)
+        for number, text in texts.items():
+            added = change(number, f"s{number}", length=1500, sequence_number=number)
+            await first.publish(round_of(replace(added, pieces=[data(0, text)])))
+        orphans = {
+            f"containers/0003/{folder}/0000000000000001-{claim}-{serial:016x}"
+            for folder in ("runs", "chunks")
+            for claim in ("00000000", "ffffffff")
+            for serial in range(25)
+        }
+        for key in orphans:
+            await store.store.put(key, [b"never published"])
+        owner = await backing.claimed(2)
+        sweep = asyncio.create_task(owner.sweep_orphans())
+        sequence_number = 100
+        while not sweep.done():
+            for number in (1, 2, 3):
+                sequence_number += 1
+                length = len(texts[number])
+                appended = change(
+                    number, f"s{number}", length=length + 3, sequence_number=sequence_number
+                )
+                appended = replace(appended, pieces=[data(length, b"abc")])
+                await owner.publish(round_of(appended, highest_id=20))
+                texts[number] += b"abc"
+            await owner.maintain()
+            await owner.collect_garbage()
+            await asyncio.sleep(0.05)
+        await sweep
+        while await owner.collect_garbage() or owner.statistics().garbage_objects:
+            pass
+        assert not orphans & await keys_of(store)
+        for number, text in texts.items():
+            assert await read_all(owner, number, 0, len(text)) == text
+
+    run_simulation(1, main)
+
+
 def test_h6_dropped_chunks_stay_for_the_grace_and_then_go() -> None:
     async def main(_loop: SimLoop) -> None:
         store = FaultyStore(MemoryObjectStore())
