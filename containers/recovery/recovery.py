@@ -28,16 +28,16 @@ from containers.operations.record_codec import LENGTH_FIELD_BYTES, Record, decod
 from containers.read_index.container_read_index import ContainerReadIndex
 from containers.recovery.replay import Replay, ReplayedOverlap
 from containers.recovery.replay_flush import ReplayFlush
+from containers.recovery.timely_storage import TimelyStorage
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
     CacheFullError,
     DataCorruptionError,
     ErrorKind,
     SegmentStoreError,
-    StorageUnavailableError,
 )
 from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
-from segmentstore.contracts.storage import ClaimedManifest, SegmentRecord, Storage
+from segmentstore.contracts.storage import ClaimedManifest, Storage
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -47,10 +47,6 @@ cut took are not given again. The same for segment ids."""
 
 SLICE_SECONDS = 0.001
 """Replay gives the loop back after about this long, and a frame: other containers serve meanwhile."""
-
-LOAD_SECONDS_MAX = 10.0
-"""Tier 2 has so long to say what it knows of segments, and LOAD_SECONDS_PER_RECORD for each of them besides."""
-LOAD_SECONDS_PER_RECORD = 0.05
 
 _APPEND_TYPE = int(OperationType.APPEND)
 _CHECKPOINT_TYPES = (int(OperationType.METADATA_CHECKPOINT), int(OperationType.STORAGE_CHECKPOINT))
@@ -110,6 +106,9 @@ class Recovery:
     ) -> None:
         self._log = state.log
         self._storage = state.storage
+        self._timely_storage = TimelyStorage(
+            storage=state.storage, container_id=state.metadata.container_id
+        )
         self._metadata = state.metadata
         self._memory_log = state.memory_log
         self._read_index = state.read_index
@@ -117,7 +116,7 @@ class Recovery:
         self._replay_flush = ReplayFlush(
             metadata=state.metadata,
             memory_log=state.memory_log,
-            storage=state.storage,
+            storage=self._timely_storage,
             settings=settings,
             executor=executor,
         )
@@ -267,28 +266,12 @@ class Recovery:
                     wanted += replay.prepare_checkpoint(record)
             wanted = sorted({key for key in wanted if key not in replay.records})
             if wanted:
-                replay.add_stored_records(await self._load_in_time(wanted))
+                replay.add_stored_records(await self._timely_storage.load(wanted))
         for record in records:
             self._require_newest_root(record.root_changes)
             replay.apply(record)
             if record.type is OperationType.METADATA_CHECKPOINT:
                 self._markers.add_truncation_point(record.sequence_number)
-
-    async def _load_in_time(self, wanted: Sequence[SegmentId]) -> Mapping[SegmentId, SegmentRecord]:
-        """Requests whose answers are lost on the way would hold the start up for minutes.
-
-        Such a start fails: another host may reach Tier 2, and where none does the next start goes by the log alone.
-        """
-        seconds_max = LOAD_SECONDS_MAX + len(wanted) * LOAD_SECONDS_PER_RECORD
-        try:
-            async with asyncio.timeout(seconds_max):
-                return await self._storage.load(wanted)
-        except TimeoutError as error:
-            raise StorageUnavailableError(
-                f"Tier 2 does not say in time what it knows of {len(wanted)} segments seconds_max={seconds_max:g}"
-                f" container={self._metadata.container_id}",
-                state="unavailable",
-            ) from error
 
     def _require_newest_log(self, replay: Replay) -> None:
         """The log has what brought the manifest to where it was found, or some of it is lost.

@@ -21,13 +21,14 @@ from containers.container_settings import WriterSettings
 from containers.log.in_memory_log import InMemoryLog
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.recovery.replay import Replay
+from containers.recovery.timely_storage import TimelyStorage
 from containers.writer.backlog import ALL_IS_DUE, Backlog, FlushKind
 from containers.writer.data_source import ActiveSegments, LogItem
 from containers.writer.publication import PublicationBuilder, PublicationCompletion
 from containers.writer.reconciler import Reconciler
 from containers.writer.segment_flush import SegmentFlush
 from segmentstore.contracts.identifiers import NO_SEQUENCE_NUMBER, SegmentId, SequenceNumber
-from segmentstore.contracts.storage import ClaimedManifest, SegmentRecord, Storage
+from segmentstore.contracts.storage import ClaimedManifest, SegmentRecord
 
 
 class ReplayFlush:
@@ -38,7 +39,7 @@ class ReplayFlush:
         *,
         metadata: ContainerMetadata,
         memory_log: InMemoryLog,
-        storage: Storage,
+        storage: TimelyStorage,
         settings: WriterSettings,
         executor: Executor | None,
     ) -> None:

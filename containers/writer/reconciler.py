@@ -21,8 +21,9 @@ Invariants:
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from crc32c import crc32c
 
@@ -38,7 +39,15 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
 )
 from segmentstore.contracts.identifiers import NO_SEQUENCE_NUMBER, SegmentId, SequenceNumber
-from segmentstore.contracts.storage import SegmentRecord, Storage
+from segmentstore.contracts.storage import SegmentRecord, StorageRead
+
+
+class PublishedRecords(Protocol):
+    """What is asked of Tier 2; as contracts.storage.Storage."""
+
+    async def load(self, segment_ids: Sequence[SegmentId]) -> Mapping[SegmentId, SegmentRecord]: ...
+
+    async def read(self, segment_id: SegmentId, offset: int, length: int) -> StorageRead: ...
 
 
 @dataclass(slots=True)
@@ -57,7 +66,7 @@ class Reconciler:
         self,
         *,
         source: FlushSource,
-        storage: Storage,
+        storage: PublishedRecords,
         settings: WriterSettings,
     ) -> None:
         self._source = source
