@@ -7,21 +7,30 @@ Invariants:
 
 - A partition is opened where its container is, and closed when that leaves.
 - One of a topic that is deleted is never opened again in this process, from the moment on at which it is known.
+- A recovery goes on when the requests that wait for it leave, or one that takes longer than a request waits would
+  begin anew with each of them. It ends with its partition, or before that is closed.
 - Of one partition at most one is in the table. What has left it is closed, and waited for by let_go().
 - A partition that is not used is closed after a while, so that its segment may leave memory. Retention and compaction
   use none (upkeep.py); of a closed one it is remembered until when nothing can be due.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
 from uuid import UUID
 
 from segmentstore.contracts.segments import SegmentApi
+from segmentstore.runtime.cancellation import await_shielded, retrieve_exception
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.waiting import gather_all
 from segmentstore.topics.brokers import Brokers
 from segmentstore.topics.catalogue import Catalogue, Topic
-from segmentstore.topics.errors import NotLeaderError, TopicNotFoundError, UnknownPartitionError
+from segmentstore.topics.errors import (
+    NotLeaderError,
+    PartitionUnavailableError,
+    TopicNotFoundError,
+    UnknownPartitionError,
+)
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.record_files.record_files import RecordFiles
 from segmentstore.topics.settings import TopicSettings
@@ -57,6 +66,7 @@ class OpenPartitions:
         self._changes_seen = 0
         """Of the catalogue."""
         self._partitions: dict[tuple[UUID, int], Partition] = {}
+        self._recoveries: dict[Partition, asyncio.Task[None]] = {}
         self._left: dict[Partition, UUID] = {}
         """Closed, because their containers have left or their topics are gone, and the ids of their topics; what they
         hold is let go of soon."""
@@ -118,8 +128,36 @@ class OpenPartitions:
             self._partitions[key] = partition
             self._resting.pop(key, None)
         if not partition.is_open:
-            await partition.recover()
+            await self._recover(partition)
         return partition
+
+    async def _recover(self, partition: Partition) -> None:
+        """With all others that ask for it. Raises as open()."""
+        recovery = self._recoveries.get(partition)
+        if recovery is None:
+            recovery = asyncio.create_task(partition.recover(), name=f"recovery {partition.label}")
+            self._recoveries[partition] = recovery
+
+            def ended(task: "asyncio.Task[None]") -> None:
+                self._recoveries.pop(partition, None)
+                retrieve_exception(task)
+
+            recovery.add_done_callback(ended)
+        try:
+            await await_shielded(recovery)
+        except asyncio.CancelledError:
+            waiter = asyncio.current_task()
+            if not recovery.cancelled() or (waiter is not None and waiter.cancelling()):
+                raise
+            raise PartitionUnavailableError(
+                f"the partition was closed while it was recovered {partition.label}"
+            ) from None
+
+    def _end_recovery(self, partition: Partition) -> None:
+        """Its close() returns when that has ended."""
+        recovery = self._recoveries.get(partition)
+        if recovery is not None:
+            recovery.cancel()
 
     # --- what is closed ----------------------------------------------------------------------
 
@@ -160,6 +198,7 @@ class OpenPartitions:
             await self._let_go_of(partition)
 
     async def _let_go_of(self, partition: Partition) -> None:
+        self._end_recovery(partition)
         await partition.close()
         self._left.pop(partition, None)
 
@@ -168,18 +207,24 @@ class OpenPartitions:
         partitions = [*self._partitions.values(), *self._left]
         self._partitions.clear()
         self._left.clear()
+        for partition in list(self._recoveries):
+            self._end_recovery(partition)
         await gather_all(partition.close() for partition in partitions)
 
     # --- rest --------------------------------------------------------------------------------
 
     def idle(self, since: float) -> Sequence[Partition]:
         """Those that were not used since then (loop time), and that nothing waits for."""
-        return [each for each in self._partitions.values() if each.is_idle(since)]
+        return [
+            each
+            for each in self._partitions.values()
+            if each.is_idle(since) and each not in self._recoveries
+        ]
 
     async def rest(self, partition: Partition, *, since: float, until_ms: float) -> None:
         """Closes it if it still is idle; rests() is told until when nothing is due."""
         for key, known in self._partitions.items():
-            if known is partition and partition.is_idle(since):
+            if known is partition and partition.is_idle(since) and known not in self._recoveries:
                 del self._partitions[key]
                 self._resting[key] = until_ms
                 await partition.close()

@@ -13,7 +13,7 @@ from tests.topics.random_processes import one_schedule
 
 pytestmark = pytest.mark.simulation
 
-_SEEDS_FOR_A_BUG = 60
+_SEEDS_FOR_A_BUG = 150
 
 
 def run(seed: int) -> Counter[str]:

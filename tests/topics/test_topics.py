@@ -26,6 +26,7 @@ from segmentstore.topics.errors import (
     UnknownPartitionError,
 )
 from segmentstore.topics.hot_records import HotRecords
+from segmentstore.topics.partition import Partition
 from segmentstore.topics.record_files.record_files import RecordFiles
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topic_records import (
@@ -38,6 +39,8 @@ from segmentstore.topics.topic_records import (
 from segmentstore.topics.topics import Topics
 from tests.http.memory_segments import MemorySegments
 from tests.reference.memory_tables import MemoryTables
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
 from tests.topics.batches import Clock, batch_of, files_in, records_in
 from tier2.object_stores.memory import MemoryObjectStore
 
@@ -602,3 +605,79 @@ def test_a_record_that_is_damaged_is_found() -> None:
     for damaged in (value + b"\0", b"\x02" + value[1:], value[:1] + b"\x04" + value[2:]):
         with pytest.raises(CorruptedDataError):
             decode_topic(damaged, name="t")
+
+
+class SlowRecoveries:
+    """A partition that is opened reads for 15 s."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = self.ended = 0
+        recover = Partition._load
+
+        async def slowly(partition: Partition, segment: Segment) -> None:
+            self.begun += 1
+            try:
+                await asyncio.sleep(15.0)
+                await recover(partition, segment)
+            finally:
+                self.ended += 1
+
+        monkeypatch.setattr(Partition, "_load", slowly)
+
+
+def test_a_partition_that_recovers_for_longer_than_a_request_waits_is_recovered_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main(_: SimLoop) -> None:
+        store = Store()
+        topics = await store.start()
+        await topics.create("a", 1, NO_CONFIG)
+        slow = SlowRecoveries(monkeypatch)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(10.0):
+                await topics.own_partition("a", 0)
+        async with asyncio.timeout(10.0):
+            first, second = await asyncio.gather(
+                topics.own_partition("a", 0), topics.own_partition("a", 0)
+            )
+        assert first is second
+        assert (await first.produce(batch_of(b"stored"))).base_offset == 0
+        assert slow.begun == 1
+        await topics.close()
+
+    run_simulation(1, main)
+
+
+@pytest.mark.parametrize("ends", ["close", "deletion", "leave"])
+def test_a_recovery_that_no_request_waits_for_ends_with_its_partition(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    async def main(loop: SimLoop) -> None:
+        store = Store()
+        store.brokers = brokers = Elsewhere()
+        topics = await store.start()
+        await topics.create("a", 1, NO_CONFIG)
+        slow = SlowRecoveries(monkeypatch)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await topics.own_partition("a", 0)
+        waiting = asyncio.ensure_future(topics.own_partition("a", 0))
+        await asyncio.sleep(1.0)
+        assert slow.ended == 0
+        began = loop.time()
+        if ends == "close":
+            await topics.close()
+        elif ends == "deletion":
+            await topics.delete("a")
+        else:
+            brokers.is_elsewhere = True
+            topics.close_left()
+            await topics._partitions.let_go()
+        assert loop.time() - began < 1.0
+        assert slow.ended == 1
+        with pytest.raises(PartitionUnavailableError):
+            await waiting
+        if ends != "close":
+            await topics.close()
+
+    run_simulation(1, main)
