@@ -6,7 +6,8 @@ Invariants:
 - What is read is no older than the moment at which the round began; a change that comes during a round is followed by
   another round.
 - Failures are in the map. The pauses behind them, how long their nodes are suspects, and how long a container has run
-  well, are this leader's own: a new leader begins them anew, with the number of failures that the map has.
+  well, are this leader's own: a new leader begins them anew, with the number of failures that the map has. A container
+  that only moves waits for no pause, whichever leader moves it.
 - The first map of a cluster gives containers away when the nodes that were started together have had time to come.
 """
 
@@ -236,7 +237,8 @@ class Assigner:
     def _held_back(self, now: float) -> set[ContainerId]:
         """Failed containers whose pause is not over. A failure that is new here begins its pause now.
 
-        It is over once for all: a container that is given to none later, because its node is gone, does not wait.
+        It is over once for all: a container that is given to none later, because its node is gone, or that leaves its
+        node, does not wait.
         """
         assert self._map is not None, "it was read at the start of the round"
         before, self._pauses = self._pauses, {}
@@ -244,7 +246,8 @@ class Assigner:
             if each.failure is None or each.failure.stays_down:
                 continue
             key = container_id, each.failure.count
-            if each.node is not None:
+            # What leaves a node was given to it behind the failure, also if another leader did that.
+            if each.node is not None or each.leaving is not None:
                 self._pauses[key] = now
             else:
                 self._pauses[key] = before.get(key, now + self._pause(each.failure.count))

@@ -7,13 +7,16 @@ from segmentstore.cluster.assigner import Assigner, AssignerSettings
 from segmentstore.cluster.leader import Election, Leadership
 from segmentstore.cluster.records import (
     ASSIGNMENT_PATH,
+    WISHES_PATH,
     AssignmentMap,
     FailureReport,
     LeaderRecord,
     NodeReport,
+    Wishes,
     decode_assignment,
     encode_node,
     encode_report,
+    encode_wishes,
     node_path,
     report_path,
 )
@@ -151,6 +154,43 @@ def test_the_pause_behind_a_failure_is_over_when_the_container_was_given_away() 
         assert seconds < PAUSE_SECONDS / 4
         keeping.cancel()
         loop.crash(leader)
+
+    run_simulation(1, main)
+
+
+def test_a_container_that_moves_while_leaders_change_does_not_wait_for_a_pause() -> None:
+    async def main(loop: SimLoop) -> None:
+        settings = AssignerSettings(
+            failure_pause_seconds=PAUSE_SECONDS, failure_pause_seconds_max=PAUSE_SECONDS
+        )
+        cluster = Cluster(loop, settings=settings)
+        leaders = [loop.start("c0", cluster.lead())]
+        await cluster.register("a")
+        await cluster.register("b")
+        keeping = asyncio.create_task(cluster.keep())
+        first, _ = await cluster.until_owned()
+        found = cluster.map()
+        assert found is not None
+        failed = FailureReport(found.containers[ZERO].since, "no bookie answers", "passing")
+        await cluster.report(first, NodeReport(version=found.version, failed={ZERO: failed}))
+        second, _ = await cluster.until_owned(other_than=first)
+        wishes = encode_wishes(Wishes(drained=[second]))
+        await cluster.sessions[second].create(WISHES_PATH, wishes)
+        while cluster.owner() is not None:
+            await asyncio.sleep(0.1)
+        # It ends at the old node only when there is another leader.
+        loop.crash(leaders[0])
+        leaders.append(loop.start("c1", cluster.lead()))
+        await asyncio.sleep(20.0)
+        found = cluster.map()
+        assert found is not None
+        assert found.containers[ZERO].leaving == second
+        await cluster.report(second, NodeReport(version=found.version))
+        third, seconds = await cluster.until_owned()
+        assert third == first
+        assert seconds < PAUSE_SECONDS / 4, "it did not fail: it moves"
+        keeping.cancel()
+        loop.crash(leaders[1])
 
     run_simulation(1, main)
 
