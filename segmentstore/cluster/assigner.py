@@ -64,7 +64,7 @@ class AssignerSettings:
     """Seconds and limits of the leader's decisions."""
 
     failure_pause_seconds: float = 1.0
-    """Behind the first failure of a container; doubled with each that follows."""
+    """Behind the first failure of a container, where no node is trusted with it; doubled with each that follows."""
     failure_pause_seconds_max: float = 15.0
     suspect_seconds: float = 30.0
     """So long behind a failure the container's node is not given others that are well elsewhere. Doubled each time that

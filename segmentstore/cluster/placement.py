@@ -4,9 +4,9 @@ In the order in which it is decided:
 
 1. A container of a node that is gone is given to none; so is one that the node reports as failed. One that was
    leaving a node has left when that node is gone, or follows a version without the container and does not hold it.
-2. A container that is given to none, leaves none, and is not held back, goes to a pinned node, unless it has just
-   failed there, else to the node with the least load: rather to one where none has just failed, and rather to another
-   than the one where it failed last.
+2. A container that is given to none, and leaves none, goes to a pinned node, unless it has just failed there, else to
+   the node with the least load: rather to one where none has just failed, and rather to another than the one where it
+   failed last. If that is one where some have just failed, a failed container is held back until its pause is over.
 3. Of containers that are well where they are some begin to move: those of drained nodes, those of nodes that do not
    reach Tier 2 while others do, those that are pinned elsewhere, and those whose move makes loads more even. At most
    `moves_at_once` are given to none by that.
@@ -75,7 +75,7 @@ class Observed:
     loads: Mapping[ContainerId, float] = field(default_factory=dict)
     """Of each container that was ever reported with one, the last; 1 is what another counts as."""
     held_back: AbstractSet[ContainerId] = frozenset()
-    """Failed containers whose pause is not over."""
+    """Failed containers whose pause is not over: until then only a node that is trusted with them gets them."""
     forgiven: AbstractSet[ContainerId] = frozenset()
     """Containers that have run well for long enough since their last failure."""
     suspects: AbstractSet[HostId] = frozenset()
@@ -207,10 +207,12 @@ class _Planning:
         ]
         for container_id in sorted(waiting, key=lambda c: (-self._load(c), c)):
             each = self.containers[container_id]
-            has_just_failed = each.failure is not None and each.since == self.version
-            is_held_back = has_just_failed or container_id in self._observed.held_back
-            self._holds_back |= is_held_back
             target = self._target(container_id)
+            has_just_failed = each.failure is not None and each.since == self.version
+            is_held_back = (
+                has_just_failed or container_id in self._observed.held_back
+            ) and not self._is_trusted_with(target, container_id)
+            self._holds_back |= is_held_back
             if target is None:
                 continue
             # One that cannot be given yet counts where it will be, so that the next ones are placed beside it.
@@ -232,6 +234,14 @@ class _Planning:
             key=lambda n: (n in self._suspects, n == failed_at, *self._fullness(n)),
             default=None,
         )
+
+    def _is_trusted_with(self, target: HostId | None, container_id: ContainerId) -> bool:
+        """Whether the failure of a container is no reason to wait before it is tried there.
+
+        A failure makes its node a suspect, so what fails everywhere has failed once at each node before it waits.
+        """
+        is_trusted = target is not None and target not in self._suspects
+        return is_trusted and target != self._failed_at(container_id)
 
     def _failed_at(self, container_id: ContainerId) -> HostId | None:
         failure = self.containers[container_id].failure

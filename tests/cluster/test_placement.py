@@ -360,15 +360,36 @@ def test_capacity_is_kept_and_what_finds_no_room_waits() -> None:
     assert cluster.counts() == [1, 2, 2]
 
 
+def test_a_failed_container_starts_at_once_where_none_has_just_failed() -> None:
+    """The pause is for what fails everywhere: a node without bookies has told by this failure that it is one."""
+    cluster = Cluster.of(3, A, B, C)
+    cluster.settle()
+    failed_at = []
+    for attempt in range(3):
+        at = cluster.map.containers[cid(0)].node
+        assert at is not None, f"{attempt=}"
+        assert at not in failed_at
+        cluster.fail(at, cid(0))
+        assert cluster.decide(suspects=frozenset(failed_at))
+        failed_at.append(at)
+        for node_id in cluster.nodes:
+            cluster.follow(node_id)
+    assert cluster.map.containers[cid(0)].node is None, "it has failed at each of them"
+    record = cluster.map.containers[cid(0)].failure
+    assert record is not None
+    assert (record.count, record.node) == (3, failed_at[-1])
+    assert not cluster.decide(frozenset([cid(0)]), frozenset(failed_at))
+
+
 def test_a_failed_container_waits_for_its_pause_and_starts_elsewhere() -> None:
     cluster = Cluster.of(2, A, B)
     cluster.settle()
     failed = next(iter(cluster.map.given_to(A.node_id)))
     cluster.fail(A.node_id, failed)
     held_back = frozenset([failed])
-    assert cluster.decide(held_back)
+    assert cluster.decide(held_back, frozenset([B.node_id]))
     assert cluster.map.containers[failed].node is None
-    assert not cluster.decide(held_back, frozenset([A.node_id]))
+    assert not cluster.decide(held_back, frozenset([A.node_id, B.node_id]))
     cluster.settle()
     assert cluster.map.containers[failed].node == B.node_id
     record = cluster.map.containers[failed].failure
@@ -468,9 +489,11 @@ def test_a_container_that_is_held_back_moves_no_others_to_and_fro() -> None:
     cluster.settle()
     failed = next(iter(cluster.map.given_to(C.node_id)))
     cluster.fail(C.node_id, failed)
-    cluster.decide()
+    suspects = frozenset([B.node_id, C.node_id])
+    cluster.wishes = Wishes(pinned={failed: "b"})
+    cluster.decide(suspects=suspects)
     cluster.join(A)
-    cluster.settle(held_back=frozenset([failed]))
+    cluster.settle(held_back=frozenset([failed]), suspects=suspects)
     assert cluster.moves == 0
     cluster.settle()
     assert cluster.counts() == [3, 3, 3]
@@ -483,8 +506,11 @@ def test_nothing_is_moved_to_make_loads_even_by_the_decision_that_takes_notice_o
     cluster = Cluster.of(9, B, C)
     cluster.settle()
     cluster.join(A)
-    cluster.fail(C.node_id, next(iter(cluster.map.given_to(C.node_id))))
-    cluster.decide()
+    failed = next(iter(cluster.map.given_to(C.node_id)))
+    cluster.fail(C.node_id, failed)
+    cluster.wishes = Wishes(pinned={failed: "b"})
+    cluster.decide(suspects=frozenset([B.node_id]))
+    assert cluster.map.containers[failed].node is None, "it waits for its pause"
     assert cluster.moves == 0
 
 
