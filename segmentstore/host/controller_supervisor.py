@@ -70,6 +70,11 @@ class ControllerSupervisor:
         self._why = "it has not started yet"
         containers.watch(self._container_changed)
 
+    @property
+    def has_recovered(self) -> bool:
+        """Whether calls were answered once."""
+        return self._recovered.is_set()
+
     async def wait_until_recovered(self) -> None:
         """Until calls are answered for the first time."""
         await self._recovered.wait()

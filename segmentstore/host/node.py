@@ -1,14 +1,14 @@
 """A node of a cluster in one process: start, register, say so, run what is assigned, drain, stop. See `serving.py`, and
 
     stdout   one line: `ready http://HOST:PORT wire=HOST:PORT containers=2/2 ... node=ID`, or `partial ...` if some
-             container that is assigned here could not recover
+             container that is assigned here could not recover; with `recovering=topics` if these do not answer yet
     exit     2 for settings that cannot work, 5 if ZooKeeper does not answer
 
 Invariants:
 
 - The node listens before it registers: other processes are sent to what answers.
-- It is announced when it is registered, and what was assigned to it first has started, or said why it cannot. Without
-  a controller that leads nothing is assigned: it is announced after a while all the same.
+- It is announced when it is registered, what was assigned to it first has started, or said why it cannot, and topics
+  answer. Without a controller that leads nothing is assigned: it is announced after a while all the same.
 - Told to end, the node goes on serving until its containers are at other nodes, or until `cluster.drain_seconds` are
   over; then it stops as any store does, and its registration goes last.
 """
@@ -26,7 +26,7 @@ from segmentstore.runtime.process import freeze_long_lived_objects
 logger = logging.getLogger(__name__)
 
 _ASSIGNED_SECONDS_MAX = 15.0
-"""A node that has been assigned nothing by then is announced with what it has."""
+"""A node that has been assigned nothing by then, or whose topics nothing answers, is announced with what it has."""
 
 
 def run_node(resolved: ResolvedSettings, announce: Callable[[str], None]) -> None:
@@ -70,6 +70,7 @@ async def _announce_when_ready(node: NodeService, announce: Callable[[str], None
     with suppress(TimeoutError):
         async with asyncio.timeout(_ASSIGNED_SECONDS_MAX):
             await node.membership.wait_until_settled()
+            await node.servers.wait_until_ready()
     await node.membership.wait_until_registered()
     seconds = asyncio.get_running_loop().time() - started
     freeze_long_lived_objects()
@@ -78,4 +79,12 @@ async def _announce_when_ready(node: NodeService, announce: Callable[[str], None
         set() if (found := node.view.assignment()) is None else found.given_to(node_id).keys()
     )
     here = [each for each in node.registry.health() if each.container_id in assigned]
-    announce(ready_line(node.servers.addresses(), here, f"node={node_id}", seconds=seconds))
+    announce(
+        ready_line(
+            node.servers.addresses(),
+            here,
+            f"node={node_id}",
+            seconds=seconds,
+            recovering=node.servers.recovering(),
+        )
+    )

@@ -282,6 +282,13 @@ class Servers:
         if self._topics is not None:
             await self._topics.wait_until_started()
 
+    def recovering(self) -> list[str]:
+        """What wait_until_ready() still waits for."""
+        names = []
+        if self._controller is not None and not self._controller.has_recovered:
+            names.append("controller")
+        return names if self._topics is None else [*names, *self._topics.starting()]
+
     async def close(self) -> None:
         """No new requests; those under way end. Idempotent."""
         if self._remote_store is None:

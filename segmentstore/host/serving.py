@@ -1,6 +1,7 @@
 """What every serving process of the host does alike: log, signals, the time it has to stop, how it announces itself.
 
-    stdout   one line, which begins with `ready` or `partial`
+    stdout   one line, which begins with `ready` or, if some container that should run does not, with `partial`; it ends
+             with `recovering=controller,topics` where servers do not answer yet
     stderr   the log
     SIGUSR1  the log gets a line for every place where a task or a thread waits
     exit     0 after SIGTERM or SIGINT; 1 if it broke or did not stop in time; 130 for a second signal while stopping
@@ -85,8 +86,9 @@ def ready_line(
     containers: Sequence[ContainerHealth],
     *facts: str,
     seconds: float,
+    recovering: Sequence[str],
 ) -> str:
-    """What a process announces; `containers`: those that should run in it."""
+    """What a process announces; `containers`: those that should run in it; `recovering`: servers that go on trying."""
     running = [each for each in containers if each.state is ContainerState.RUNNING]
     servers = [
         f"{name}={address}"
@@ -107,5 +109,11 @@ def ready_line(
         f"unflushed={sum(each.unflushed_bytes for each in running) / 1e6:.1f}MB",
         f"recovered_in={seconds:.2f}s",
         *facts,
+        *recovering_words(recovering),
     ]
     return " ".join(words)
+
+
+def recovering_words(names: Sequence[str]) -> list[str]:
+    """The last word of a ready line, if it has one."""
+    return [f"recovering={','.join(names)}"] if names else []

@@ -1,7 +1,7 @@
 """The whole store in one process: start, say so, work, stop when told. What it tells by its exit: `serving.py`, and
 
     stdout   one line: `ready http://HOST:PORT wire=HOST:PORT controller=HOST:PORT ...`, or `partial http://...` if some
-             container could not recover
+             container could not recover; with `recovering=...` if the controller or topics have not yet
     exit     2 for settings that cannot work; 4 if another process has the data directory
 
 Invariants:
@@ -24,8 +24,8 @@ from segmentstore.runtime.process import freeze_long_lived_objects
 
 logger = logging.getLogger(__name__)
 
-_FACES_SECONDS_MAX = 5.0
-"""A controller that has not recovered by then goes on trying; the rest is announced without it."""
+_SERVERS_SECONDS_MAX = 5.0
+"""A controller, or topics, that have not recovered by then go on trying; they are announced as such."""
 
 
 def run_standalone(resolved: ResolvedSettings, announce: Callable[[str], None]) -> None:
@@ -60,11 +60,17 @@ async def _announce_when_ready(service: Service, announce: Callable[[str], None]
     started = asyncio.get_running_loop().time()
     await service.manager.wait_until_settled()
     with suppress(TimeoutError):
-        async with asyncio.timeout(_FACES_SECONDS_MAX):
+        async with asyncio.timeout(_SERVERS_SECONDS_MAX):
             await service.servers.wait_until_ready()
     seconds = asyncio.get_running_loop().time() - started
     freeze_long_lived_objects()
     data = f"data={service.data_directory or 'memory'}"
     announce(
-        ready_line(service.servers.addresses(), service.registry.health(), data, seconds=seconds)
+        ready_line(
+            service.servers.addresses(),
+            service.registry.health(),
+            data,
+            seconds=seconds,
+            recovering=service.servers.recovering(),
+        )
     )

@@ -211,6 +211,11 @@ class TopicSupervisor:
         for runs in self._awaited:
             await runs.started.wait()
 
+    def starting(self) -> list[str]:
+        """What wait_until_started() still waits for."""
+        names = ("topics", self._topic_runs), ("groups", self._group_runs)
+        return [name for name, runs in names if runs in self._awaited and not runs.started.is_set()]
+
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:

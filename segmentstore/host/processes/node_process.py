@@ -34,8 +34,8 @@ from segmentstore.runtime.process import freeze_long_lived_objects
 
 logger = logging.getLogger(__name__)
 
-_CONTROLLER_SECONDS_MAX = 5.0
-"""A controller that has not recovered by then goes on trying; the rest is announced without it."""
+_SERVERS_SECONDS_MAX = 5.0
+"""A controller, or topics, that have not recovered by then go on trying; they are announced as such."""
 
 
 async def serve_node(
@@ -140,11 +140,16 @@ class NodeProcess:
     async def _tell_settled(self, service: Service) -> None:
         await service.manager.wait_until_settled()
         self._link.send({"settled": _summary(self._own(service.registry.health()))})
-        if self._controller is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_CONTROLLER_SECONDS_MAX):
-                    await self._controller.wait_until_ready()
-        self._link.send({"ready": True})
+        controller = self._controller
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SERVERS_SECONDS_MAX):
+                if controller is not None:
+                    await controller.wait_until_ready()
+                await service.servers.wait_until_ready()
+        recovering = service.servers.recovering()
+        if controller is not None and not controller.is_ready:
+            recovering = ["controller", *recovering]
+        self._link.send({"ready": {"recovering": recovering}})
         freeze_long_lived_objects()
 
     def _own(self, containers: Sequence[ContainerHealth]) -> list[ContainerHealth]:

@@ -79,6 +79,11 @@ class StoreController:
         """Until calls are answered."""
         await self._supervisor.wait_until_recovered()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether wait_until_ready() would not wait."""
+        return self._supervisor.has_recovered
+
     def look(self) -> None:
         """The locations have changed."""
         self._changes.look()

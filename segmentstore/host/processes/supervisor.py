@@ -4,7 +4,8 @@
     volumes      Tier 2, if it is in volumes: one process has them, the nodes ask it by a socket (`volumes_process.py`)
     node 0 .. N  containers, by number modulo N; all servers (`node_process.py`); node 0 has the controller too
 
-    stdout   one line: `ready http://HOST:PORT wire=... controller=... containers=4/4 ... processes=2 status=http://...`
+    stdout   one line: `ready http://HOST:PORT wire=... controller=... containers=4/4 ... processes=2 status=http://...`,
+             or another one of those that `serving.py` names
     exit     as `serving.py`; 2 for what cannot work, 4 if another process has the data directory
 
 Invariants:
@@ -54,7 +55,13 @@ from segmentstore.host.processes.orders import (
 )
 from segmentstore.host.processes.started_process import Launcher, StartedProcess
 from segmentstore.host.servers import address_text
-from segmentstore.host.serving import ServingRefusedError, begin_serving, listen, run_process
+from segmentstore.host.serving import (
+    ServingRefusedError,
+    begin_serving,
+    listen,
+    recovering_words,
+    run_process,
+)
 from segmentstore.host.setting_sources import ResolvedSettings
 from segmentstore.host.settings import MIB, ServiceSettings, SettingsError, split_address
 from segmentstore.http.status_server import ProcessHealth, StatusServer
@@ -113,6 +120,8 @@ class _Place:
     is_ready: bool = False
     summary: Mapping[str, int] = field(default_factory=dict)
     complaints: Sequence[str] = ()
+    recovering: Sequence[str] = ()
+    """Servers that did not answer yet when it was ready otherwise."""
 
 
 class Supervisor:
@@ -316,8 +325,8 @@ class Supervisor:
                 place.start, place.is_ready = start, True
             case {"settled": dict(summary)}:
                 place.summary = summary
-            case {"ready": _}:
-                place.is_ready = True
+            case {"ready": {"recovering": list(recovering)}}:
+                place.is_ready, place.recovering = True, recovering
                 if all(each.is_ready for each in self._places()):
                     logger.info("all processes are ready")
             case {"ended": [int(container_id), int()]}:
@@ -370,6 +379,7 @@ class Supervisor:
             f"data={self._orders.settings['store.data_directory']}",
             f"processes={len(self._nodes)}",
             f"status=http://{address_text(*self._status.address)}",
+            *recovering_words(sorted({name for place in self._nodes for name in place.recovering})),
         ]
         return " ".join(words)
 
