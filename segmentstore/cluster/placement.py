@@ -20,8 +20,8 @@ Invariants:
 - A container moves only if it gains by it: what is on a node that is neither drained nor too full nor alone without
   Tier 2, and not pinned elsewhere, stays.
 - A Tier 2 that no node reaches moves nothing, whatever the order in which nodes notice (see Tier2State).
-- No container is moved to a suspect to make loads even. A suspect gets what has no node if no other node has room, or
-  what is pinned to it and has not failed there.
+- No container is moved to a suspect to make loads even, unless a person asks for it and all nodes with room are
+  suspects. A suspect gets what has no node if no other node has room, or what is pinned to it and has not failed there.
 - No container is moved to make loads even while a failed one is held back: where that one will be depends on what
   moves, so each move could be a reason for another one.
 - A node is given more to make loads even only as it starts what it was given: one that can start none, and has not
@@ -317,14 +317,21 @@ class _Planning:
         if self._holds_back:
             return
         is_asked = self._wishes.rebalance > self.rebalanced
-        trusted = [n for n in self._nodes if n not in self._suspects]
         while room > 0:
-            found = self._evening_move(0.0 if is_asked else _UNEVEN_SHARE, trusted)
+            to_nodes = self._nodes_to_make_even(is_asked=is_asked)
+            found = self._evening_move(0.0 if is_asked else _UNEVEN_SHARE, to_nodes)
             # All that is on its way from other nodes may be for this one, the emptiest: the map does not say.
             if found is None or self._starting_at(found[1]) >= room:
                 return
             room -= 1
             yield found
+
+    def _nodes_to_make_even(self, *, is_asked: bool) -> Sequence[HostId]:
+        """Those that may be given more. What a person asks for does not wait for a trusted one where there is none: a
+        container that fails everywhere without end keeps all of them suspects, and tells none from another."""
+        able = [n for n in self._nodes if n not in self._avoided and self._has_room(n)]
+        trusted = [n for n in able if n not in self._suspects]
+        return able if is_asked and not trusted else trusted
 
     def _starting_at(self, node_id: HostId) -> int:
         """How many containers the node was given that it has not reported to run. O(containers)."""

@@ -483,6 +483,33 @@ def test_a_wish_for_rebalancing_waits_for_a_node_that_has_just_failed_a_containe
     assert cluster.map.rebalanced == 1
 
 
+def test_a_wish_for_rebalancing_is_met_though_a_container_fails_everywhere_without_end() -> None:
+    """It keeps all nodes suspects, which tells none of them from another."""
+    cluster = Cluster.of(7, A, B)
+    cluster.settle()
+    nodes = [each.node_id for each in (A, B, C)]
+    cluster.join(C)
+
+    def attempts(count: int) -> None:
+        for _ in range(count):
+            cluster.decide(suspects=frozenset(nodes))
+            for node_id in nodes:
+                cluster.follow(node_id)
+                cluster.fail(node_id, cid(0))
+
+    attempts(20)
+    assert cluster.moves == 0, "in an outage each move would be one more container without a node"
+    cluster.wishes = Wishes(rebalance=1)
+    attempts(20)
+    assert cluster.map.rebalanced == 1
+    others = [len(cluster.map.given_to(n).keys() - {cid(0)}) for n in nodes]
+    # The one that fails counts at one of them.
+    assert sorted(others) in ([2, 2, 2], [1, 2, 3])
+    moves = cluster.moves
+    attempts(20)
+    assert cluster.moves == moves
+
+
 def test_a_container_that_is_held_back_moves_no_others_to_and_fro() -> None:
     """Where it will be depends on what moves: each move to make loads even could be the reason for the next one."""
     cluster = Cluster.of(9, B, C)
