@@ -105,6 +105,8 @@ class Assigner:
         """What _suspicions has heard of, by container and number of failures."""
         self._suspicions: dict[HostId, _Suspicion] = {}
         """Of registered nodes where a container failed."""
+        self._tier2_suspicions: dict[HostId, _Suspicion] = {}
+        """Of those that did not reach Tier 2 while others did."""
         self._running_since: dict[tuple[ContainerId, int], float] = {}
         """When a container with failures behind it was first seen to run, by container and number of failures. It may
         have been moved since then: a move is no failure."""
@@ -143,6 +145,7 @@ class Assigner:
             return self._nodes_since + self._settings.first_assignment_seconds
         for report in reports.values():
             self._loads.update(report.loads)
+        came_and_went = self._came_and_went(reports, now)
         observed = Observed(
             nodes=nodes,
             reports=reports,
@@ -150,7 +153,8 @@ class Assigner:
             loads=self._loads,
             held_back=self._held_back(now),
             forgiven=self._forgiven(reports, now),
-            suspects=self._suspects(reports, now),
+            suspects=self._suspects(now) | came_and_went,
+            came_and_went=came_and_went,
         )
         following = next_assignment(
             self._map,
@@ -260,11 +264,8 @@ class Assigner:
         )
         return [backoff.next_seconds() for _ in range(min(failures, 64))][-1]
 
-    def _suspects(self, reports: dict[HostId, NodeReport], now: float) -> set[HostId]:
-        """Nodes that are not trusted now. A failure that is new here is one of this moment.
-
-        A node that does not reach Tier 2 is one, and stays one for a while behind that: its way may come and go.
-        """
+    def _suspects(self, now: float) -> set[HostId]:
+        """Nodes that are not trusted now, for what failed there. A failure that is new here is one of this moment."""
         assert self._map is not None, "it was read at the start of the round"
         failures = {
             (container_id, each.failure.count): each.failure.node
@@ -273,16 +274,29 @@ class Assigner:
         }
         failed = {node for key, node in failures.items() if key not in self._noted_failures}
         self._noted_failures = set(failures)
-        for node_id in (failed | nodes_without_tier2(reports)) & self._nodes.keys():
-            if node_id not in self._suspicions:
-                self._suspicions[node_id] = _Suspicion(self._settings)
-            self._suspicions[node_id].note_failure(now)
-        self._suspicions = {n: each for n, each in self._suspicions.items() if n in self._nodes}
-        return {node_id for node_id, each in self._suspicions.items() if now < each.until}
+        return self._noted(self._suspicions, failed, now)
+
+    def _came_and_went(self, reports: dict[HostId, NodeReport], now: float) -> set[HostId]:
+        """A node that does not reach Tier 2 is a suspect, and stays one for a while behind that: its way may come and
+        go."""
+        return self._noted(self._tier2_suspicions, nodes_without_tier2(reports), now)
+
+    def _noted(
+        self, suspicions: dict[HostId, "_Suspicion"], failed: set[HostId], now: float
+    ) -> set[HostId]:
+        """Who is a suspect, of registered nodes, when this has been noted of some."""
+        for gone in suspicions.keys() - self._nodes.keys():
+            del suspicions[gone]
+        for node_id in failed & self._nodes.keys():
+            if node_id not in suspicions:
+                suspicions[node_id] = _Suspicion(self._settings)
+            suspicions[node_id].note_failure(now)
+        return {node_id for node_id, each in suspicions.items() if now < each.until}
 
     def _trust(self) -> list[float]:
         """When a node is none of the suspects any more."""
-        return [each.until for each in self._suspicions.values()]
+        suspicions = (*self._suspicions.values(), *self._tier2_suspicions.values())
+        return [each.until for each in suspicions]
 
     def _forgiven(self, reports: dict[HostId, NodeReport], now: float) -> set[ContainerId]:
         assert self._map is not None, "it was read at the start of the round"

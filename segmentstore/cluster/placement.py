@@ -21,7 +21,8 @@ Invariants:
   Tier 2, and not pinned elsewhere, stays.
 - A Tier 2 that no node reaches moves nothing, whatever the order in which nodes notice (see Tier2State).
 - No container is moved to a suspect to make loads even, unless a person asks for it and all nodes with room are
-  suspects. A suspect gets what has no node if no other node has room, or what is pinned to it and has not failed there.
+  suspects. A suspect gets what has no node if no other node has room, or, if it is one for other failures than those of
+  its way to Tier 2, what is pinned to it and has not failed there.
 - No container is moved to make loads even while a failed one is held back: where that one will be depends on what
   moves, so each move could be a reason for another one.
 - A node is given more to make loads even only as it starts what it was given: one that can start none, and has not
@@ -79,7 +80,9 @@ class Observed:
     forgiven: AbstractSet[ContainerId] = frozenset()
     """Containers that have run well for long enough since their last failure."""
     suspects: AbstractSet[HostId] = frozenset()
-    """Nodes where containers failed so short a time ago that they are not trusted with others."""
+    """Nodes where containers failed, or that lost Tier 2, so short a time ago that they are not trusted with others."""
+    came_and_went: AbstractSet[HostId] = frozenset()
+    """Those of them that did not reach Tier 2."""
 
 
 def next_assignment(
@@ -259,9 +262,9 @@ class _Planning:
 
     def _pin_to_follow(self, container_id: ContainerId) -> HostId | None:
         """The node that it is pinned to, if that has room. Where it has just failed it is not tried again and again
-        while others would run it: the node has to be trusted first."""
+        while others would run it: the node has to be trusted first. So has one whose way to Tier 2 comes and goes."""
         pinned = self._pinned_node(container_id)
-        if pinned is None or not self._has_room(pinned):
+        if pinned is None or not self._has_room(pinned) or pinned in self._observed.came_and_went:
             return None
         has_just_failed = pinned in self._suspects and pinned == self._failed_at(container_id)
         return None if has_just_failed else pinned

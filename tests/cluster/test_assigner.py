@@ -320,3 +320,33 @@ def test_a_node_whose_way_to_tier2_comes_and_goes_is_left_alone_for_longer_each_
         loop.crash(leader)
 
     run_simulation(1, main)
+
+
+def test_a_container_that_is_pinned_to_such_a_node_stays_elsewhere_for_longer_each_time() -> None:
+    async def main(loop: SimLoop) -> None:
+        settings = AssignerSettings()
+        cluster = Cluster(loop, settings=settings)
+        leader = loop.start("c0", cluster.lead())
+        there, other = HostId("a"), HostId("b")
+        for node_id in (there, other):
+            await cluster.register(node_id)
+        tasks = [asyncio.create_task(cluster.keep())]
+        tasks += [asyncio.create_task(cluster.follow(node_id)) for node_id in (there, other)]
+        wishes = encode_wishes(Wishes(pinned={ZERO: there}))
+        await cluster.sessions[there].create(WISHES_PATH, wishes)
+        await cluster.until_owned(other_than=other)
+        for attempt in range(3):
+            cluster.tier2[there] = Tier2State.SILENT
+            await cluster.until_owned(other_than=there)
+            await asyncio.sleep(100)
+            assert cluster.owner() == other
+            cluster.tier2[there] = Tier2State.REACHED
+            trusted = settings.suspect_seconds * 2**attempt
+            _, seconds = await cluster.until_owned(other_than=other)
+            assert trusted - settings.look_seconds_max - 1 < seconds
+            assert seconds < trusted + settings.look_seconds_max + 1
+        for task in tasks:
+            task.cancel()
+        loop.crash(leader)
+
+    run_simulation(1, main)
