@@ -257,13 +257,13 @@ def check(config_file: Path | None, assignments: tuple[str, ...], **short_flags:
     """Whether every container is served: silent and 0 if so, else one line a problem and 5.
 
     Looked at: a controller leads, each container runs at one living node, nodes answer, reach Tier 2 and are of one
-    version, there are bookies enough. What nodes complain of beside that is shown as a note.
+    version, there are bookies enough. What nodes complain of beside that is shown as a note, and so is a drained node.
     """
 
     async def work(access: ClusterAccess) -> _NodeHealth:
         state = await read_cluster_state(access.store)
         problems = state.problems(access.identity.container_count)
-        notes = []
+        notes = state.notes()
         bookies, needed = await access.bookies(), access.bookies_needed
         if bookies < needed:
             problems.append(f"{bookies} bookies take writes, and a ledger needs {needed}")

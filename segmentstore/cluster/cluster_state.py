@@ -23,6 +23,7 @@ from segmentstore.cluster.records import (
     decode_report,
     decode_wishes,
     encode_wishes,
+    is_id_of,
     is_named,
     node_path,
     report_path,
@@ -97,6 +98,15 @@ class ClusterState:
             told.append(f"nodes have different versions of the program: {', '.join(versions)}")
         return told
 
+    def notes(self) -> list[str]:
+        """What is as a person wants it, and easily forgotten, in sentences. A node that ends drains its own id."""
+        return [
+            f"node {node_id} is drained: it is given no containers until `segmentstore cluster undrain {name}`"
+            for node_id in sorted(self.nodes)
+            for name in self.wishes.drained
+            if name != node_id and is_named(node_id, name)
+        ]
+
     def _why_not_running(self, container_id: ContainerId) -> str:
         given = AssignedContainer()
         if self.assignment is not None:
@@ -124,14 +134,19 @@ async def read_cluster_state(store: CoordinationStore) -> ClusterState:
         if report is not None:
             reports[node_id] = decode_report(report.value)
     leader, assignment = await store.get(LEADER_PATH), await store.get(ASSIGNMENT_PATH)
-    wishes = await store.get(WISHES_PATH)
+    wishes = await _read_wishes(store)
     return ClusterState(
         leader=None if leader is None else decode_leader(leader.value),
         assignment=None if assignment is None else decode_assignment(assignment.value),
         nodes=nodes,
         reports=reports,
-        wishes=Wishes() if wishes is None else decode_wishes(wishes.value),
+        wishes=wishes,
     )
+
+
+async def _read_wishes(store: CoordinationStore) -> Wishes:
+    found = await store.get(WISHES_PATH)
+    return Wishes() if found is None else decode_wishes(found.value)
 
 
 async def change_wishes(store: CoordinationStore, change: Callable[[Wishes], Wishes]) -> Wishes:
@@ -164,3 +179,20 @@ def with_drained(wishes: Wishes, name: str) -> Wishes:
 def without_drained(wishes: Wishes, names: Collection[str]) -> Wishes:
     """Takes back what was wished under these ids and names."""
     return replace(wishes, drained=[name for name in wishes.drained if name not in names])
+
+
+async def forget_drains_of_the_dead(store: CoordinationStore, node_id: HostId) -> None:
+    """Takes back what processes of this node's name wished for their own ids, and were killed before they did it.
+
+    An id is never used again. Raises CoordinationUnavailableError.
+    """
+    name = node_id.rpartition("-")[0]
+    drained = (await _read_wishes(store)).drained
+    ids = [each for each in drained if is_id_of(each, name) and each != node_id]
+    if not ids:
+        return
+    # Read behind the wishes: a process is registered before it wishes anything, and may have the same name.
+    registered = await store.children(NODES_PATH)
+    gone = [each for each in ids if each not in registered]
+    if gone:
+        await change_wishes(store, lambda wishes: without_drained(wishes, gone))

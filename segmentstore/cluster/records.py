@@ -175,6 +175,12 @@ def node_id_of(name: str, number: int) -> HostId:
     return HostId(f"{name}-{number:016x}")
 
 
+def is_id_of(text: str, name: str) -> bool:
+    """Whether it is an id that node_id_of() gives to a process of that name, and not another name."""
+    before, _, number = text.rpartition("-")
+    return before == name and len(number) == 16 and set(number) <= set("0123456789abcdef")
+
+
 def is_named(node_id: HostId, name: str) -> bool:
     """Whether a wish for `name` is one for this node."""
     return name in (node_id, node_id.rpartition("-")[0])

@@ -19,7 +19,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from random import Random
 from typing import Protocol
 
-from segmentstore.cluster.cluster_state import change_wishes, with_drained, without_drained
+from segmentstore.cluster.cluster_state import (
+    change_wishes,
+    forget_drains_of_the_dead,
+    with_drained,
+    without_drained,
+)
 from segmentstore.cluster.node_session import NodeSession
 from segmentstore.contracts.containers import HostId
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
@@ -130,10 +135,12 @@ class NodeMembership:
             async with asyncio.TaskGroup() as group:
                 self._managing = group.create_task(manager.run(), name="container manager")
                 settling = group.create_task(self._note_settled(manager))
+                forgetting = group.create_task(self._forget_drains(session.node.node_id))
                 try:
                     await session.run()
                 finally:
                     settling.cancel()
+                    forgetting.cancel()
                     # Told to stop, and awaited by the group: containers close before the registration goes.
                     self._managing.cancel()
         except* SegmentStoreError:
@@ -147,6 +154,13 @@ class NodeMembership:
             finally:
                 self._session = self._managing = None
                 await session.close()
+
+    async def _forget_drains(self, node_id: HostId) -> None:
+        """Of processes that had this place before, and were killed while they were drained."""
+        try:
+            await forget_drains_of_the_dead(self._store, node_id)
+        except SegmentStoreError as error:
+            logger.warning("wishes of processes before this one stay: %s", error)
 
     async def _note_settled(self, manager: ContainerManager) -> None:
         await manager.wait_until_settled()

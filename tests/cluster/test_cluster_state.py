@@ -95,6 +95,13 @@ def test_what_is_amiss_is_told_in_one_sentence(state: ClusterState, told: str) -
     assert told in problem
 
 
+def test_a_node_that_a_person_drained_is_told_and_one_that_ends_is_not() -> None:
+    assert not replace(SOUND, wishes=Wishes(drained=[A])).notes()
+    (note,) = replace(SOUND, wishes=Wishes(drained=["a", "gone"])).notes()
+    assert "a-01 is drained" in note
+    assert "cluster undrain a" in note
+
+
 def test_a_cluster_without_nodes_serves_nothing() -> None:
     empty = ClusterState(None, None, {}, {}, Wishes())
     assert len(empty.problems(2)) == 4

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 
-from segmentstore.cluster.cluster_state import read_cluster_state
+from segmentstore.cluster.cluster_state import change_wishes, read_cluster_state, with_drained
 from segmentstore.cluster.node_session import NodeSession
 from segmentstore.cluster.records import (
     ASSIGNMENT_PATH,
@@ -160,6 +161,23 @@ async def test_h85_a_node_is_drained_when_its_containers_are_gone_and_its_wish_i
     await asyncio.wait([task])
     await membership.forget_drain()
     assert not (await read_cluster_state(node.store)).wishes.drained
+
+
+async def test_a_process_takes_back_the_drain_in_which_the_one_before_it_was_killed() -> None:
+    node = Node()
+    membership = await node.membership()
+    killed, other, lasting = "n-00000000000000aa", "m-00000000000000aa", "n"
+    for name in (killed, other, lasting):
+        await change_wishes(node.store, partial(with_drained, name=name))
+    task = asyncio.create_task(membership.run())
+    await membership.wait_until_registered()
+    async with asyncio.timeout(20):
+        while killed in (await read_cluster_state(node.store)).wishes.drained:
+            await asyncio.sleep(0.01)
+    # What a person wants of the name stays, and so does what another node wants of itself.
+    assert (await read_cluster_state(node.store)).wishes.drained == [other, lasting]
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def test_a_node_that_no_other_can_follow_does_not_wait_for_its_drain() -> None:
