@@ -7,7 +7,7 @@
 Invariants:
 
 - What a leader does ends with its lead: its decisions on containers, and its run of the controller, with everything
-  that this remembers. Calls are handed on from then.
+  that this remembers. Calls are handed on from then, or refused; none that begins behind the lease is answered here.
 - The process begins no store: it waits until a node has. The container count is that of the store.
 - Nothing of it lies on a disk.
 """
@@ -207,7 +207,11 @@ class ClusterController:
         return 0 if given is None else given.since
 
     def _own_service(self) -> ControllerService | None:
-        return None if self._controller is None else self._controller.service
+        """None from the very end of the lease: behind a stop a call may be read before anything here has noticed."""
+        leadership = None if self._election is None else self._election.leadership
+        if self._controller is None or leadership is None or not leadership.lease.is_valid():
+            return None
+        return self._controller.service
 
     def _leader_address(self) -> str | None:
         """Of another process: a leader that lost its lead is not asked by itself."""
