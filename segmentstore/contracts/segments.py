@@ -17,8 +17,13 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol
 
-from segmentstore.contracts.errors import ContainerNotFoundError, InvalidRequestError
+from segmentstore.contracts.errors import (
+    ContainerNotFoundError,
+    InvalidRequestError,
+    SegmentNotFoundError,
+)
 from segmentstore.contracts.identifiers import (
+    INITIALISING,
     AttributeKey,
     AttributeValue,
     BufferView,
@@ -91,6 +96,18 @@ class SegmentProperties:
         """Before saying what only the container may say. Raises ContainerNotFoundError if it is down."""
         if self.container_down:
             raise ContainerNotFoundError(self.container_id, self.container_down)
+
+    @property
+    def is_half_created(self) -> bool:
+        """A create is about to fill the segment, or has left it behind: it counts as absent, and may be removed."""
+        return INITIALISING in self.core_attributes
+
+    def require_created(self) -> None:
+        """Before anything is done that would go with a segment that is half created. Raises SegmentNotFoundError."""
+        if self.is_half_created:
+            # Where the container is down, the segment may have been filled since it was published.
+            self.require_container()
+            raise SegmentNotFoundError(self.name)
 
 
 class PublishingProgress(NamedTuple):

@@ -109,12 +109,7 @@ from segmentstore.http.responses import (
 )
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import configuration_of, is_reserved_key
-from segmentstore.http.stream_directory import (
-    StreamDirectory,
-    StreamHandle,
-    is_half_created,
-    require_created,
-)
+from segmentstore.http.stream_directory import StreamDirectory, StreamHandle
 from segmentstore.runtime.cancellation import await_shielded
 from segmentstore.runtime.handle_cache import PinnedHandle
 
@@ -204,7 +199,7 @@ class SegmentVerbs:
         shown = [
             properties_as_json(item)
             for item in page
-            if not is_reserved(item.name) and not is_half_created(item)
+            if not is_reserved(item.name) and not item.is_half_created
         ]
         next_name = page[-1].name if len(page) == limit else None
         return {"segments": shown, "next": next_name}
@@ -231,7 +226,7 @@ class SegmentVerbs:
     async def _properties(self, name: str) -> SegmentProperties:
         """Raises SegmentNotFoundError also for a segment that is half created."""
         properties = await self._segments.info(name)
-        require_created(properties)
+        properties.require_created()
         return properties
 
     async def _create(self, request: web.BaseRequest, name: str) -> web.Response:
@@ -295,7 +290,7 @@ class SegmentVerbs:
     async def _read(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         async with self._reads.open_segment(name) as segment:
             properties = segment.info()
-            require_created(properties)
+            properties.require_created()
             configuration = configuration_of(properties.core_attributes)
             if configuration.may_expire:
                 await self._directory.access(properties, configuration)
@@ -359,7 +354,7 @@ class SegmentVerbs:
         offset = json_number(asked, "offset")
         async with self._segments.open_segment(name) as segment:
             properties = segment.info()
-            require_created(properties)
+            properties.require_created()
             is_json = configuration_of(properties.core_attributes).is_json
             if is_json and properties.start_offset < offset <= properties.length:
                 before = await read_available(segment, offset - 1, 1)
@@ -409,7 +404,7 @@ class SegmentVerbs:
 
     async def _info(self, _request: web.BaseRequest, name: str) -> web.Response:
         properties = await self._reads.info(name)
-        require_created(properties)
+        properties.require_created()
         shown = properties_as_json(properties)
         if properties.container_down:
             return json_response(200, {**shown, "container_down": properties.container_down})

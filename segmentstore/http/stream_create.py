@@ -32,6 +32,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     is_outcome_unknown,
 )
+from segmentstore.contracts.identifiers import INITIALISING
 from segmentstore.contracts.segments import (
     AttributeUpdate,
     Segment,
@@ -51,7 +52,6 @@ from segmentstore.http.requests import (
 from segmentstore.http.responses import SECURITY_HEADERS, Refusal, bad_request, busy, conflict
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.stream_attributes import (
-    INITIALISING_KEY,
     ForkOrigin,
     StreamConfiguration,
     instant_ms,
@@ -225,7 +225,7 @@ class StreamCreate:
         updates = configuration.updates()
         in_one_step = not payload and not asked.close and plan is None
         if not in_one_step:
-            updates.append(AttributeUpdate(INITIALISING_KEY, 1))
+            updates.append(AttributeUpdate(INITIALISING, 1))
         created = await self._create_segment(name, updates, plan)
         length = 0
         if not in_one_step:
@@ -247,7 +247,7 @@ class StreamCreate:
         async with self._segments.open_segment(name) as segment:
             if plan is not None:
                 await self._forks.inherit(plan, segment)
-            finished = AttributeUpdate(INITIALISING_KEY, None)
+            finished = AttributeUpdate(INITIALISING, None)
             return await segment.append(payload, attribute_updates=[finished], seal=close)
 
     async def _create_segment(

@@ -44,7 +44,6 @@ from segmentstore.http.stream_attributes import (
     DELETED_KEY,
     FORK_COUNT_KEY,
     FORK_ORIGIN_KEY,
-    INITIALISING_KEY,
     ForkOrigin,
     StreamConfiguration,
     configuration_of,
@@ -135,7 +134,7 @@ class StreamDirectory:
                 return
             properties = segment.info()
             configuration = configuration_of(properties.core_attributes)
-            if is_half_created(properties) or self.expiry.has_expired(properties, configuration):
+            if properties.is_half_created or self.expiry.has_expired(properties, configuration):
                 yield None
                 return
             yield OpenStream(segment, properties, configuration)
@@ -199,7 +198,7 @@ class StreamDirectory:
         async with self.locks.held(name):
             properties = await self.segments.info(name)
             await self._remove(properties, configuration_of(properties.core_attributes))
-            require_created(properties)
+            properties.require_created()
 
     async def merge_segment(self, target: str, source: str) -> int:
         """As SegmentApi.merge(); the source is gone as if it had been deleted. Its length in the target."""
@@ -222,7 +221,7 @@ class StreamDirectory:
             properties = await self.segments.info(name)
         except SegmentNotFoundError:
             return
-        if is_half_created(properties):
+        if properties.is_half_created:
             await self._remove(properties, configuration_of(properties.core_attributes))
 
     async def _remove(
@@ -275,19 +274,6 @@ def _listing_of(segments: SegmentApi) -> ListPage:
     return page
 
 
-def is_half_created(properties: SegmentProperties) -> bool:
-    """A create is about to fill the segment, or has left it behind: it counts as absent, and may be removed."""
-    return INITIALISING_KEY in properties.core_attributes
-
-
-def require_created(properties: SegmentProperties) -> None:
-    """Raises SegmentNotFoundError for a segment that is half created."""
-    if is_half_created(properties):
-        # Where the container is down, the segment may have been filled since it was published.
-        properties.require_container()
-        raise SegmentNotFoundError(properties.name)
-
-
 class StreamHandle:
     """One open segment, with what a stream's appends need to know of it."""
 
@@ -306,7 +292,7 @@ class StreamHandle:
 async def open_stream_handle(segments: SegmentApi, name: str) -> AsyncIterator[StreamHandle]:
     """Raises what open_segment raises; SegmentNotFoundError also for a segment that is half created."""
     async with segments.open_segment(name) as segment:
-        require_created(segment.info())
+        segment.info().require_created()
         yield StreamHandle(segment)
 
 

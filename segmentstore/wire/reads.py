@@ -253,6 +253,7 @@ class ConnectionReads:
                 if self._reads_of_down is None:
                     raise
                 async with self._reads_of_down.open_segment(command.segment) as segment:
+                    segment.info().require_created()
                     await self._read_opened(segment, command)
             else:
                 await self._read_acquired(pinned, command)

@@ -3,6 +3,8 @@
 `SegmentCommands.handlers` has the handler of each. Errors are raised; the connection turns them into replies.
 
 - Sealing a sealed segment, and truncating at or below the start, are successes: clients repeat themselves.
+- A segment that is half created (one that HTTP is about to fill, or never will) is none: what is done to it would go
+  with it when its name is created anew.
 - A merge of a source that is gone succeeds if the target remembers it. A *batch* counts every source that is
   gone as merged, as the protocol says: a client that sends one keeps its own record of what it merged.
 
@@ -154,6 +156,7 @@ class SegmentCommands:
 
     async def _info(self, command: GetStreamSegmentInfo) -> Command:
         info = await self._reads.info(command.segment)
+        info.require_created()
         if info.may_have_more:
             # The answer has no word for a length that is only a lower bound: clients would take it for the end.
             info.require_container()
@@ -170,6 +173,7 @@ class SegmentCommands:
 
     async def _attribute(self, command: GetSegmentAttribute) -> Command:
         key = AttributeKey(command.attribute_id)
+        await self._refuse_half_created(command.segment)
         value = (await self._segments.attributes(command.segment, [key])).get(key)
         return SegmentAttribute(
             command.request_id, value if isinstance(value, int) else NO_ATTRIBUTE_VALUE
@@ -182,6 +186,7 @@ class SegmentCommands:
             AttributeUpdateType.REPLACE_IF_EQUALS,
             _number_or_none(command.expected_value),
         )
+        await self._refuse_half_created(command.segment)
         try:
             await self._segments.update_attributes(command.segment, [update])
         except BadAttributeUpdateError:
@@ -193,6 +198,7 @@ class SegmentCommands:
         segment, target = command.segment, command.target_offset
         async with self._segments.open_segment(segment) as handle:
             info = handle.info()
+            info.require_created()
             located: int | None = info.start_offset
             if target >= info.length:
                 located = info.length
@@ -220,7 +226,7 @@ class SegmentCommands:
 
     async def _create_transient(self, command: CreateTransientSegment) -> Command:
         parent = command.parent_segment
-        await self._segments.info(parent)
+        (await self._segments.info(parent)).require_created()
         number = self._random.getrandbits(128)
         name = f"{parent}{TRANSIENT_MARK}{command.writer_id.hex()}.{number:032x}"
         await self._segments.create(name)
@@ -238,19 +244,33 @@ class SegmentCommands:
                     "segment=%s of a connection that is gone stays for now: %s", name, error
                 )
 
+    async def _refuse_half_created(self, segment: str) -> None:
+        """Before what would go with such a segment. Raises SegmentNotFoundError.
+
+        Of one that is not there the request itself says so: a merge may be done already.
+        """
+        try:
+            properties = await self._segments.info(segment)
+        except SegmentNotFoundError:
+            return
+        properties.require_created()
+
     async def _update_policy(self, command: UpdateSegmentPolicy) -> Command:
+        await self._refuse_half_created(command.segment)
         await self._segments.update_attributes(
             command.segment, _policy_updates(command.target_rate, command.scale_type)
         )
         return SegmentPolicyUpdated(command.request_id, command.segment)
 
     async def _seal(self, command: SealSegment) -> Command:
+        await self._refuse_half_created(command.segment)
         await self._segments.seal(command.segment)
         return SegmentSealed(command.request_id, command.segment)
 
     async def _truncate(self, command: TruncateSegment) -> Command:
         segment, offset = command.segment, command.truncation_offset
         info = await self._segments.info(segment)
+        info.require_created()
         if offset < info.start_offset:
             raise SegmentTruncatedError(segment, start_offset=info.start_offset)
         try:
@@ -273,12 +293,15 @@ class SegmentCommands:
         if is_transient:
             # One large event: its pieces were counted one by one as they came.
             updates.append(AttributeUpdate(EVENT_COUNT, 1, AttributeUpdateType.ACCUMULATE))
+        await self._refuse_half_created(command.target)
+        await self._refuse_half_created(command.source)
         length = await self._segments.merge(
             command.target, command.source, attribute_updates=updates, seal_source=is_transient
         )
         return SegmentsMerged(command.request_id, command.target, command.source, length)
 
     async def _merge_batch(self, command: MergeSegmentsBatch) -> Command:
+        await self._refuse_half_created(command.target)
         lengths: list[int] = []
         for is_transient, group in groupby(command.sources, lambda name: TRANSIENT_MARK in name):
             lengths += await self._merge_all(command.target, list(group), seal_sources=is_transient)

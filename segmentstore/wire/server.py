@@ -9,7 +9,10 @@ import asyncio
 import logging
 import socket
 from asyncio import Server
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from math import ceil
 from random import Random
 
@@ -84,7 +87,7 @@ class WireServer:
                 has_lease=_always if cluster is None else cluster.is_lease_valid,
             )
         self._segment_handles: HandleCache[Segment] = HandleCache(
-            open_handle=segments.open_segment,
+            open_handle=partial(_open_created, segments),
             idle_max=settings.pins_idle_max,
             idle_seconds=settings.pin_idle_seconds,
         )
@@ -265,6 +268,14 @@ class WireServer:
         _LOGGER.error("the ticks failed", exc_info=error)
         if self._server is not None:
             self._tasks.start(self._run_ticks(), name="wire ticks")
+
+
+@asynccontextmanager
+async def _open_created(segments: SegmentApi, name: str) -> AsyncIterator[Segment]:
+    """Raises what open_segment raises; SegmentNotFoundError also for a segment that is half created."""
+    async with segments.open_segment(name) as segment:
+        segment.info().require_created()
+        yield segment
 
 
 def _always() -> bool:

@@ -13,11 +13,11 @@ from aiohttp import ClientSession
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.test_utils import make_mocked_request
 
+from segmentstore.contracts.identifiers import INITIALISING
 from segmentstore.http.health_and_metrics import NodeHealth
 from segmentstore.http.requests import is_reserved
 from segmentstore.http.server import HttpServer, build_server
 from segmentstore.http.settings import HttpSettings
-from segmentstore.http.stream_attributes import INITIALISING_KEY
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import START_MS, Node, TurnableClock, healthy_container, running_node
 
@@ -209,8 +209,7 @@ async def visible(segments: MemorySegments) -> list[str]:
     return [
         name
         for name in segments.names()
-        if not is_reserved(name)
-        and INITIALISING_KEY not in (await segments.info(name)).core_attributes
+        if not is_reserved(name) and INITIALISING not in (await segments.info(name)).core_attributes
     ]
 
 

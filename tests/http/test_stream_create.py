@@ -5,8 +5,8 @@ import pytest
 from aiohttp import ClientSession
 
 from segmentstore.contracts.errors import ContainerStoppedError
+from segmentstore.contracts.identifiers import INITIALISING
 from segmentstore.contracts.segments import AttributeUpdate
-from segmentstore.http.stream_attributes import INITIALISING_KEY
 from tests.http.memory_segment import State
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import Node, running_node
@@ -52,7 +52,7 @@ async def test_h73_a_create_that_stopped_half_way_left_nothing_to_see() -> None:
     segments = StoppingSegments()
     async with running_node(segments) as node, ClientSession() as client:
         assert await put(client, node.stream("s"), "first bytes") == 500
-        assert INITIALISING_KEY in (await segments.info("s")).core_attributes
+        assert INITIALISING in (await segments.info("s")).core_attributes
         async with client.get(node.stream("s")) as answer:
             assert answer.status == 404
         async with client.post(node.stream("s"), data="x", headers=TEXT) as answer:
@@ -60,7 +60,7 @@ async def test_h73_a_create_that_stopped_half_way_left_nothing_to_see() -> None:
         segments.stopped = False
         assert await put(client, node.stream("s"), "first bytes") == 201
         assert segments.content("s") == b"first bytes"
-        assert INITIALISING_KEY not in (await segments.info("s")).core_attributes
+        assert INITIALISING not in (await segments.info("s")).core_attributes
 
 
 HALF_CREATED_IS_ABSENT = (

@@ -20,7 +20,8 @@ from segmentstore.codec.wire_protocol.refusals import (
     OperationUnsupported,
     SegmentIsSealed,
 )
-from segmentstore.contracts.identifiers import EVENT_COUNT
+from segmentstore.contracts.identifiers import EVENT_COUNT, INITIALISING
+from segmentstore.contracts.segments import AttributeUpdate
 from tests.containers.node import MemoryTiers
 from tests.wire.conftest import OTHER, SEGMENT, WRITER
 from tests.wire.node import QUICK, Node, running_node
@@ -37,6 +38,20 @@ async def test_a_writer_that_the_segment_does_not_know_is_told_the_least_number(
 async def test_a_set_up_on_a_missing_segment_is_refused(client: ProtocolClient) -> None:
     reply = await client.ask(SetupAppend(77, WRITER, "a/b/1", ""), NoSuchSegment)
     assert (reply.request_id, reply.segment) == (77, "a/b/1")
+
+
+async def test_a_segment_that_is_half_created_takes_no_append_that_would_go_with_it(
+    node: Node, client: ProtocolClient
+) -> None:
+    await node.container.create("half", [AttributeUpdate(INITIALISING, 1)])
+    reply = await client.ask(SetupAppend(77, WRITER, "half", ""), NoSuchSegment)
+    assert (reply.request_id, reply.segment) == (77, "half")
+    async with node.container.open_segment("half") as segment:
+        await segment.append(b"first", attribute_updates=[AttributeUpdate(INITIALISING, None)])
+    await client.set_up(WRITER, "half")
+    client.append(WRITER, event(b"x"), 1)
+    await client.expect(DataAppended)
+    assert await node.content("half") == b"first" + event(b"x")
 
 
 async def test_a_writer_whose_id_is_an_attribute_of_the_store_itself_is_refused(

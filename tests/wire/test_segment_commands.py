@@ -53,10 +53,11 @@ from segmentstore.codec.wire_protocol.segments import (
     UpdateSegmentPolicy,
 )
 from segmentstore.contracts.identifiers import (
+    INITIALISING,
     SCALE_POLICY_RATE,
     SCALE_POLICY_TYPE,
 )
-from segmentstore.contracts.segments import Segment
+from segmentstore.contracts.segments import AttributeUpdate, Segment
 from segmentstore.wire import segment_commands
 from segmentstore.wire.requests import TokenVerdict
 from segmentstore.wire.segment_commands import ROLLOVER_BYTES, SegmentCommands, first_event_from
@@ -133,6 +134,37 @@ async def test_a_missing_segment_is_named(client: ProtocolClient, command: Comma
     reply = await client.ask(command, NoSuchSegment)
     offset = command.truncation_offset if isinstance(command, TruncateSegment) else -1
     assert (reply.request_id, reply.segment, reply.offset) == (3, MISSING, offset)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        GetStreamSegmentInfo(3, MISSING, ""),
+        GetSegmentAttribute(3, MISSING, MARK, ""),
+        UpdateSegmentAttribute(3, MISSING, MARK, 1, NO_ATTRIBUTE_VALUE, ""),
+        SealSegment(3, MISSING, ""),
+        TruncateSegment(3, MISSING, 0, ""),
+        UpdateSegmentPolicy(3, MISSING, 1, 1, ""),
+        LocateOffset(3, MISSING, 1, ""),
+        CreateTransientSegment(3, WRITER, MISSING, ""),
+        MergeSegments(3, SEGMENT, MISSING, ""),
+        MergeSegments(3, MISSING, TRANSACTION, ""),
+        MergeSegmentsBatch(3, MISSING, (TRANSACTION,), ""),
+        ReadSegment(MISSING, 0, 100, "", 3),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+async def test_what_is_done_to_a_segment_that_is_half_created_would_go_with_it(
+    node: Node, client: ProtocolClient, command: Command
+) -> None:
+    await node.container.create(MISSING, [AttributeUpdate(INITIALISING, 1)])
+    await node.append(MISSING, b"first")
+    await node.container.create(TRANSACTION)
+    await node.container.seal(TRANSACTION)
+    if isinstance(command, MergeSegments) and command.source == MISSING:
+        await node.container.seal(MISSING)
+    reply = await client.ask(command, NoSuchSegment)
+    assert (reply.request_id, reply.segment) == (3, MISSING)
 
 
 async def test_sealing_twice_is_the_same_as_once(client: ProtocolClient) -> None:
