@@ -5,8 +5,8 @@
 - An answer that has begun is never followed by another one on its connection: `begun` around what it streams.
 - A refusal is one exception with a status; every error of the store has a status by its kind. The body is always JSON:
   {"error": a sentence, "kind": what to do about it}.
-- 503 says that nothing was done. A change whose outcome is unknown is answered with 500 (or, by a node that passed it
-  on, 502 or 504), or its connection ends without an answer.
+- 503 and 507 say that nothing was done. A change whose outcome is unknown is answered with 500 (or, by a node that
+  passed it on, 502 or 504), or its connection ends without an answer.
 """
 
 import json
@@ -43,6 +43,8 @@ STATUS_OF_KIND: Mapping[ErrorKind, int] = {
     ErrorKind.FENCED: 503,
     ErrorKind.CORRUPT: 500,
 }
+_NOTHING_WAS_DONE: Mapping[int, str] = {503: "unavailable", 507: "full"}
+"""What these statuses say, and the kind of an unknown outcome of the same cause."""
 METHODS_THAT_CHANGE_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -90,22 +92,26 @@ def refusal_of(error: SegmentStoreError, retry_after_seconds: int, *, method: st
     return busy(str(error), retry_after_seconds)
 
 
-def outcome_unknown(sentence: str, retry_after_seconds: int) -> Refusal:
+def outcome_unknown(
+    sentence: str, retry_after_seconds: int, *, kind: str = "unavailable"
+) -> Refusal:
     """The change may have been made. 503 would say that it was not."""
     headers = {"Retry-After": str(retry_after_seconds)}
-    return Refusal(500, f"the outcome is unknown: {sentence}", kind="unavailable", headers=headers)
+    return Refusal(500, f"the outcome is unknown: {sentence}", kind=kind, headers=headers)
 
 
 @contextmanager
 def change_begun(retry_after_seconds: int) -> Iterator[None]:
-    """Around what may be done in part, or later, when an error ends it: a 503 becomes a 500. Raises Refusal."""
+    """Around what may be done in part, or later, when an error ends it: 503 and 507, which say that nothing was done,
+    become a 500. Raises Refusal."""
     try:
         yield
     except (Refusal, SegmentStoreError) as error:
         status = error.status if isinstance(error, Refusal) else STATUS_OF_KIND[error.kind]
-        if status != 503:
+        if status not in _NOTHING_WAS_DONE:
             raise
-        raise outcome_unknown(str(error), retry_after_seconds) from error
+        kind = _NOTHING_WAS_DONE[status]
+        raise outcome_unknown(str(error), retry_after_seconds, kind=kind) from error
 
 
 def refusal_of_http(error: web.HTTPException) -> Refusal:

@@ -22,7 +22,8 @@
 
     image   {"start_offset", "end_offset", "object_key", "position", "size", "file_crc32"}: numbers, and a string
 
-- 200 with {"swapped": true} means published; 409 that the owner refused, with the reason, and that nothing changed.
+- 200 with {"swapped": true} means published; 409 that the owner refused, with the reason, and that nothing changed; 500
+  that it is not known which of the two, or that it may be published later: the manifest tells.
 - A key is used up by the first proposal that names it, accepted or refused.
 - One proposal and one object are under way at a time; a further one gets a 503 and comes again. So the memory of a
   compactor's work here is bounded, however many there are.
@@ -230,7 +231,9 @@ class SwapVerbs:
         )
         self._begin("proposal")
         try:
-            await owner.propose_swap(proposal)
+            # Its keys are used up by now, and a manifest that was not answered may be written all the same.
+            with change_begun(self._settings.retry_after_seconds):
+                await owner.propose_swap(proposal)
         except SwapRefusedError as error:
             raise conflict(str(error)) from error
         finally:

@@ -8,7 +8,7 @@ from random import Random
 from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.cluster import ClusterNode, NodeInCluster
 from segmentstore.contracts.containers import BackupOwner, HostId
-from segmentstore.contracts.errors import ContainerNotFoundError, StorageError
+from segmentstore.contracts.errors import ContainerNotFoundError, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import SegmentProperties
 from segmentstore.contracts.storage import SnapshotInfo
@@ -69,8 +69,8 @@ class SegmentsOfNode(MemorySegments):
         self.served: set[ContainerId] = set()
         self.flushed: list[ContainerId] = []
         self.backups: set[tuple[ContainerId, str]] = set()
-        self.without_tier2: set[ContainerId] = set()
-        """Their backups fail."""
+        self.tier2_errors: dict[ContainerId, SegmentStoreError] = {}
+        """How backups of these containers fail."""
 
     async def list_segments_of(
         self,
@@ -126,8 +126,9 @@ class BackupsOfContainer:
         return [SnapshotInfo(name, START_MS, 1, 1) for c, name in kept if c == self._container_id]
 
     def _require_tier2(self) -> None:
-        if self._container_id in self._node.without_tier2:
-            raise StorageError("outcome of a manifest update is unknown")
+        error = self._node.tier2_errors.get(self._container_id)
+        if error is not None:
+            raise error
 
 
 @dataclass

@@ -19,7 +19,7 @@ from tests.contracts.storage_publications import read_all
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import START_MS, TurnableClock, healthy_container
 from tests.tier2.storage.backings import SMALL, ObjectStoreBacking
-from tests.tier2.storage.faulty_store import FaultyStore
+from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tests.tier2.storage.test_compaction import trickle
 from tests.tier2.storage.test_swap_proposals import chunks
 from tier2.format.chunk_encoder import encode_chunk
@@ -133,6 +133,27 @@ async def test_h9_a_swap_of_other_bytes_is_refused_with_the_reason_and_changes_n
     assert refusal["kind"] == "conflict"
     assert "the bytes differ" in refusal["error"]
     assert await chunks(owner) == before
+
+
+@pytest.mark.parametrize("fault", [Fault.LATE, Fault.FULL])
+async def test_a_swap_that_may_be_published_later_is_not_said_to_be_undone(
+    session: ClientSession,
+    url: str,
+    owner: TieredStorage,
+    backing: ObjectStoreBacking,
+    fault: Fault,
+) -> None:
+    content = await trickle(owner, 6)
+    old = (await chunks(owner))[1:5]
+    new = await uploaded(session, url, old, content[old[0].start_offset : old[-1].end_offset])
+    store = backing.object_store
+    assert isinstance(store, FaultyStore)
+    store.conditional.append(fault)
+    async with session.post(url, json=proposal(old, [new])) as answer:
+        assert (answer.status, "outcome" in (await answer.json())["error"]) == (500, True)
+    await store.land()
+    await trickle(owner, 1, first=6)
+    assert new in await chunks(owner)
 
 
 async def test_an_upload_under_a_key_that_was_not_given_out_is_refused(

@@ -7,7 +7,12 @@ from random import Random
 import pytest
 from aiohttp import ClientSession
 
-from segmentstore.contracts.errors import ContainerNotFoundError
+from segmentstore.contracts.errors import (
+    ContainerNotFoundError,
+    SegmentStoreError,
+    StorageError,
+    StorageFullError,
+)
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.http.requests import FORK_REGISTRY_SUFFIX
 from tests.http.node import until
@@ -152,13 +157,21 @@ async def test_a_backup_that_some_containers_made_or_dropped_is_not_said_to_be_a
 
 
 @pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageError("outcome of a manifest update is unknown"),
+        StorageFullError("the bucket has no room"),
+    ],
+    ids=["unknown", "full"],
+)
 async def test_a_backup_that_breaks_off_at_one_container_may_be_at_others(
-    nodes: TwoNodes, client: ClientSession, number: int
+    nodes: TwoNodes, client: ClientSession, number: int, error: SegmentStoreError
 ) -> None:
     for member in (nodes.near, nodes.far):
-        member.segments.without_tier2.add(ContainerId(number))
+        member.segments.tier2_errors[ContainerId(number)] = error
     async with client.post(f"{nodes.near.node.url}/v1/backups/monday") as answer:
-        assert answer.status == 500
+        assert (answer.status, (await answer.json())["kind"]) == (500, error.kind.value)
     async with client.get(f"{nodes.near.node.url}/v1/backups") as answer:
         (row,) = (await answer.json())["backups"]
     assert (row["containers"], row["complete"]) == (CONTAINERS - 1, False)

@@ -164,7 +164,8 @@ class SwapOwners(Protocol):
         """Store an object for workers that may not write to Tier 2 themselves."""
 
     def propose(self, container_id: int, proposal: SwapProposal) -> None:
-        """Returns when the swap is published. Raises SwapRefusedError with the reason, StorageError."""
+        """Returns when the swap is published. Raises StorageError, SwapRefusedError with the reason, which may be that
+        it is not known whether it was."""
 
 
 class CompactJob:

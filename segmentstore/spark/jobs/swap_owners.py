@@ -32,6 +32,7 @@ _PAUSE_SECONDS = 0.5
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 600.0
 _CONFLICT, _BUSY = 409, 503
+_UNKNOWN = frozenset({500, 502, 504})
 
 
 class OfflineOwners(Protocol):
@@ -97,7 +98,11 @@ class ServiceOwner:
             "old": [asdict(image) for image in proposal.old],
             "new": [asdict(image) for image in proposal.new],
         }
-        self._ask(container_id, "POST", "swaps", json=asked)
+        try:
+            self._ask(container_id, "POST", "swaps", json=asked)
+        except _OutcomeUnknownError as error:
+            # It may be published, now or later. Its keys are used up: the window is planned anew, by the manifest.
+            raise SwapRefusedError(str(error)) from error
 
     def _ask(
         self,
@@ -137,8 +142,15 @@ class ServiceOwner:
         if status == _CONFLICT:
             raise SwapRefusedError(str(answer.get("error", "refused")))
         if status >= 400:
-            raise StorageError(f"the service refuses {verb} status={status}: {answer.get('error')}")
+            sentence = f"the service refuses {verb} status={status}: {answer.get('error')}"
+            if status in _UNKNOWN and answer.get("kind") == "unavailable":
+                raise _OutcomeUnknownError(sentence)
+            raise StorageError(sentence)
         return answer
+
+
+class _OutcomeUnknownError(StorageError):
+    """What was asked for may have been done."""
 
 
 class ClaimingOwner:
