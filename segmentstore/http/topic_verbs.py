@@ -294,6 +294,9 @@ class TopicVerbs:
         present = await self._described(name)
         config = _config_of(fields)
         count = json_number({"partitions": present.partitions, **fields}, "partitions")
+        if count != present.partitions:
+            # Before the settings are changed: a refusal of one part says that nothing was done.
+            self._topics.check_more(name, count)
         if config:
             await self._topics.alter(name, config)
         with change_begun(self._settings.retry_after_seconds):

@@ -178,13 +178,17 @@ class TopicChanges:
         self._require_count(count)
         await self._change(name, lambda: self._add_partitions(name, count))
 
+    def check_more(self, name: str, count: int) -> None:
+        """Raises what add_partitions() would raise, as far as that is known now; changes nothing."""
+        self._require_count(count)
+        topic = self._catalogue.get(name)
+        if topic is None or not topic.is_there:
+            raise TopicNotFoundError(name)
+        _require_more(topic, count)
+
     async def _add_partitions(self, name: str, count: int) -> None:
         topic = await self._settled(name)
-        if count <= topic.record.partitions:
-            raise InvalidPartitionsError(
-                f"a topic never has fewer partitions than before, nor as many name={name!r}"
-                f" partitions={topic.record.partitions} given={count}"
-            )
+        _require_more(topic, count)
         record = replace(topic.record, partitions_target=count)
         await self._finish(await self._catalogue.put(name, record, topic.version))
 
@@ -331,3 +335,12 @@ class TopicChanges:
         topic = self._catalogue.get(name)
         if topic is not None:
             await self._finish(topic)
+
+
+def _require_more(topic: Topic, count: int) -> None:
+    """Raises InvalidPartitionsError."""
+    if count <= topic.record.partitions:
+        raise InvalidPartitionsError(
+            f"a topic never has fewer partitions than before, nor as many name={topic.name!r}"
+            f" partitions={topic.record.partitions} given={count}"
+        )

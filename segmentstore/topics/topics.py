@@ -336,6 +336,10 @@ class Topics:
         """Returns when it is gone, durably; its bytes may go later."""
         await self._changes.delete(name)
 
+    def check_more(self, name: str, count: int) -> None:
+        """Raises what add_partitions() would raise, as far as that is known now; changes nothing."""
+        self._changes.check_more(name, count)
+
     async def add_partitions(self, name: str, count: int) -> None:
         """`count` partitions in all."""
         await self._changes.add_partitions(name, count)

@@ -337,9 +337,12 @@ async def test_a_change_is_not_said_to_be_undone_when_topics_recover_before_it_i
     assert shown["config"]["retention.ms"] == "86400000"
 
 
-async def test_a_change_with_a_part_that_makes_no_sense_changes_nothing(served: Served) -> None:
-    await served.call("PUT", "/t")
-    asked = {"config": {"retention.ms": "86400000"}, "partitions": "many"}
+@pytest.mark.parametrize("partitions", ["many", 1, 0, -1, 1 << 40])
+async def test_a_change_with_a_part_that_makes_no_sense_changes_nothing(
+    served: Served, partitions: object
+) -> None:
+    await served.call("PUT", "/t", json={"partitions": 2})
+    asked = {"config": {"retention.ms": "86400000"}, "partitions": partitions}
     assert (await served.call("PATCH", "/t", json=asked))[0] == 400
     _, shown = await served.call("GET", "/t")
     assert shown["config"]["retention.ms"] != "86400000"
