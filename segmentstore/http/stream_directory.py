@@ -39,7 +39,7 @@ from segmentstore.contracts.segments import (
     SegmentReads,
 )
 from segmentstore.http.requests import FORK_REGISTRY_SUFFIX, RESERVED_PART, is_reserved
-from segmentstore.http.responses import gone, not_found
+from segmentstore.http.responses import conflict, gone, not_found
 from segmentstore.http.stream_attributes import (
     DELETED_KEY,
     FORK_COUNT_KEY,
@@ -185,13 +185,22 @@ class StreamDirectory:
     async def create_segment(
         self, name: str, updates: Sequence[AttributeUpdate]
     ) -> SegmentProperties:
-        """A segment that is no stream. Raises SegmentExistsError."""
+        """A segment that is no stream. Raises SegmentExistsError, Refusal (409) for a name that forks keep taken."""
         async with self.locks.held(name):
+            if await self.forks.is_deleted(name) and not await self._exists(name):
+                raise conflict("stream was deleted; its forks still need its name")
             try:
                 return await self.segments.create(name, updates)
             except SegmentExistsError:
                 await self.remove_half_created(name)
             return await self.segments.create(name, updates)
+
+    async def _exists(self, name: str) -> bool:
+        try:
+            await self.segments.info(name)
+        except SegmentNotFoundError:
+            return False
+        return True
 
     async def delete_segment(self, name: str) -> None:
         """The segment of that name, whatever it is as a stream. Raises SegmentNotFoundError."""

@@ -69,6 +69,21 @@ async def test_a_fork_whose_source_is_gone_is_still_there_when_it_is_asked_for_a
     assert await answer_of(client, "PUT", node.stream("c"), forked_from("a")) == 409
 
 
+async def test_a_name_that_forks_keep_is_not_free_for_a_segment_either(
+    node: Node, client: ClientSession, segments: MemorySegments
+) -> None:
+    assert await answer_of(client, "PUT", node.stream("a"), TEXT, "x") == 201
+    assert await answer_of(client, "PUT", node.stream("b"), forked_from("a")) == 201
+    # It is there: that it has a fork makes no difference.
+    assert await answer_of(client, "PUT", node.segment("a/create"), {}) == 409
+    assert await answer_of(client, "DELETE", node.stream("a"), {}) == 204
+    assert await answer_of(client, "PUT", node.segment("a/create"), {}) == 409
+    assert await answer_of(client, "GET", node.stream("a"), {}) == 410
+    assert await answer_of(client, "DELETE", node.stream("b"), {}) == 204
+    assert await answer_of(client, "PUT", node.segment("a/create"), {}) == 201
+    assert segments.names() == ["a"]
+
+
 async def test_a_fork_that_is_merged_away_gives_its_sources_name_free(
     node: Node, client: ClientSession, segments: MemorySegments
 ) -> None:
