@@ -121,6 +121,7 @@ class HttpServer:
             request_factory=self._request,
         )
         connections.connections_max = self._settings.connections_max
+        connections.patience = self._settings.patience
         runner = ServerRunner(
             connections,
             end_waits=self._end_waits,

@@ -1,6 +1,7 @@
 """Values that a user may tune in the HTTP server. Every bound of this package has its name here."""
 
 from dataclasses import dataclass
+from math import ceil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class HttpSettings:
     window_bytes: int = 256 << 10
     """What one streaming reader may hold: the piece on its way to a socket."""
     write_seconds_max: float = 60.0
-    """A streaming reader that takes none of its window for so long is disconnected."""
+    """A reader that does not take a window for so long is disconnected; an answer of several has as many times that."""
 
     long_poll_seconds: float = 20.0
     sse_seconds: float = 60.0
@@ -87,3 +88,7 @@ class HttpSettings:
     """Names by which clients may address the server besides what it listens on (cross_origin.py); "*": any."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may use the server; "*": all."""
+
+    def patience(self, byte_count: int) -> float:
+        """Seconds for which so many bytes of an answer may wait for their client."""
+        return self.write_seconds_max * max(1, ceil(byte_count / self.window_bytes))

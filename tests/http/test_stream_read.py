@@ -1,5 +1,6 @@
 import asyncio
 import json
+from contextlib import suppress
 
 import pytest
 from aiohttp import ClientSession
@@ -26,6 +27,36 @@ async def get(
 ) -> tuple[int, CIMultiDictProxy[str], bytes]:
     async with client.get(url, params=query, headers=headers or {}) as answer:
         return answer.status, answer.headers, await answer.read()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("live", [False, True])
+async def test_h53_an_answer_that_is_not_taken_is_held_for_a_while_and_not_for_ever(
+    segments: MemorySegments, live: bool
+) -> None:
+    size = 16 << 20
+    settings = HttpSettings(
+        port=0, write_seconds_max=0.2, window_bytes=size, read_bytes_max=size, tick_seconds=0.05
+    )
+    await segments.create("s")
+    async with segments.open_segment("s") as segment:
+        for _ in range(2):
+            await segment.append(bytes(size // 2))
+    async with running_node(segments, settings) as node:
+        reader, writer = await asyncio.open_connection(*node.server.address, limit=1024)
+        target = "/v1/stream/s?offset=-1" + ("&live=long-poll" if live else "")
+        writer.write(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        try:
+            received = len(await reader.readuntil(b"\r\n\r\n"))
+            runner = node.server._runner
+            assert runner is not None
+            await until(lambda: not runner.server.connections)
+            with suppress(ConnectionError):
+                while piece := await reader.read(1 << 20):
+                    received += len(piece)
+        finally:
+            writer.close()
+    assert received < size
 
 
 async def test_an_etag_differs_for_a_recreated_stream_of_equal_length(
