@@ -49,6 +49,7 @@ from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.grpc_listening import listening_server, words_of
 from segmentstore.runtime.grpc_request_bytes import RequestBytes
 from segmentstore.runtime.shared_room import Room
+from segmentstore.runtime.waiting import give_way
 from segmentstore.topics.api.request_objects import OBJECTS_MAX, MalformedError, has_few_objects
 from segmentstore.topics.consume import is_short, next_offset_of, told_records
 from segmentstore.topics.errors import (
@@ -88,6 +89,8 @@ _NO_OFFSET: Final = -1
 _INLINE_RECORDS_MAX: Final = 256
 _INLINE_BYTES_MAX: Final = 64 << 10
 """Of a request whose records become batches on the loop."""
+_PARTITIONS_PER_TURN: Final = 16
+"""Of those that are shown: one that is open here waits for nothing."""
 _OTHER_BYTES_MAX: Final = 256 << 10
 """Of a request without records, which is parsed on the loop. Names and settings of a topic have less."""
 
@@ -559,23 +562,23 @@ async def _described(topics: Topics, name: str) -> TopicDescription:
 
 
 async def _shown(topics: Topics, description: TopicDescription) -> api.Topic:
-    partitions = [
-        await topics.partition(description.name, index) for index in range(description.partitions)
-    ]
-    for each in partitions:
-        await each.confirm_ends()
-    return api.Topic(
-        name=description.name,
-        topic_id=description.topic_id.bytes,
-        config=dict(description.config),
-        partitions=[
+    partitions: list[api.Partition] = []
+    for index in range(description.partitions):
+        partition = await topics.partition(description.name, index)
+        await partition.confirm_ends()
+        partitions.append(
             api.Partition(
                 partition=index,
                 log_start_offset=partition.log_start_offset,
                 high_watermark=partition.high_watermark,
             )
-            for index, partition in enumerate(partitions)
-        ],
+        )
+        await give_way(len(partitions), every=_PARTITIONS_PER_TURN)
+    return api.Topic(
+        name=description.name,
+        topic_id=description.topic_id.bytes,
+        config=dict(description.config),
+        partitions=partitions,
     )
 
 

@@ -27,11 +27,12 @@ from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.topics import consume
 from segmentstore.topics.api.grpc_server import SERVICE, TopicServer, TopicServerSettings
 from segmentstore.topics.errors import CatalogueConflictError
+from segmentstore.topics.partition import Partition
 from segmentstore.topics.producer_ids import ProducerIds
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topics import Topics
 from tests.http.memory_segments import MemorySegments
-from tests.reference.loop_turns import turns_of_loop
+from tests.reference.loop_turns import turns_of_loop, work_of_turns
 from tests.reference.memory_tables import MemoryTables
 from tests.topics.batches import NOW, Clock
 
@@ -332,6 +333,26 @@ async def test_a_producer_to_many_partitions_holds_up_no_other_call(served: Serv
     expected = Counter(partition_of(each.key, partition_count=partitions) for each in records)
     assert {each.partition: each.record_count for each in answer.partitions} == expected
     assert max(turns) < 0.1, sorted(turns)[-3:]
+
+
+async def test_others_are_served_while_very_many_partitions_are_shown(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 500
+    made = await served.call("CreateTopic", api.CreateTopicRequest(name="many", partitions=count))
+    assert len(made.partitions) == count
+    confirm = Partition.confirm_ends
+    async with work_of_turns() as shown:
+
+        async def counted(partition: Partition) -> None:
+            shown.note()
+            await confirm(partition)
+
+        monkeypatch.setattr(Partition, "confirm_ends", counted)
+        told = await served.call("DescribeTopic", api.TopicName(name="many"))
+    assert told == made
+    assert shown.total == count
+    assert max(shown.each_turn) < count / 10
 
 
 def with_many_records() -> api.Records:
