@@ -26,7 +26,7 @@ import hmac
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -45,6 +45,8 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _SIGNATURE_PARAMETER = "X-Amz-Signature"
+_SPACE_CHARACTERS = " \t\n\v\f\r"
+_SPACES = re.compile(f"[{_SPACE_CHARACTERS}]+")
 _TIMESTAMP_PATTERN = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 _SIGNING_KEYS_MAX = 64
 
@@ -130,21 +132,24 @@ class Authenticator:
                 raise S3Error("MissingSecurityHeader", "x-amz-content-sha256 is missing.")
             payload = UNSIGNED_PAYLOAD
         key = self._signing_key(claim.access_key, secret, claim.scope)
-        expected = request_signature(
-            key,
-            timestamp=claim.timestamp,
-            scope=claim.scope,
-            canonical=canonical_request(
-                method=method,
-                raw_path=target.raw_path,
-                parameters=target.parameters,
-                headers=[
-                    (name, ",".join(headers.getall(name, []))) for name in claim.signed_headers
-                ],
-                payload_hash=payload,
-            ),
-        )
-        if not same_signature(expected, claim.signature):
+        signed = [(name, ",".join(headers.getall(name, []))) for name in claim.signed_headers]
+        for fold in _FOLDS if any(not value.isascii() for _, value in signed) else _FOLDS[:1]:
+            expected = request_signature(
+                key,
+                timestamp=claim.timestamp,
+                scope=claim.scope,
+                canonical=canonical_request(
+                    method=method,
+                    raw_path=target.raw_path,
+                    parameters=target.parameters,
+                    headers=signed,
+                    payload_hash=payload,
+                    fold=fold,
+                ),
+            )
+            if same_signature(expected, claim.signature):
+                break
+        else:
             raise S3Error(
                 "SignatureDoesNotMatch",
                 "The signature is not that of this request and this secret key.",
@@ -277,6 +282,19 @@ def _milliseconds_of_timestamp(timestamp: str) -> int:
     return int(datetime.fromisoformat(timestamp).timestamp()) * 1000
 
 
+def fold_spaces(value: str) -> str:
+    """Those of ASCII, as AWS has it: the wide space of a Japanese name is signed as it is."""
+    return " ".join(_SPACES.split(value.strip(_SPACE_CHARACTERS)))
+
+
+def fold_all_spaces(value: str) -> str:
+    """Those of Unicode as well, as clients do whose language has a function for it (MinIO's, aiobotocore)."""
+    return " ".join(value.split())
+
+
+_FOLDS = (fold_spaces, fold_all_spaces)
+
+
 def canonical_request(
     *,
     method: str,
@@ -284,8 +302,12 @@ def canonical_request(
     parameters: Iterable[tuple[str, str]],
     headers: Sequence[tuple[str, str]],
     payload_hash: str,
+    fold: Callable[[str], str] = fold_spaces,
 ) -> str:
-    """`headers`: the signed ones, names in lower case and sorted, values as they came (joined with commas)."""
+    """`headers`: the signed ones, names in lower case and sorted, values as they came (joined with commas).
+
+    `fold` makes one of several spaces in them.
+    """
     query = "&".join(
         f"{name}={value}"
         for name, value in sorted(
@@ -295,7 +317,7 @@ def canonical_request(
         )
     )
     lines = [method, quote(unquote_to_bytes(raw_path), safe="/"), query]
-    lines += [f"{name}:{' '.join(value.split())}" for name, value in headers]
+    lines += [f"{name}:{fold(value)}" for name, value in headers]
     lines += ["", ";".join(name for name, _ in headers), payload_hash]
     return "\n".join(lines)
 

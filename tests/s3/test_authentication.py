@@ -2,6 +2,7 @@
 
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +13,8 @@ from segmentstore.s3.authentication import (
     Authenticator,
     Scope,
     canonical_request,
+    fold_all_spaces,
+    fold_spaces,
     request_signature,
     signing_key,
 )
@@ -40,14 +43,25 @@ def authenticator() -> Authenticator:
 
 
 def signed(
-    moment: datetime, *, path: str = "/b/k", secret: str = KEYS.secret_key, **changed: str
+    moment: datetime,
+    *,
+    path: str = "/b/k",
+    secret: str = KEYS.secret_key,
+    note: str | None = None,
+    fold: Callable[[str], str] = fold_spaces,
+    **changed: str,
 ) -> tuple[RequestTarget, CIMultiDict[str]]:
-    """A request as a client at that time would sign it; `changed` headers are changed afterwards."""
+    """A request as a client at that time would sign it, which folds spaces so; `note` is metadata of an object;
+    `changed` headers are changed afterwards."""
     timestamp = timestamp_of(moment)
     scope = Scope(timestamp[:8], "us-east-1", "s3")
     headers = CIMultiDict(
         {"Host": "h", "x-amz-date": timestamp, "x-amz-content-sha256": "UNSIGNED-PAYLOAD"}
     )
+    names = SIGNED
+    if note is not None:
+        headers["x-amz-meta-note"] = note
+        names = [*SIGNED, "x-amz-meta-note"]
     signature = request_signature(
         signing_key(secret, scope),
         timestamp=timestamp,
@@ -56,13 +70,14 @@ def signed(
             method="GET",
             raw_path=path,
             parameters=[],
-            headers=[(name, headers[name]) for name in SIGNED],
+            headers=[(name, headers[name]) for name in names],
             payload_hash="UNSIGNED-PAYLOAD",
+            fold=fold,
         ),
     )
     headers["Authorization"] = (
         f"AWS4-HMAC-SHA256 Credential={KEYS.access_key}/{scope.text()}, "
-        f"SignedHeaders={';'.join(SIGNED)}, Signature={signature}"
+        f"SignedHeaders={';'.join(names)}, Signature={signature}"
     )
     headers.update({name.replace("_", "-"): value for name, value in changed.items()})
     return parse_target(path, ""), headers
@@ -100,6 +115,17 @@ def test_another_secret_another_path_or_another_method_do_not_match() -> None:
     assert outcome(target, headers, "DELETE") == "SignatureDoesNotMatch"
     assert outcome(*signed(NOW, Host="other")) == "SignatureDoesNotMatch"
     assert outcome(*signed(NOW, x_amz_content_sha256="0" * 64)) == "SignatureDoesNotMatch"
+
+
+@pytest.mark.parametrize("fold", [fold_spaces, fold_all_spaces])
+@pytest.mark.parametrize("note", [" two  words ", "\u3000wide\u3000\u3000space\u00a0", "n\u0085l"])
+def test_spaces_that_are_not_of_ascii_are_signed_in_the_way_of_each_client(
+    note: str, fold: Callable[[str], str]
+) -> None:
+    target, headers = signed(NOW, note=note, fold=fold)
+    assert outcome(target, headers) == "ok"
+    headers["x-amz-meta-note"] = note.replace("w", "v").replace("n", "m")
+    assert outcome(target, headers) == "SignatureDoesNotMatch"
 
 
 def test_a_meaningful_header_that_is_not_signed_is_refused() -> None:

@@ -108,6 +108,27 @@ def test_a_request_has_the_signature_of_the_example(
 
 
 @pytest.mark.parametrize(
+    ("value", "signed"),
+    [
+        ("  two   words\t and a tab ", "two words and a tab"),
+        ("\u3000wide\u3000\u3000space\u00a0", "\u3000wide\u3000\u3000space\u00a0"),
+        ("next\u0085line \u2028 end", "next\u0085line \u2028 end"),
+    ],
+)
+def test_only_the_spaces_of_ascii_are_folded_before_a_header_is_signed(
+    value: str, signed: str
+) -> None:
+    canonical = canonical_request(
+        method="PUT",
+        raw_path="/k",
+        parameters=[],
+        headers=[("x-amz-meta-name", value)],
+        payload_hash=EMPTY,
+    )
+    assert canonical.split("\n")[3] == f"x-amz-meta-name:{signed}"
+
+
+@pytest.mark.parametrize(
     ("seed", "expected"),
     [
         (
