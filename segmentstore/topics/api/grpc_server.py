@@ -225,7 +225,11 @@ class TopicServer:
         request = _parsed(api.CreateTopicRequest, data)
         topics = self._present()
         await topics.create(request.name, request.partitions or 1, dict(request.config))
-        return await _shown(topics, await _described(topics, request.name))
+        try:
+            return await _shown(topics, await _described(topics, request.name))
+        except PartitionUnavailableError as error:
+            # As it stands it would say that nothing was done.
+            raise PartitionUnavailableError(f"the topic is made: {error}", stored=None) from error
 
     async def _describe(self, data: bytes) -> Message:
         topics = self._present()

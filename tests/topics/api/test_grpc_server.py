@@ -26,7 +26,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.topics import consume
 from segmentstore.topics.api.grpc_server import SERVICE, TopicServer, TopicServerSettings
-from segmentstore.topics.errors import CatalogueConflictError
+from segmentstore.topics.errors import CatalogueConflictError, PartitionUnavailableError
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.producer_ids import ProducerIds
 from segmentstore.topics.settings import TopicSettings
@@ -509,6 +509,22 @@ async def test_an_outcome_that_is_unknown_is_aborted_and_not_unavailable(
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await producing
     assert caught.value.code() is code
+
+
+async def test_a_topic_that_is_made_is_not_said_to_be_none_when_its_partitions_are_on_their_way(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(name: str, index: int) -> Partition:
+        raise PartitionUnavailableError(f"no process leads it name={name!r} partition={index}")
+
+    (topics,) = served.topics
+    assert topics is not None
+    monkeypatch.setattr(topics, "partition", away)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await served.call("CreateTopic", api.CreateTopicRequest(name="new"))
+    assert caught.value.code() is grpc.StatusCode.ABORTED
+    monkeypatch.undo()
+    assert len((await served.call("DescribeTopic", api.TopicName(name="new"))).partitions) == 1
 
 
 async def test_a_topic_that_other_processes_keep_changing_is_an_unknown_outcome(
