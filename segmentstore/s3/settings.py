@@ -1,6 +1,7 @@
 """Values that a user may tune in the S3 endpoint. Every bound of this package has its name here."""
 
 from dataclasses import dataclass
+from math import ceil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class EndpointSettings:
     answers_bytes_max: int = 256 << 20
     """All answers of larger objects together; more wait, and are told to slow down in the end."""
     window_seconds_max: float = 300.0
-    """A client that takes one window for longer is disconnected."""
+    """A client that takes one window for longer is disconnected, also where its answer comes in one piece."""
     executor_bytes_min: int = 16 << 10
     """Larger bodies are hashed, and larger documents parsed, in the executor."""
 
@@ -64,3 +65,7 @@ class EndpointSettings:
     presigned_seconds_max: int = 7 * 24 * 3600
     shutdown_seconds: float = 10.0
     """How long close() waits for requests under way."""
+
+    def patience(self, byte_count: int) -> float:
+        """Seconds for which so many bytes of an answer may wait for their client."""
+        return self.window_seconds_max * max(1, ceil(byte_count / self.window_bytes))
