@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.tier2_access import (
@@ -26,7 +27,7 @@ from segmentstore.spark.topics.published_partition import PublishedPartition
 from segmentstore.spark.topics.topic_catalogue import Tier2TopicCatalogue, TopicMissingError
 from segmentstore.spark.topics.topic_offsets import EARLIEST, LATEST, OffsetWords
 from segmentstore.spark.topics.topic_options import TopicReadOptions
-from segmentstore.topics.topic_records import partition_segment_name
+from segmentstore.topics.topic_records import partition_segment_name, topic_id_of_segment
 
 if TYPE_CHECKING:
     from segmentstore.spark.topics.topic_service import TopicService
@@ -47,6 +48,11 @@ class TopicPartition:
     @property
     def key(self) -> tuple[str, int]:
         return self.topic, self.index
+
+    @property
+    def topic_id(self) -> UUID | None:
+        """Which topic of that name; None for a partition that is gone."""
+        return topic_id_of_segment(self.segment_name)
 
 
 class TopicSource:
@@ -181,6 +187,12 @@ def _resolved(
     strangers = [each[:2] for each in words.named if each[:2] not in known]
     if strangers:
         raise InvalidRequestError(f"there is no such partition topic, partition={strangers[0]}")
+    ids = dict(words.ids)
+    others = [each.topic for each in partitions if ids.get(each.topic) not in (None, each.topic_id)]
+    if others:
+        raise InvalidRequestError(
+            f"the offsets are those of a topic of that name that was deleted topic={others[0]!r}"
+        )
     found: dict[tuple[str, int], int] = {}
     for each in partitions:
         offset = words.of(*each.key)

@@ -15,8 +15,10 @@ Invariants:
 - A partition that is added later is read from offset 0: records that it lost before the query saw them are lost. A
   topic that is added to the options is first entered in a position, at its earliest records, and read from the batch
   after it, so that its beginning is a part of the checkpoint.
-- A position behind the end of a partition is loss: the topic was made again, and what comes next would count as read.
-  Without failOnDataLoss it goes back to the end.
+- A position names the id of each topic. One that was deleted and made again is loss: the offsets say nothing of it.
+  Without failOnDataLoss it is entered in the position as a topic that is added, and no batch holds records of both.
+- A position behind the end of a partition is loss: the topic of one without ids (of an older version) was made again,
+  and what comes next would count as read. Without failOnDataLoss it goes back to the end.
 - `maxOffsetsPerTrigger` is shared among the partitions in proportion to what waits in each, and no partition that has
   something waits for ever.
 - With Trigger.AvailableNow the end is that of the moment when the query began.
@@ -26,6 +28,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -43,8 +46,10 @@ from segmentstore.spark.topics.partition_reader import read_topic_range
 from segmentstore.spark.topics.topic_offsets import (
     LATEST,
     TopicOffsets,
-    decode_topic_offsets,
+    TopicPosition,
+    decode_topic_position,
     encode_topic_offsets,
+    encode_topic_position,
 )
 from segmentstore.spark.topics.topic_options import TopicReadOptions
 from segmentstore.spark.topics.topic_ranges import (
@@ -62,7 +67,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: TopicReadOptions) -> None:
         self._options = options
         self._query: _OpenTopics | None = None
-        self._first: TopicOffsets | None = None
+        self._first: TopicPosition | None = None
         self._last: TopicOffsets | None = None
 
     def __reduce__(self) -> "tuple[type[TopicStreamReader], tuple[TopicReadOptions]]":
@@ -73,7 +78,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._first is None:
             query = self._opened()
             self._first = query.runner.run(query.first())
-        return encode_topic_offsets(self._first)
+        return encode_topic_position(self._first)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         count = self._options.max_offsets_per_trigger
@@ -88,9 +93,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = self._options.max_offsets_per_trigger
         if isinstance(limit, ReadAllAvailable):
             count = None
-        end = query.runner.run(query.next_end(decode_topic_offsets(start), count))
+        end = query.runner.run(query.next_end(decode_topic_position(start), count))
         self._last = query.latest
-        return encode_topic_offsets(end)
+        return encode_topic_position(end)
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802  # Spark's name
         return None if self._last is None else encode_topic_offsets(self._last)
@@ -100,7 +105,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Sequence[InputPartition]:
         query = self._opened()
         return query.runner.run(
-            query.ranges(decode_topic_offsets(start), decode_topic_offsets(end))
+            query.ranges(decode_topic_position(start), decode_topic_position(end))
         )
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -127,7 +132,7 @@ class _OpenTopics:
 
     def __init__(self, options: TopicReadOptions) -> None:
         self._options = options
-        self._frozen: TopicOffsets | None = None
+        self._frozen: TopicPosition | None = None
         self._stop: TopicOffsets | None = None
         """Decided once; by a timestamp for each partition when it has a record of that time."""
         self.latest: TopicOffsets | None = None
@@ -136,46 +141,91 @@ class _OpenTopics:
         self._source = self._kept.source
         self.runner = self._kept.runner
 
-    async def first(self) -> TopicOffsets:
+    async def first(self) -> TopicPosition:
         """Where the query begins."""
         partitions = await self._source.partitions()
-        return await self._source.starts(partitions, default=LATEST)
+        starts = await self._source.starts(partitions, default=LATEST)
+        return TopicPosition(starts, _ids_of(partitions))
 
     async def freeze(self) -> None:
         """What comes from now on is not for this run."""
-        self._frozen = await self._ends(await self._source.partitions())
+        partitions = await self._source.partitions()
+        self._frozen = TopicPosition(await self._ends(partitions), _ids_of(partitions))
 
-    async def next_end(self, start: TopicOffsets, count_max: int | None) -> TopicOffsets:
+    async def next_end(self, start: TopicPosition, count_max: int | None) -> TopicPosition:
         """Where the next batch ends. Raises DataLossError."""
-        reached = dict(start)
-        for key, end in (self._frozen or {}).items():
-            reached[key] = max(end, reached.get(key, end))
-        partitions = await self._seen_up_to(reached)
-        start = self._not_behind(start, reached, partitions)
-        ends = self._frozen if self._frozen is not None else await self._ends(partitions)
+        if self._frozen is not None:
+            # A position without an id is one of the topic that was there when the run began.
+            start = TopicPosition(start.offsets, {**self._frozen.ids, **start.ids})
+        partitions = await self._seen_up_to(self._reached(start))
+        start = self._without_other_topics(start, partitions)
+        begins = self._not_behind(start.offsets, self._reached(start).offsets, partitions)
+        ends = self._frozen.offsets if self._frozen is not None else await self._ends(partitions)
         self.latest = ends
         known = {each.key: each for each in partitions}
         waiting: dict[tuple[str, int], tuple[int, int]] = {}
-        topics = _topics_of(start)
+        topics = _topics_of(begins)
         for key, end in ends.items():
             if key in known and key[0] not in topics:
                 waiting[key] = (known[key].start, known[key].start)
                 continue
-            begin = start[key] if key in start else known[key].start if key in known else end
+            begin = begins[key] if key in begins else known[key].start if key in known else end
             waiting[key] = (begin, max(begin, end))
         # A partition that is gone keeps its place: whether that is loss is decided where ranges are made.
-        found = {key: offset for key, offset in start.items() if key not in waiting}
-        return found | shared_ends(waiting, count_max)
+        found = {key: offset for key, offset in begins.items() if key not in waiting}
+        offsets = found | shared_ends(waiting, count_max)
+        ids = {**start.ids, **_ids_of(partitions)}
+        return TopicPosition(offsets, ids)
 
-    async def _seen_up_to(self, position: TopicOffsets) -> list[TopicPartition]:
+    def _reached(self, start: TopicPosition) -> TopicPosition:
+        """As far as anything was seen of the topics of a position."""
+        reached = dict(start.offsets)
+        if self._frozen is not None:
+            for key, end in self._frozen.offsets.items():
+                if start.ids.get(key[0]) == self._frozen.ids.get(key[0]):
+                    reached[key] = max(end, reached.get(key, end))
+        return TopicPosition(reached, start.ids)
+
+    async def _seen_up_to(self, position: TopicPosition) -> list[TopicPartition]:
         """The partitions, once this process sees as much as the one that made the position: volumes are seen late."""
         partitions = await self._source.partitions()
         for _ in range(OPEN_ATTEMPTS - 1):
-            if all(position.get(each.key, 0) <= each.end for each in partitions):
+            is_behind = any(position.offsets.get(each.key, 0) > each.end for each in partitions)
+            if not is_behind and not _others(position.ids, partitions):
                 break
             await asyncio.sleep(OPEN_PAUSE_SECONDS)
             partitions = await self._source.partitions()
         return partitions
+
+    def _without_other_topics(
+        self, start: TopicPosition, partitions: list[TopicPartition]
+    ) -> TopicPosition:
+        """The start of a batch, and the frozen ends, without topics that were made again. Raises DataLossError."""
+        others = _others(start.ids, partitions)
+        self._lose_topics(self._reached(start), start, others)
+        if self._frozen is not None:
+            # What is there instead came behind the beginning of the run.
+            new = _others(self._frozen.ids, partitions)
+            kept = {key: end for key, end in self._frozen.offsets.items() if key[0] not in new}
+            heads = {each.key: each.start for each in partitions if each.topic in new}
+            self._frozen = TopicPosition(kept | heads, {**self._frozen.ids, **_ids_of(partitions)})
+        kept = {key: offset for key, offset in start.offsets.items() if key[0] not in others}
+        return TopicPosition(kept, start.ids)
+
+    def _lose_topics(
+        self, reached: TopicPosition, start: TopicPosition, topics: frozenset[str]
+    ) -> None:
+        """What was not read of topics that were made again is gone. Raises DataLossError."""
+        for key, offset in sorted(start.offsets.items()):
+            if key[0] in topics:
+                loss = DataLossError(
+                    f"{partition_name(*key)}, whose topic was made again",
+                    start=offset,
+                    end=reached.offsets.get(key, offset),
+                    head=0,
+                    tail=0,
+                )
+                pass_over(loss, fail=self._options.fail_on_data_loss)
 
     def _not_behind(
         self, start: TopicOffsets, reached: TopicOffsets, partitions: list[TopicPartition]
@@ -194,7 +244,7 @@ class _OpenTopics:
                 )
                 pass_over(loss, fail=self._options.fail_on_data_loss)
         if self._frozen is not None:
-            self._frozen = _at_most(self._frozen, ends)
+            self._frozen = TopicPosition(_at_most(self._frozen.offsets, ends), self._frozen.ids)
         return _at_most(start, ends)
 
     async def _ends(self, partitions: list[TopicPartition]) -> TopicOffsets:
@@ -209,18 +259,31 @@ class _OpenTopics:
             stop = self._stop = await self._source.ends(partitions)
         return {each.key: min(each.end, stop.get(each.key, each.end)) for each in partitions}
 
-    async def ranges(self, start: TopicOffsets, end: TopicOffsets) -> list[TopicRange]:
+    async def ranges(self, start: TopicPosition, end: TopicPosition) -> list[TopicRange]:
         """What the tasks of one batch read. Raises DataLossError."""
-        partitions = [each for each in await self._seen_up_to(end) if each.key in end]
+        seen = await self._seen_up_to(end)
+        # Between two topics of one name the batch holds nothing of either.
+        crossed = frozenset(
+            topic for topic, each in end.ids.items() if start.ids.get(topic, each) != each
+        )
+        self._lose_topics(start, start, crossed)
+        left_out = crossed | _others(end.ids, seen)
+        partitions = [
+            each for each in seen if each.key in end.offsets and each.topic not in left_out
+        ]
         here = {each.key for each in partitions}
-        gone = [key for key in end if key not in here and end[key] > start.get(key, 0)]
+        gone = [
+            key
+            for key, offset in end.offsets.items()
+            if key not in here and key[0] not in crossed and offset > start.offsets.get(key, 0)
+        ]
         partitions += [TopicPartition(*key, "", 0, 0) for key in gone]
-        topics = _topics_of(start)
+        topics = _topics_of(start.offsets)
         begins = {each.key: 0 if each.topic in topics else each.start for each in partitions}
         stretches = stretches_between(
             partitions,
-            starts={**begins, **start},
-            ends=end,
+            starts={**begins, **start.offsets},
+            ends=end.offsets,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
         return await split_stretches(
@@ -235,6 +298,16 @@ class _OpenTopics:
 
     async def _enter(self, opened: AsyncExitStack, executor: Executor) -> TopicSource:
         return await opened.enter_async_context(open_topic_source(self._options, executor=executor))
+
+
+def _ids_of(partitions: Sequence[TopicPartition]) -> dict[str, UUID]:
+    return {each.topic: each.topic_id for each in partitions if each.topic_id is not None}
+
+
+def _others(ids: Mapping[str, UUID], partitions: Sequence[TopicPartition]) -> frozenset[str]:
+    """Topics that are there under another id than that one."""
+    now = _ids_of(partitions)
+    return frozenset(topic for topic, each in ids.items() if now.get(topic, each) != each)
 
 
 def _topics_of(position: TopicOffsets) -> set[str]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from itertools import pairwise
 from random import Random
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -16,8 +17,9 @@ from segmentstore.spark.topics.topic_catalogue import Tier2TopicCatalogue
 from segmentstore.spark.topics.topic_offsets import (
     EARLIEST,
     LATEST,
-    decode_topic_offsets,
-    encode_topic_offsets,
+    TopicPosition,
+    decode_topic_position,
+    encode_topic_position,
 )
 from segmentstore.spark.topics.topic_options import (
     names_topics,
@@ -133,6 +135,24 @@ async def test_a_topic_that_was_made_again_never_meets_the_records_of_the_old_on
         assert await store.read(part) == store.expected(0, 5)
 
 
+async def test_a_start_at_offsets_of_a_topic_that_was_deleted_is_refused() -> None:
+    async with topic_store() as store:
+        await store.produce(some_records(Random(5), 5))
+        topics = store.service.topics
+        old = topics.describe(TOPIC)
+        assert old is not None
+        words = {"startingOffsets": json.dumps({TOPIC: {"0": 3, "id": old.topic_id.hex}})}
+        async with TopicService(store.service.address) as service:
+            source = await source_of(store, service, **words)
+            starts = await source.starts(await source.partitions(), default=EARLIEST)
+            assert starts == {(TOPIC, 0): 3}
+            await topics.delete(TOPIC)
+            await topics.create(TOPIC, 1, {})
+            partitions = await source.partitions()
+            with pytest.raises(InvalidRequestError, match="that was deleted topic='logs'"):
+                await source.starts(partitions, default=EARLIEST)
+
+
 @pytest.mark.parametrize("served", [True, False])
 @pytest.mark.parametrize("time", ["1969-12-31T23:59:59.999Z", "1900-01-01"])
 async def test_a_start_at_a_time_before_1970_takes_all_records(time: str, served: bool) -> None:
@@ -167,11 +187,16 @@ def test_what_is_not_there_is_loss_or_left_out() -> None:
 @given(
     st.dictionaries(
         st.tuples(st.sampled_from(["a", "b", "c.d"]), st.integers(0, 9)), st.integers(0, 2**62)
-    )
+    ),
+    st.dictionaries(st.sampled_from(["a", "b", "c.d"]), st.uuids()),
 )
-def test_offsets_come_back_from_the_checkpoint(offsets: Mapping[tuple[str, int], int]) -> None:
-    content = json.loads(json.dumps(encode_topic_offsets(offsets)))
-    assert decode_topic_offsets(content) == dict(offsets)
+def test_positions_come_back_from_the_checkpoint(
+    offsets: Mapping[tuple[str, int], int], ids: Mapping[str, UUID]
+) -> None:
+    content = json.loads(json.dumps(encode_topic_position(TopicPosition(offsets, ids))))
+    found = decode_topic_position(content)
+    assert found.offsets == dict(offsets)
+    assert found.ids == {topic: ids[topic] for topic, _ in offsets if topic in ids}
 
 
 @given(
@@ -238,6 +263,7 @@ def test_words_become_options() -> None:
         ({"startingOffsets": "5"}, "earliest, latest or JSON"),
         ({"startingOffsets": '{"other": {"0": 5}}'}, "no topic that is read"),
         ({"startingOffsets": '{"0": -3}'}, "no offset"),
+        ({"startingOffsets": '{"0": 3, "id": 7}'}, "no id of a topic"),
         ({"topic": "a,b", "startingOffsets": '{"0": 3}'}, "stand under their names"),
         ({"endingOffsets": '{"0": -2}'}, "cannot be the earliest"),
         ({"startingOffsets": "latest", "startingTimestamp": "5"}, "exclude each other"),

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from segmentstore.codec.record_batch import Record, encode_batch
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.topics import topic_stream_reader
+from segmentstore.spark.topics.topic_offsets import decode_topic_position, encode_topic_offsets
 from segmentstore.spark.topics.topic_options import parse_topic_options
 from segmentstore.spark.topics.topic_ranges import TopicRange
 from segmentstore.spark.topics.topic_stream_reader import TopicStreamReader
@@ -32,7 +33,11 @@ class Query:
         )
 
     async def end(self, start: dict[str, object]) -> dict[str, object]:
-        """Where the batch that begins there ends."""
+        """Where the batch that begins there ends, without the ids of topics."""
+        return plain(await self.position_behind(start))
+
+    async def position_behind(self, start: dict[str, object]) -> dict[str, object]:
+        """Where the batch that begins there ends, as Spark's checkpoint has it."""
         return await asyncio.to_thread(self._reader.latestOffset, start, ReadAllAvailable())
 
     async def freeze(self) -> None:
@@ -62,8 +67,13 @@ async def query(store: TopicStore, **words: str) -> AsyncIterator[Query]:
 
 
 def at(*offsets: int) -> dict[str, object]:
-    """A position as Spark's checkpoint has it."""
+    """A position as the checkpoints of older versions have it."""
     return {TOPIC: {str(index): offset for index, offset in enumerate(offsets)}}
+
+
+def plain(position: dict[str, object]) -> dict[str, object]:
+    """Without the ids of topics."""
+    return encode_topic_offsets(decode_topic_position(position).offsets)
 
 
 async def make_again(store: TopicStore, count: int) -> None:
@@ -75,7 +85,9 @@ async def make_again(store: TopicStore, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 5])
-async def test_a_topic_that_was_made_again_and_is_shorter_is_loss(count: int) -> None:
+async def test_a_topic_that_is_shorter_than_a_checkpoint_without_its_id_says_is_loss(
+    count: int,
+) -> None:
     async with topic_store() as store:
         await store.produce(some_records(Random(0), 40))
         async with query(store) as strict, query(store, failOnDataLoss="false") as lenient:
@@ -91,18 +103,59 @@ async def test_a_topic_that_was_made_again_and_is_shorter_is_loss(count: int) ->
             assert await lenient.parts(at(count), at(count + 50)) == [(0, count, count + 50)]
 
 
-async def test_a_topic_that_was_made_again_while_it_is_read_to_a_fixed_end_is_loss() -> None:
+@pytest.mark.parametrize("count", [0, 5, 40, 60])
+async def test_a_topic_that_was_made_again_is_loss_and_then_read_from_its_beginning(
+    count: int,
+) -> None:
+    async with topic_store() as store:
+        await store.produce(some_records(Random(0), 40))
+        async with query(store) as strict, query(store, failOnDataLoss="false") as lenient:
+            reached = await strict.position_behind(at(0))
+            await make_again(store, count)
+            with pytest.raises(DataLossError, match=r"made again.*asked=\[40, 40\) head=0 tail=0"):
+                await strict.position_behind(reached)
+            begun = await lenient.position_behind(reached)
+            assert plain(begun) == at(0)
+            assert await lenient.parts(reached, begun) == []
+            # The batch is planned once more, by a query that accepts no loss.
+            with pytest.raises(DataLossError, match=r"made again.*asked=\[40, 40\)"):
+                await strict.parts(reached, begun)
+            end = await lenient.position_behind(begun)
+            assert plain(end) == at(count)
+            assert await lenient.parts(begun, end) == ([(0, 0, count)] if count else [])
+
+
+async def test_a_batch_of_a_topic_that_was_made_again_since_it_was_planned_is_loss() -> None:
+    async with topic_store() as store:
+        await store.produce(some_records(Random(0), 40))
+        async with query(store) as strict, query(store, failOnDataLoss="false") as lenient:
+            start = await strict.position_behind(at(0))
+            await store.produce(some_records(Random(1), 10))
+            end = await strict.position_behind(start)
+            assert await strict.parts(start, end) == [(0, 40, 50)]
+            await make_again(store, 60)
+            for begin in (start, plain(start)):
+                with pytest.raises(DataLossError, match=r"asked=\[40, 50\) head=0 tail=0"):
+                    await strict.parts(begin, end)
+                assert await lenient.parts(begin, end) == []
+
+
+@pytest.mark.parametrize("count", [5, 60])
+async def test_a_topic_that_was_made_again_while_it_is_read_to_a_fixed_end_is_loss(
+    count: int,
+) -> None:
     async with topic_store() as store:
         await store.produce(some_records(Random(0), 40))
         async with query(store) as strict, query(store, failOnDataLoss="false") as lenient:
             for each in (strict, lenient):
                 await each.freeze()
-            await make_again(store, 5)
-            with pytest.raises(DataLossError, match=r"asked=\[3, 40\) head=0 tail=5"):
+            await make_again(store, count)
+            with pytest.raises(DataLossError, match=r"asked=\[3, 40\) head=0 tail=0"):
                 await strict.end(at(3))
-            # The run ends behind what is there.
-            assert await lenient.end(at(3)) == at(5)
-            assert await lenient.end(at(5)) == at(5)
+            # What is there came behind the beginning of the run.
+            begun = await lenient.position_behind(at(3))
+            assert plain(begun) == at(0)
+            assert await lenient.position_behind(begun) == begun
 
 
 async def test_an_end_that_the_options_name_is_no_loss_for_what_lies_behind_it() -> None:
