@@ -25,6 +25,7 @@ from containers.container_settings import ExpirySettings, RetentionRule
 from segmentstore.codec.container_hash import is_to_be_merged
 from segmentstore.contracts.errors import (
     CorruptedDataError,
+    SegmentNotFoundError,
     SegmentStoreError,
     SegmentTruncatedError,
 )
@@ -91,7 +92,7 @@ class SegmentExpiry:
     async def _expire(self, record: SegmentRecord, rule: RetentionRule) -> None:
         try:
             offset = await self._keep_from(record, rule)
-        except (SegmentTruncatedError, ValueError) as error:
+        except (SegmentNotFoundError, SegmentTruncatedError) as error:
             # Truncated further since it was listed, or no longer published: the next look sees what it became.
             _LOGGER.info("segment was not looked at name=%r: %s", record.name, error)
             return

@@ -305,7 +305,7 @@ class ReadOnlyStorage(Protocol):
         """At least the byte at `offset`, at most about `length` bytes plus a block on either side.
 
         Raises CorruptedDataError after one retry (never returns damaged bytes), SegmentTruncatedError for an offset
-        below the published start, ValueError for one at or past the published length.
+        below the published start, ValueError for one at or past the published length, SegmentNotFoundError.
         """
 
     def list_segments(self, prefix: str, start_after: str) -> AsyncGenerator[SegmentRecord, None]:
@@ -329,8 +329,8 @@ class Storage(ReadOnlyStorage, Protocol):
     ) -> AsyncGenerator[StoredChunk, None]:
         """The chunks that hold published bytes of [start, end), in order, whole ones at both sides; none is looked at.
 
-        Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a segment that is
-        not published or a range past its published length.
+        Hold it in `aclosing`. Raises SegmentTruncatedError, SegmentNotFoundError, CorruptedDataError, and ValueError
+        for a range past the published length.
         """
 
     def list_blocks(
@@ -338,8 +338,8 @@ class Storage(ReadOnlyStorage, Protocol):
     ) -> AsyncGenerator[StoredBlock, None]:
         """The blocks that hold published bytes of [start, end), in order, whole ones at both sides.
 
-        Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a segment that is
-        not published or a range past its published length.
+        Hold it in `aclosing`. Raises SegmentTruncatedError, SegmentNotFoundError, CorruptedDataError, and ValueError
+        for a range past the published length.
         """
 
     @property

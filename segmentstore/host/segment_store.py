@@ -22,7 +22,12 @@ from itertools import islice, takewhile
 from segmentstore.codec.container_hash import container_of, primary_name
 from segmentstore.codec.wire_protocol.administration import StorageChunk
 from segmentstore.contracts.containers import SegmentContainer
-from segmentstore.contracts.errors import InvalidRequestError, MergeRefusedError
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+    MergeRefusedError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, ContainerId
 from segmentstore.contracts.segments import (
     AttributeUpdate,
@@ -254,7 +259,11 @@ class SegmentLayout:
         record = await storage.find(name)
         if record is None or record.start_offset == record.length:
             return None
-        return await _event_in_blocks(storage, record, offset)
+        try:
+            return await _event_in_blocks(storage, record, offset)
+        except (SegmentNotFoundError, SegmentTruncatedError):
+            # Removed or truncated since it was found.
+            return None
 
     def _storage(self, name: str) -> Storage:
         return self._storage_of(container_of(name, self._container_count))

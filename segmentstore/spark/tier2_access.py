@@ -1,7 +1,7 @@
 """Tier 2 as a process of Spark's opens it: for reading by names, for uploads, and as a whole for the jobs.
 
 - Reads: `open_tier2_reader` gives a `Tier2Reader`, which finds a container by the hash of a segment's name, and a
-  segment by its name; `published_blocks` lists the blocks of one that may be removed meanwhile.
+  segment by its name.
 - Tasks of jobs: `open_for_reading` gives the objects of a location, `container_reader` one container of them;
   `open_for_uploads` gives objects to write to, where any process may write.
 - Drivers of jobs: `open_containers` gives every container.
@@ -28,12 +28,11 @@ from segmentstore.contracts.errors import (
     CorruptedDataError,
     InvalidRequestError,
     ObjectNotFoundError,
-    SegmentNotFoundError,
     StorageError,
 )
-from segmentstore.contracts.identifiers import ContainerId, SegmentId
+from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
-from segmentstore.contracts.storage import SegmentRecord, StoredBlock
+from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
@@ -133,25 +132,6 @@ class Tier2Reader:
         for container in self._containers.values():
             if container is not None:
                 await container.refresh()
-
-
-async def published_blocks(
-    container: ContainerReader, segment_id: SegmentId, start: int, end: int
-) -> AsyncGenerator[StoredBlock, None]:
-    """As ContainerReader.list_blocks(), for a reader whose manifest may be old. Hold it in `aclosing`.
-
-    Raises SegmentNotFoundError as well: the segment was removed since its record was read, and an object of it is gone.
-    """
-    try:
-        async with aclosing(container.list_blocks(segment_id, start, end)) as blocks:
-            async for block in blocks:
-                yield block
-    except ValueError as error:
-        if await container.load((segment_id,)):
-            raise
-        raise SegmentNotFoundError(
-            f"segment_id={segment_id} container={container.container_id}"
-        ) from error
 
 
 @asynccontextmanager

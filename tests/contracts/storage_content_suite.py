@@ -3,6 +3,7 @@
 import pytest
 
 from segmentstore.contracts.errors import (
+    SegmentNotFoundError,
     SegmentTruncatedError,
     ServiceHaltError,
 )
@@ -124,9 +125,11 @@ class StorageContentSuite(ClaimedStorage):
         await storage.publish(
             round_of(change(1, "a", length=3, sequence_number=1, pieces=[data(0, b"abc")]))
         )
-        for segment_id, offset, length in ((1, 3, 1), (1, 9, 1), (1, 0, 0), (2, 0, 1)):
+        for offset, length in ((3, 1), (9, 1), (0, 0)):
             with pytest.raises(ValueError, match="publi"):
-                await storage.read(SegmentId(segment_id), offset, length)
+                await storage.read(SegmentId(1), offset, length)
+        with pytest.raises(SegmentNotFoundError):
+            await storage.read(SegmentId(2), 0, 1)
 
     async def test_h19_truncated_bytes_are_never_served_and_the_rest_is(
         self, backing: StorageBacking

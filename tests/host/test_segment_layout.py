@@ -13,6 +13,7 @@ from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
 from segmentstore.contracts.errors import ContainerNotFoundError, SegmentNotFoundError
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.host.segment_store import SegmentLayout
 from segmentstore.runtime.clock import SystemWallClock
 from tests.containers.node import FAST_FLUSH, ONLY_PROCESS, STORE_ID, MemoryTiers
@@ -101,6 +102,29 @@ async def test_an_event_is_known_near_every_offset_of_a_segment_of_events() -> N
                 assert near in (large, behind), f"whole events between {near=} and {offset=}"
         for offset in (end, end + 1000):
             assert await asked.event_near(NAME, offset) == end
+
+
+@pytest.mark.parametrize("removed", [False, True])
+async def test_no_event_is_known_where_tier_2_lost_it_since_the_segment_was_found(
+    monkeypatch: pytest.MonkeyPatch, *, removed: bool
+) -> None:
+    async with layout() as (asked, container):
+        await container.create(NAME)
+        await append(container, framed(1000, 92), 1000)
+        find = TieredStorage.find
+
+        async def found_before(storage: TieredStorage, name: str) -> SegmentRecord | None:
+            monkeypatch.setattr(TieredStorage, "find", find)
+            record = await find(storage, name)
+            if removed:
+                await container.delete(NAME)
+            else:
+                await container.truncate(NAME, 50_000)
+            await container.flush()
+            return record
+
+        monkeypatch.setattr(TieredStorage, "find", found_before)
+        assert await asked.event_near(NAME, 150) is None
 
 
 async def test_no_event_is_known_among_bytes_that_nobody_described() -> None:

@@ -19,7 +19,12 @@ from segmentstore.spark.scan.scan_planner import (
     planned_ranges,
     split_ranges,
 )
-from segmentstore.spark.streams.segment_graph import StreamMetadata, StreamSegmentMetadata
+from segmentstore.spark.streams import stream_source
+from segmentstore.spark.streams.segment_graph import (
+    StreamMetadata,
+    StreamMissingError,
+    StreamSegmentMetadata,
+)
 from segmentstore.spark.streams.service_catalog import ServiceStreamCatalog
 from segmentstore.spark.streams.stream_source import StreamSource, tier2_segment_metadata
 from tests.reference.counted_lines import counted_lines
@@ -35,7 +40,7 @@ from tests.spark.event_segment import (
 )
 from tests.spark.jobs.test_exported_rows import OneStream, stream_of
 from tests.spark.jobs.test_exported_rows import segment as stream_segment
-from tests.spark.stream_history import Reads, begin_history
+from tests.spark.stream_history import MovingStore, Reads, begin_history
 
 MANY = 10_000
 
@@ -44,6 +49,7 @@ MANY = 10_000
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that sees less than it is asked for waits for volumes that are late; here nothing is late."""
     monkeypatch.setattr(scan_planner, "OPEN_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(stream_source, "OPEN_PAUSE_SECONDS", 0.0)
 
 
 async def plan(
@@ -107,6 +113,48 @@ async def test_ten_thousand_chunks_are_planned_without_a_listing_and_without_a_l
     assert segment.store.listings == 0
     assert segment.store.gets < MANY / 50
     assert lines.count < 500 * MANY
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+async def test_what_retention_takes_away_while_ranges_are_cut_is_left_to_their_readers(
+    truncated: bool,
+) -> None:
+    for reads in range(6):
+        segment = await changing_behind(reads, truncated=truncated)
+        parts = await plan(segment, {"maxBytesPerPartition": "64k"})
+        assert (parts[0].start, parts[-1].end) == (0, segment.record.length), reads
+        assert all(left.end == right.start for left, right in pairwise(parts))
+
+
+@pytest.mark.parametrize("word", ["startingTimestamp", "endingTimestamp"])
+async def test_what_retention_takes_away_while_a_time_is_looked_for_is_seen_for_what_it_is(
+    word: str,
+) -> None:
+    for reads in range(4):
+        segment = await changing_behind(reads, truncated=True)
+        words = {word: str(START_MS + 3000)}
+        parts = await plan(segment, words)
+        assert parts == await plan(segment, words), reads
+        segment = await changing_behind(reads, truncated=False)
+        # As a stream that was deleted. A stream of several segments has the others.
+        with pytest.raises(StreamMissingError):
+            await plan(segment, words)
+
+
+async def changing_behind(reads: int, *, truncated: bool) -> EventSegment:
+    """Five chunks, four of which (or all) are taken away behind so many reads of chunks."""
+    segment = (await begin_history()).segment
+    for second in range(5):
+        await segment.append([b"%d" % second * 50_000] * 2, at_ms=START_MS + 1000 * second)
+
+    async def truncate() -> None:
+        await segment.truncate(segment.offsets[8])
+        await segment.compact()
+
+    assert isinstance(segment.store, MovingStore)
+    segment.store.reads_left = reads
+    segment.store.before_read = truncate if truncated else segment.remove
+    return segment
 
 
 async def test_bounds_leave_out_what_no_filter_would_let_through() -> None:

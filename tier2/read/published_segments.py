@@ -6,7 +6,8 @@ an SST, so a long segment can be cut into work for many. A listing of blocks is 
 in parallel: where a block lies, whether it begins on an event, where its first event starts, and which one that is.
 It reads the indexes of chunks, never their blocks.
 
-- A record is read before anything else of its segment, so nothing of a removed segment is ever found.
+- A record is read before anything else of its segment, so nothing of a removed segment is ever found. A caller that
+  asks by an id has read its record before: if there is none now, the segment was removed since, as the error says.
 - Caches belong to the newest view; what was read through an older one, or while it was changing, is not kept.
 - Offsets and event numbers are the segment's, whatever segment the bytes were written to; neighbours meet, so a listing
   covers its range without a hole.
@@ -19,7 +20,11 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, SegmentId
 from segmentstore.contracts.storage import (
     AttributePage,
@@ -234,7 +239,7 @@ class PublishedSegments:
         async def read(view: ManifestView) -> StorageRead:
             record = await self._record(view, segment_id)
             if record is None:
-                raise ValueError(f"segment is not published segment_id={segment_id}")
+                raise self._gone(segment_id)
             if offset < record.start_offset:
                 raise SegmentTruncatedError(record.name, start_offset=record.start_offset)
             if offset >= record.length or length <= 0:
@@ -266,13 +271,16 @@ class PublishedSegments:
     ) -> LayoutEntry:
         """The layout entry that holds `offset`, for a caller that goes through [offset, end).
 
-        Raises ValueError for what is not published, SegmentTruncatedError, CorruptedDataError for a hole.
+        Raises SegmentNotFoundError, ValueError for a range that is not published, SegmentTruncatedError,
+        CorruptedDataError for a hole.
         """
         record = (await self.load((segment_id,))).get(segment_id)
-        if record is None or not 0 <= offset < end <= record.length:
+        if record is None:
+            raise self._gone(segment_id)
+        if not 0 <= offset < end <= record.length:
             raise ValueError(
                 f"nothing is published there segment_id={segment_id} start={offset} end={end}"
-                f" published_length={record.length if record else None}"
+                f" published_length={record.length}"
             )
         if offset < record.start_offset:
             raise SegmentTruncatedError(record.name, start_offset=record.start_offset)
@@ -283,6 +291,11 @@ class PublishedSegments:
                 f" start_offset={record.start_offset} length={record.length}"
             )
         return entry
+
+    def _gone(self, segment_id: SegmentId) -> SegmentNotFoundError:
+        return SegmentNotFoundError(
+            f"segment_id={segment_id} container={self._components.container_id}"
+        )
 
     async def entry_at(
         self, view: ManifestView, segment_id: SegmentId, offset: int
@@ -327,8 +340,8 @@ class PublishedSegments:
     ) -> AsyncGenerator[StoredBlock, None]:
         """The blocks that hold published bytes of [start, end), in order, whole ones at both sides.
 
-        O(log n + listed). Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a
-        segment that is not published or a range past its published length.
+        O(log n + listed). Hold it in `aclosing`. Raises SegmentTruncatedError, SegmentNotFoundError,
+        CorruptedDataError, and ValueError for a range past the published length.
         """
         offset = start
 
@@ -351,8 +364,8 @@ class PublishedSegments:
     ) -> AsyncGenerator[StoredChunk, None]:
         """The chunks that hold published bytes of [start, end), in order; no chunk is looked at.
 
-        O(log n + listed). Hold it in `aclosing`. Raises SegmentTruncatedError, CorruptedDataError, and ValueError for a
-        segment that is not published or a range past its published length.
+        O(log n + listed). Hold it in `aclosing`. Raises SegmentTruncatedError, SegmentNotFoundError,
+        CorruptedDataError, and ValueError for a range past the published length.
         """
         offset = start
 

@@ -40,7 +40,6 @@ from segmentstore.spark.tier2_access import (
     OPEN_ATTEMPTS,
     OPEN_PAUSE_SECONDS,
     Tier2Reader,
-    published_blocks,
 )
 from tier2.outside_access import ContainerReader
 
@@ -268,7 +267,7 @@ async def _blocks_of_range(
     found: list[BlockLocation] = []
     kept, wanted_end = 0, part.end
     async with aclosing(
-        published_blocks(container, record.segment_id, begin, record.length)
+        container.list_blocks(record.segment_id, begin, record.length)
     ) as stored_blocks:
         async for stored in stored_blocks:
             is_behind = stored.offset >= part.end and stored.first_event_offset is not None
@@ -305,9 +304,7 @@ async def _blocks_of_bytes(
     end = min(part.end, record.length)
     if start >= end:
         return []
-    async with aclosing(
-        published_blocks(container, record.segment_id, start, end)
-    ) as stored_blocks:
+    async with aclosing(container.list_blocks(record.segment_id, start, end)) as stored_blocks:
         return [_location_of(stored) async for stored in stored_blocks]
 
 

@@ -47,7 +47,6 @@ from segmentstore.spark.streams.segment_graph import (
     StreamSegmentMetadata,
 )
 from segmentstore.spark.streams.tier2_catalog import Tier2StreamCatalog, Tier2Table
-from segmentstore.spark.tier2_access import published_blocks
 from tier2.outside_access import BLOCK_CHECKSUM_BYTES, Compression, ContainerReader
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Sequence[int] | None
@@ -169,7 +168,7 @@ async def chunk_rows(
     offset, latest = record.start_offset, record
     image: list[StoredBlock] = []
     while offset < latest.length:
-        blocks = published_blocks(container, record.segment_id, offset, latest.length)
+        blocks = container.list_blocks(record.segment_id, offset, latest.length)
         try:
             async with aclosing(blocks):
                 async for block in blocks:

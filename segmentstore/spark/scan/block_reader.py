@@ -23,7 +23,7 @@ from typing import Final
 from segmentstore.contracts.errors import CorruptedDataError, ObjectNotFoundError, StorageError
 from segmentstore.contracts.identifiers import BufferView, SegmentId
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
-from segmentstore.spark.tier2_access import Tier2Reader, published_blocks
+from segmentstore.spark.tier2_access import Tier2Reader
 from tier2.outside_access import (
     BLOCK_CHECKSUM_BYTES,
     BlockEntry,
@@ -191,9 +191,7 @@ class BlockReader:
         group: list[PlacedBlock] = []
         behind = pruning
         size = 0
-        async with aclosing(
-            published_blocks(self._container, self._segment_id, start, end)
-        ) as blocks:
+        async with aclosing(self._container.list_blocks(self._segment_id, start, end)) as blocks:
             async for block in blocks:
                 if block.offset >= stop and (block.begins_on_event or not pruning.continues):
                     break
@@ -232,7 +230,7 @@ async def event_start_before(
     probe = offset
     while True:
         async with aclosing(
-            published_blocks(container, record.segment_id, probe, record.length)
+            container.list_blocks(record.segment_id, probe, record.length)
         ) as blocks:
             block = await anext(blocks)
         first = block.first_event_offset
@@ -252,7 +250,7 @@ async def time_before(
     """
     at, is_first = offset, True
     while at >= head:
-        async with aclosing(published_blocks(container, segment_id, at, end)) as blocks:
+        async with aclosing(container.list_blocks(segment_id, at, end)) as blocks:
             block = await anext(blocks)
         if time_ms := _own_time_ms(block):
             return 0 if is_first else time_ms

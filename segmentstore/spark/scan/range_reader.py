@@ -41,7 +41,6 @@ from segmentstore.spark.tier2_access import (
     OPEN_PAUSE_SECONDS,
     Tier2Reader,
     open_tier2_reader,
-    published_blocks,
 )
 from tier2.outside_access import ContainerReader
 
@@ -290,9 +289,7 @@ async def number_at_head(
     if not isinstance(count, int) or count <= 0:
         return None
     end, number = record.length, count
-    async with aclosing(
-        published_blocks(container, record.segment_id, head, record.length)
-    ) as found:
+    async with aclosing(container.list_blocks(record.segment_id, head, record.length)) as found:
         async for block in found:
             if block.first_event_offset is not None and block.first_event_offset >= head:
                 end, number = block.first_event_offset, block.event_number

@@ -26,7 +26,7 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -43,6 +43,7 @@ from pyspark.sql.datasource import (
 )
 
 from segmentstore.codec.stream_names import creation_epoch_of
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
 from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.spark.options import Content, SourceOptions
 from segmentstore.spark.scan.data_loss import DataLossError
@@ -59,6 +60,8 @@ from tier2.outside_access import ContainerReader
 _LOG = logging.getLogger(__name__)
 _BLOCKS_JUDGED_MAX: Final = 64
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TRUNCATIONS_MAX: Final = 3
+"""Times that retention may overtake the look for a time."""
 _RANGE_BYTES_MIN: Final = 64 << 10
 """No range is made shorter on purpose."""
 
@@ -248,6 +251,18 @@ async def plan_scan(
     source: StreamSource, options: SourceOptions, bounds: PushedBounds
 ) -> list[SegmentRange]:
     """The ranges of a batch read. Raises DataLossError, StreamMissingError, StorageError, ClientError."""
+    for _ in range(_TRUNCATIONS_MAX):
+        try:
+            return await _plan_once(source, options, bounds)
+        except (SegmentNotFoundError, SegmentTruncatedError):
+            # Retention took it away since it was looked at; the next look sees it as what it is, loss or none.
+            continue
+    return await _plan_once(source, options, bounds)
+
+
+async def _plan_once(
+    source: StreamSource, options: SourceOptions, bounds: PushedBounds
+) -> list[SegmentRange]:
     work: list[tuple[RangeFactory, list[PlannedRange]]] = []
     for stream in await _seen_streams(source, options):
         await _check_named_segments(source, options, stream)
@@ -436,9 +451,12 @@ async def _range_ends(
         # The view may have moved on since the segment was looked up; then it stays whole, and its reader sees why.
         if container is not None and record is not None and record.start_offset <= start:
             cutter = _SegmentCutter(container, record, maker.content)
-            async with aclosing(cutter.cuts(start, min(end, record.length), target_bytes)) as cuts:
-                async for cut in cuts:
-                    yield cut
+            cuts = cutter.cuts(start, min(end, record.length), target_bytes)
+            # What is removed or truncated meanwhile stays whole as well.
+            with suppress(SegmentNotFoundError, SegmentTruncatedError):
+                async with aclosing(cuts):
+                    async for cut in cuts:
+                        yield cut
     yield end
 
 

@@ -30,7 +30,11 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 
 from segmentstore.codec.controller_records.stream_records import SealedSegmentRecord
 from segmentstore.codec.stream_names import creation_epoch_of
-from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
 from segmentstore.spark.scan.data_loss import DataLossPolicy
 from segmentstore.spark.streaming.event_boundaries import Boundary
 from segmentstore.spark.streams.offsets import StreamsOffset
@@ -154,8 +158,12 @@ class MicroBatchPlanner:
 
     async def first(self) -> StreamsOffset:
         """Where a query without a checkpoint begins."""
-        streams = await self._streams()
-        return {name: await self._source.start_of(streams[name]) for name in sorted(streams)}
+
+        async def look() -> StreamsOffset:
+            streams = await self._streams()
+            return {name: await self._source.start_of(streams[name]) for name in sorted(streams)}
+
+        return await _looked_again(look)
 
     async def freeze(self) -> None:
         """What comes from now on is not for this query: it ends with what is there (AvailableNow)."""
@@ -166,13 +174,7 @@ class MicroBatchPlanner:
 
         Without `limited` it holds everything that may be read now. Raises DataLossError, CorruptedDataError.
         """
-        for _ in range(_TRUNCATIONS_MAX):
-            try:
-                return await self._next_end(start, limited=limited)
-            except SegmentTruncatedError:
-                # Since it was looked at; the next look sees it as what it is, loss or none.
-                continue
-        return await self._next_end(start, limited=limited)
+        return await _looked_again(lambda: self._next_end(start, limited=limited))
 
     async def _next_end(self, start: StreamsOffset, *, limited: bool) -> StreamsOffset:
         streams = await self._seen_up_to(start)
@@ -373,6 +375,17 @@ class MicroBatchPlanner:
             return start, await boundaries.after_events(start, count=shares[key], end=end)
 
         return await _for_each_segment(list(shares), end_of)
+
+
+async def _looked_again(look: Callable[[], Awaitable[Answer]]) -> Answer:
+    """What a look at the streams gives that retention does not overtake."""
+    for _ in range(_TRUNCATIONS_MAX):
+        try:
+            return await look()
+        except (SegmentNotFoundError, SegmentTruncatedError):
+            # Since it was looked at; the next look sees it as what it is, loss or none.
+            continue
+    return await look()
 
 
 def _not_behind(start: Cut, end: Cut, stream: StreamMetadata) -> dict[int, int]:

@@ -108,7 +108,10 @@ class StreamSource:
         return Content.RECORD if RECORD_TAG in stream.tags else Content.RAW
 
     async def starts(self, stream: StreamMetadata, *, default: str = EARLIEST) -> dict[int, int]:
-        """Where the options say that reading begins, by segment id. Raises InvalidRequestError."""
+        """Where the options say that reading begins, by segment id.
+
+        Raises InvalidRequestError; for a time SegmentNotFoundError and SegmentTruncatedError: `stream` is too old.
+        """
         time_ms = self.options.starting_timestamp_ms
         if time_ms is not None:
             return {
@@ -121,7 +124,7 @@ class StreamSource:
         return _edge(stream, is_latest=text.lower() == LATEST)
 
     async def ends(self, stream: StreamMetadata) -> dict[int, int]:
-        """Where the options say that reading ends; the tails as they are now if they say nothing."""
+        """Where the options say that reading ends; the tails as they are if they say nothing. Raises as starts()."""
         time_ms = self.options.ending_timestamp_ms
         if time_ms is not None:
             return {each.segment_id: await self._end_at(each, time_ms) for each in stream.segments}

@@ -4,7 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.streaming import micro_batches
 from segmentstore.spark.streaming.event_boundaries import EventBoundaries
@@ -348,6 +352,49 @@ async def test_retention_that_overtakes_a_look_is_seen_for_what_it_is(frozen: bo
     with pytest.raises(DataLossError, match=r"asked=\[40, 100\) head=100"):
         await strict.next_end({NAME: {0: 40}})
     assert await lenient.next_end({NAME: {0: 40}}) == {NAME: {0: 200}}
+
+
+class OvertakenByRemoval(MemoryStreams):
+    """Retention removes the first segment right after the reader looked at the stream."""
+
+    def boundaries(self, segment: StreamSegmentMetadata) -> EventBoundaries:
+        if segment.segment_id == 0:
+            self.truncate_to({EPOCH_1 | 1: 0})
+            raise SegmentNotFoundError(segment.name)
+        return super().boundaries(segment)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_a_removal_that_overtakes_a_look_is_seen_for_what_it_is(frozen: bool) -> None:
+    def removed() -> OvertakenByRemoval:
+        streams = OvertakenByRemoval()
+        streams.put(0, numbered("a", 10), sealed=True, successors=(EPOCH_1 | 1,))
+        streams.put(EPOCH_1 | 1, numbered("b", 5), predecessors=(0,))
+        return streams
+
+    for fails in (True, False):
+        streams = removed()
+        batches = batches_of(streams, fail_on_data_loss=fails)
+        if frozen:
+            await batches.freeze()
+        if fails:
+            with pytest.raises(DataLossError, match=r"segment_id=0.*asked=\[40, 200\)"):
+                await batches.next_end({NAME: {0: 40}})
+        else:
+            assert await batches.next_end({NAME: {0: 40}}) == {NAME: {EPOCH_1 | 1: 100}}
+
+
+async def test_a_query_begins_where_a_stream_begins_that_retention_overtakes() -> None:
+    class OvertakenStart(MemoryStreams):
+        async def start_of(self, stream: StreamMetadata) -> Mapping[int, int]:
+            if stream.head == {0: 0}:
+                self.truncate_to({0: 100})
+                raise SegmentTruncatedError(f"{NAME}/0", start_offset=100)
+            return await super().start_of(stream)
+
+    streams = OvertakenStart()
+    streams.put(0, numbered("a", 10))
+    assert await batches_of(streams).first() == {NAME: {0: 100}}
 
 
 async def test_a_stream_that_is_gone_is_an_error_or_left_out() -> None:

@@ -4,7 +4,11 @@ from contextlib import aclosing
 
 import pytest
 
-from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.contracts.storage import DataPiece, MergePiece, RunEvents, StoredBlock
 from tests.contracts.storage_publications import change, data, round_of
@@ -167,7 +171,7 @@ async def test_blocks_outside_the_published_bytes_are_refused(backing: ObjectSto
     for start, end in ((3, 10), (-1, 3)):
         with pytest.raises(ValueError, match="nothing is published"):
             await blocks_of(owner, 1, start, end)
-    with pytest.raises(ValueError, match="nothing is published"):
+    with pytest.raises(SegmentNotFoundError):
         await blocks_of(owner, 2, 0, 1)
     assert await blocks_of(owner, 1, 9, 9) == []
 

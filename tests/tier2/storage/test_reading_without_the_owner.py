@@ -291,6 +291,31 @@ async def test_h8_a_reader_without_the_owner_follows_a_swap(
     assert await cat(reader, "big") == BIG
 
 
+async def test_h8_a_segment_that_was_removed_since_its_record_was_read_is_gone(
+    store: FaultyStore, owner: TieredStorage
+) -> None:
+    readers = [await reader_of(store) for _ in range(3)]
+    records = [await reader.find("big") for reader in readers]
+    await owner.publish(
+        round_of(change(1, "big", length=len(BIG), sequence_number=33, deleted=True), highest_id=29)
+    )
+    while await owner.collect_garbage():
+        pass
+    assert all(record is not None and record.length == len(BIG) for record in records)
+    blocks, chunks, read = readers
+    with pytest.raises(SegmentNotFoundError, match="segment_id=1 container=3"):
+        async with aclosing(blocks.list_blocks(SegmentId(1), 0, len(BIG))) as listed_blocks:
+            await anext(listed_blocks)
+    async with aclosing(chunks.list_chunks(SegmentId(1), 0, len(BIG))) as listed_chunks:
+        await anext(listed_chunks)
+        # No chunk is looked at, so nothing is found missing.
+        await chunks.refresh()
+        with pytest.raises(SegmentNotFoundError):
+            await anext(listed_chunks)
+    with pytest.raises(SegmentNotFoundError):
+        await read.read(SegmentId(1), 0, 10)
+
+
 async def test_h8_an_object_that_the_current_root_names_and_nobody_has_is_loss(
     store: FaultyStore, owner: TieredStorage
 ) -> None:
