@@ -16,8 +16,12 @@ from typing import cast
 
 from pyspark.sql.datasource import Filter
 
-from segmentstore.client.byte_segment import ByteSegment
-from segmentstore.contracts.errors import ObjectNotFoundError, SegmentTruncatedError
+from segmentstore.client.byte_segment import ByteSegment, SegmentInfo
+from segmentstore.contracts.errors import (
+    ObjectNotFoundError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
 from segmentstore.contracts.identifiers import BufferView, SegmentId, SequenceNumber
 from segmentstore.contracts.storage import DataPiece, MergePiece, RunEvents, SegmentPublication
 from segmentstore.spark.jvm.block_locations import RangeResolver, ResolvedBlockCache
@@ -59,6 +63,8 @@ class History:
     """Of every event."""
     sources: int = 0
     """Segments that were merged."""
+    is_gone: bool = False
+    """The service does not have the segment any more."""
 
     @property
     def published_end(self) -> int:
@@ -177,8 +183,16 @@ class ServedSegment:
         self._history = history
         self._piece_bytes = piece_bytes
 
+    async def info(self) -> SegmentInfo:
+        history = self._history
+        if history.is_gone:
+            raise SegmentNotFoundError(NAME)
+        return SegmentInfo(NAME, history.head, len(history.content), False, START_MS)
+
     async def read(self, offset: int, length: int) -> bytes:
         history = self._history
+        if history.is_gone:
+            raise SegmentNotFoundError(NAME)
         if offset < history.head:
             raise SegmentTruncatedError(NAME, start_offset=history.head)
         return bytes(history.content[offset : offset + min(length, self._piece_bytes)])

@@ -12,7 +12,8 @@ Invariants:
   behind it if there is none; a reader that walks from there meets every event of the range that has a wanted time.
   Blocks follow each other without a gap.
 - A block without a time of its own has that of the last one before it with one, as in scan/block_reader.py.
-- A range of which something is gone is loss, also if all of it is.
+- A range of which something is gone is loss, also if all of it is. A reader that did not get a tail is told of none that
+  the service does not have.
 - The blocks go on behind the range until another event begins, so that the last event of the range ends in them.
 - What Tier 2 does not hold yet are blocks of no object; the reader asks the service for their bytes.
 - A version of a manifest says what its container holds for ever, so what was found below one is true of that one: a
@@ -23,11 +24,11 @@ Invariants:
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
 from segmentstore.contracts.storage import SegmentRecord, StoredBlock
@@ -42,6 +43,10 @@ from segmentstore.spark.tier2_access import (
     Tier2Reader,
 )
 from tier2.outside_access import ContainerReader
+
+if TYPE_CHECKING:
+    # Only queries that ask the service need its client library.
+    from segmentstore.client.byte_segment import SegmentInfo
 
 BLOCKS_MAX: Final = 1 << 16
 """Some 20 MB: those of 64 GB in blocks of 1 MB."""
@@ -109,9 +114,14 @@ class RangeResolver:
         fail_on_data_loss: bool,
         executor: Executor | None,
         placed: ResolvedBlockCache,
+        served: "Callable[[str], Awaitable[SegmentInfo]] | None" = None,
     ) -> None:
-        """`view` is None where the service alone is asked; `placed` outlives it."""
+        """`view` is None where the service alone is asked; `placed` outlives it.
+
+        With `served` the service says of a tail what is left of it; without, it was asked for the plan just now.
+        """
         self._view = view
+        self._served_info = served
         self._placed = placed
         self._executor = executor
         self._asks_service = asks_service
@@ -120,7 +130,11 @@ class RangeResolver:
     async def place(self, part: SegmentRange) -> BlockRange | None:
         """The range with its blocks; None if nothing of it is left. Raises DataLossError, StorageError."""
         found = await self._seen(part)
-        blocks = [*found.blocks, *(self._served(part, found) if self._asks_service else ())]
+        served: Sequence[BlockLocation] = ()
+        if self._asks_service and found.published_end < part.end:
+            found, head, end = await self._left(part, found)
+            served = self._served(part, found, head, end)
+        blocks = [*found.blocks, *served]
         start = max(found.start, blocks[0].offset) if blocks else found.start
         # What is not there was left out with a warning: a reader must not wait for it.
         end = min(found.end, blocks[-1].offset + blocks[-1].length) if blocks else found.end
@@ -206,30 +220,51 @@ class RangeResolver:
             self._lose(part, head=0, tail=0)
             return Found(start=part.end, end=part.end, published_end=part.end)
 
-    def _served(self, part: SegmentRange, found: Found) -> list[BlockLocation]:
-        """What the service alone has, from where Tier 2 ends, or from where the plan knows that an event begins."""
+    async def _left(self, part: SegmentRange, found: Found) -> tuple[Found, int, int]:
+        """What Tier 2 holds as far as it still counts, and between which offsets the service is to be asked.
+
+        Raises DataLossError.
+        """
+        if self._served_info is None:
+            return found, 0, part.end
+        try:
+            info = await self._served_info(part.segment_name)
+        except SegmentNotFoundError:
+            self._lose(part, head=0, tail=0)
+            return found, 0, found.published_end
+        if info.length < part.end:
+            self._lose(part, head=info.start_offset, tail=info.length)
+        end = min(part.end, info.length)
+        if info.start_offset <= max(found.published_end, found.start):
+            return found, info.start_offset, end
+        # Blocks follow each other without a gap: what lies before the head is gone, though Tier 2 may show it still.
+        self._lose(part, head=info.start_offset, tail=info.length)
+        found = replace(found, blocks=(), start=info.start_offset)
+        return found, info.start_offset, end
+
+    def _served(self, part: SegmentRange, found: Found, head: int, end: int) -> list[BlockLocation]:
+        """What the service alone has between `head` and `end`, from where Tier 2 ends, or from where an event is known
+        to begin."""
         is_bytes = part.content == Content.BYTES
         published = found.blocks
-        if found.published_end >= part.end:
-            return []
         if published:
             first = found.published_end
         else:
             # A head that moved behind where the walk was to begin is where an event begins, too.
             first = found.start if is_bytes or found.start > part.start else part.walk_start
-            first = max(first, found.published_end)
+            first = max(first, found.published_end, head)
         time_ms = published[-1].lowest_time_ms if published and not is_bytes else 0
         blocks: list[BlockLocation] = []
-        for offset in range(first, part.end, _SERVED_BYTES):
+        for offset in range(first, end, _SERVED_BYTES):
             is_first = not published and offset == first and not is_bytes
             blocks.append(
                 BlockLocation(
                     object_key="",
                     position=offset,
-                    stored_length=min(_SERVED_BYTES, part.end - offset),
+                    stored_length=min(_SERVED_BYTES, end - offset),
                     compression=0,
                     offset=offset,
-                    length=min(_SERVED_BYTES, part.end - offset),
+                    length=min(_SERVED_BYTES, end - offset),
                     first_event_offset=offset if is_first else None,
                     event_number=0 if is_first and offset == 0 else _UNKNOWN_NUMBER,
                     lowest_time_ms=time_ms,

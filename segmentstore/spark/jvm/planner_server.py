@@ -50,10 +50,16 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
+from segmentstore.contracts.errors import (
+    InvalidRequestError,
+    SegmentNotFoundError,
+    SegmentStoreError,
+    SegmentTruncatedError,
+)
 from segmentstore.spark.jvm.block_locations import RangeResolver, ResolvedBlockCache
 from segmentstore.spark.options import SourceOptions, parse_options
 from segmentstore.spark.python_worker import InlineExecutor, LoopRunner, freeze_imports
+from segmentstore.spark.scan.data_loss import DataLossError, pass_over
 from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
 from segmentstore.spark.scan.scan_planner import bounds_of, plan_scan
 from segmentstore.spark.schema import spark_schema
@@ -130,7 +136,8 @@ def _resolve(
 ) -> Fields:
     async def work() -> Sequence[SegmentRange]:
         async with open_stream_source(options, executor=runner.executor) as source:
-            return await _place(source, options, [part], runner, placed)
+            # It is asked because a reader did not find what it was told of, or was told of nothing.
+            return await _place(source, options, [part], runner, placed, asks_now=True)
 
     return _exported(options, runner.run(work()))
 
@@ -141,13 +148,17 @@ async def _place(
     ranges: Sequence[SegmentRange],
     runner: LoopRunner,
     placed: ResolvedBlockCache,
+    *,
+    asks_now: bool = False,
 ) -> Sequence[SegmentRange]:
+    store = source.store if asks_now else None
     placer = RangeResolver(
         source.view,
         asks_service=options.uses_service,
         fail_on_data_loss=options.fail_on_data_loss,
         executor=runner.executor,
         placed=placed,
+        served=None if store is None else lambda name: store.segment(name).info(),
     )
     place = place_of(options)
     remote = place is not None and is_bucket(place)
@@ -163,18 +174,29 @@ async def _place(
 
 
 async def _tail(options: SourceOptions, part: SegmentRange) -> bytes:
-    """What the service has of it, which may end before the range does; nothing if it is not to be asked."""
+    """What the service has of it, which may end before the range does; nothing if it is not to be asked.
+
+    Raises DataLossError for what is gone, unless that is to be left out.
+    """
     if not options.uses_service:
         return b""
     content = bytearray()
     async with connect_service(options) as store:
         segment = store.segment(part.segment_name)
-        while len(content) < part.length:
-            wanted = min(part.length - len(content), _TAIL_READ_BYTES)
-            piece = await segment.read(part.start + len(content), wanted)
-            if not piece:
-                break
-            content += piece
+        try:
+            while len(content) < part.length:
+                wanted = min(part.length - len(content), _TAIL_READ_BYTES)
+                piece = await segment.read(part.start + len(content), wanted)
+                if not piece:
+                    break
+                content += piece
+        except (SegmentNotFoundError, SegmentTruncatedError) as error:
+            head = error.start_offset if isinstance(error, SegmentTruncatedError) else 0
+            loss = DataLossError(
+                part.segment_name, start=part.start, end=part.end, head=head, tail=head
+            )
+            # A reader that gets fewer bytes than it was told of asks for the range anew.
+            pass_over(loss, fail=options.fail_on_data_loss)
     return bytes(content)
 
 
