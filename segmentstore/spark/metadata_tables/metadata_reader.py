@@ -147,12 +147,16 @@ class MetadataRows:
 
     async def _chunks(self, container_id: int | None) -> AsyncGenerator[Row, None]:
         options, view = self._options, self._tier2()
-        numbers = range(view.container_count) if container_id is None else [container_id]
         if options.segment:
-            numbers = [view.container_id(options.segment)]
-        prefix = options.segment or "/".join(
-            part for part in (options.scope, options.stream) if part
-        )
+            container = await view.container(view.container_id(options.segment))
+            found = None if container is None else await container.find(options.segment)
+            if container is not None and found is not None:
+                async with aclosing(chunk_rows(container, found)) as rows:
+                    async for row in rows:
+                        yield row
+            return
+        numbers = range(view.container_count) if container_id is None else [container_id]
+        prefix = "/".join(part for part in (options.scope, options.stream) if part)
         for number in numbers:
             container = await view.container(number)
             if container is None:
