@@ -48,6 +48,7 @@ from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.spark.options import Content, SourceOptions
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
+from segmentstore.spark.streams.offsets import named_in
 from segmentstore.spark.streams.segment_graph import (
     SegmentGraph,
     StreamMetadata,
@@ -322,7 +323,8 @@ async def _check_named_segments(
 ) -> None:
     """A position that names a segment which the stream does not have any more asks for what is lost, unless nothing of
     it is asked for: the other position names the same place in it, or a start the end of it."""
-    starts, ends = _named_offsets(options.starting_offsets), _named_offsets(options.ending_offsets)
+    starts = named_in(_named_offsets(options.starting_offsets), stream)
+    ends = named_in(_named_offsets(options.ending_offsets), stream)
     gone = [each for each in sorted({*starts, *ends}) if each not in stream.by_id]
     drained = await _drained(source, stream, starts, [each for each in gone if each not in ends])
     for named, others in ((starts, ends), (ends, starts)):

@@ -37,7 +37,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.spark.scan.data_loss import DataLossPolicy
 from segmentstore.spark.streaming.event_boundaries import Boundary
-from segmentstore.spark.streams.offsets import StreamsOffset
+from segmentstore.spark.streams.offsets import StreamsOffset, named_in
 from segmentstore.spark.streams.segment_graph import (
     Cut,
     OffsetRange,
@@ -184,7 +184,8 @@ class MicroBatchPlanner:
             if name not in streams:
                 self._losses.stream_is_gone(name)
             elif name in start:
-                fronts.append(await self._front(name, streams[name], start[name]))
+                begin = named_in(start[name], streams[name])
+                fronts.append(await self._front(name, streams[name], begin))
             else:
                 joined[name] = dict(streams[name].head)
         found = await self._admitted(fronts, limited=limited)
@@ -208,11 +209,11 @@ class MicroBatchPlanner:
                 continue
             stream = streams[name]
             order = SegmentGraph.of(stream)
-            await self._tell_gone(name, order, start[name], end[name])
-            begin = start[name]
+            begin, until = named_in(start[name], stream), named_in(end[name], stream)
+            await self._tell_gone(name, order, begin, until)
             if not self._losses.fails:
-                begin = _not_behind(begin, end[name], stream)
-            for each in order.between(begin, end[name]):
+                begin = _not_behind(begin, until, stream)
+            for each in order.between(begin, until):
                 segment = stream.by_id.get(each.segment_id)
                 if segment is None:
                     self._losses.segment_is_gone(name, each)
@@ -251,10 +252,11 @@ class MicroBatchPlanner:
 
     def _behind(self, name: str, cut: Cut) -> dict[int, int]:
         """The segments of a cut that end before it, and where."""
-        segments = self._live[name].by_id
+        stream = self._live[name]
+        segments = stream.by_id
         return {
             each: segments[each].end_offset
-            for each, offset in cut.items()
+            for each, offset in named_in(cut, stream).items()
             if each in segments and offset > segments[each].end_offset
         }
 

@@ -60,7 +60,13 @@ from segmentstore.spark.streaming.micro_batches import (
     SegmentBoundaries,
     TriggerSettings,
 )
-from segmentstore.spark.streams.offsets import Position, StreamsOffset, decode_offset, encode_offset
+from segmentstore.spark.streams.offsets import (
+    Position,
+    StreamsOffset,
+    decode_offset,
+    encode_offset,
+    named_in,
+)
 from segmentstore.spark.streams.segment_graph import (
     Cut,
     SegmentGraph,
@@ -265,7 +271,7 @@ class StreamingQuerySource:
         if options.starting_timestamp_ms is None:
             position = position_of(text)
             if position is not None:
-                named = _named_offsets(position, position.starts_in(stream))
+                named = _named_offsets(stream, position, position.starts_in(stream))
                 named = {
                     each: await self._behind_event(stream, each, named[each]) for each in named
                 }
@@ -280,7 +286,7 @@ class StreamingQuerySource:
                 return None
             position = position_of(options.ending_offsets)
             if position is not None:
-                return _named_offsets(position, position.ends_in(stream))
+                return _named_offsets(stream, position, position.ends_in(stream))
         elif self._wall_clock.now_ms() < options.ending_timestamp_ms:
             return None
         return await self._at_boundaries(
@@ -317,9 +323,12 @@ class StreamingQuerySource:
         return found
 
 
-def _named_offsets(position: Position, resolved: Mapping[int, int]) -> dict[int, int]:
+def _named_offsets(
+    stream: StreamMetadata, position: Position, resolved: Mapping[int, int]
+) -> dict[int, int]:
     """What a position names, its words for "earliest" and "latest" resolved; segments that are gone as they are."""
-    return {each: resolved.get(each, offset) for each, offset in position.offsets.items()}
+    named = named_in(position.offsets, stream)
+    return {each: resolved.get(each, offset) for each, offset in named.items()}
 
 
 def frontier_of(stream: StreamMetadata, offsets: Cut) -> dict[int, int]:

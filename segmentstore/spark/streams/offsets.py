@@ -16,6 +16,9 @@ What a position says of segments that it does not name follows from the order of
   was made in a later epoch counts as behind it.
 - A segment that is neither counts as unread: a start begins at its first offset, an end takes all of it.
 
+A segment that is in no stream has the id that its container gave it, and may be named by 0 as well: whichever has its
+name now. Names of streams' segments never come again, its own may.
+
 Spark keeps the position of a query in its checkpoint, as a JSON object with texts as keys:
 
     a query of one stream or segment     {"<segment id>": offset, ...}        as `startingOffsets` takes it
@@ -99,10 +102,11 @@ class Position:
         a position of another stream.
         """
         self.require_of(stream)
+        named = named_in(self.offsets, stream)
         before = self._before(stream)
         starts: dict[int, int] = {}
         for segment in stream.segments:
-            offset = self.offsets.get(segment.segment_id)
+            offset = named.get(segment.segment_id)
             if offset is not None:
                 starts[segment.segment_id] = _resolved(
                     offset, segment.start_offset, segment.end_offset
@@ -120,10 +124,11 @@ class Position:
         """
         self.require_of(stream)
         before = self._before(stream)
+        named = named_in(self.offsets, stream)
         behind = self._behind(stream, before)
         ends: dict[int, int] = {}
         for segment in stream.segments:
-            offset = self.offsets.get(segment.segment_id)
+            offset = named.get(segment.segment_id)
             if offset is not None:
                 ends[segment.segment_id] = _resolved(
                     offset, segment.start_offset, segment.end_offset
@@ -153,6 +158,13 @@ class Position:
             ):
                 found.add(segment.segment_id)
         return found
+
+
+def named_in(cut: Cut, stream: StreamMetadata) -> dict[int, int]:
+    """The cut with the id of a segment that is in no stream in the place of 0, which older versions wrote."""
+    if stream.scope or 0 not in cut:
+        return dict(cut)
+    return {stream.segments[0].segment_id if each == 0 else each: cut[each] for each in cut}
 
 
 def _resolved(offset: int, earliest: int, latest: int) -> int:

@@ -46,7 +46,7 @@ class StreamSegmentMetadata:
     """One segment of a stream. Offsets in bytes."""
 
     segment_id: int
-    """In the stream: creation epoch in the upper 32 bits, number in the lower."""
+    """In the stream: creation epoch in the upper 32 bits, number in the lower. In no stream: in its container."""
     name: str
     """Qualified: `scope/stream/0.#epoch.0`."""
     epoch: int

@@ -199,8 +199,8 @@ async def tier2_segment_metadata(view: Tier2Reader, name: str) -> StreamMetadata
         parts = parse_segment(name)
         scope, stream, segment_id = parts.scope, parts.stream, parts.segment_id
     except InvalidRequestError:
-        # A name of its own, in no stream.
-        scope, stream, segment_id = "", "", 0
+        # A name of its own, in no stream: one that is made again by that name has another id.
+        scope, stream, segment_id = "", "", record.segment_id
     segment = StreamSegmentMetadata(
         segment_id=segment_id,
         name=name,
