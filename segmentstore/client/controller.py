@@ -18,7 +18,14 @@ from segmentstore.client.controller_channel import (
     ControllerChannel,
     status_of,
 )
-from segmentstore.client.errors import AlreadyExistsError, ClientError, TransactionClosedError
+from segmentstore.client.errors import (
+    AlreadyExistsError,
+    ClientError,
+    NotDoneError,
+    StateConflictError,
+    StreamSealedError,
+    TransactionClosedError,
+)
 from segmentstore.client.stream_config import (
     RetentionPolicy,
     RetentionType,
@@ -201,15 +208,32 @@ class ControllerClient:
         )
 
     async def update_stream(self, stream: StreamName, config: StreamConfig) -> None:
+        """Raises StreamSealedError."""
         request = _config_message(stream, config)
-        await self._ask("updateStream", stream, request, messages.UpdateStreamStatus)
+        try:
+            await self._ask("updateStream", stream, request, messages.UpdateStreamStatus)
+        except NotDoneError as error:
+            await self._check_not_sealed(stream, error)
+            raise
 
     async def seal_stream(self, stream: StreamName) -> None:
         await self._ask("sealStream", stream, stream.message(), messages.UpdateStreamStatus)
 
     async def truncate_stream(self, stream: StreamName, offsets: Mapping[int, int]) -> None:
+        """Raises StreamSealedError, StateConflictError for a cut that is none of the stream as it is now."""
         request = messages.StreamCut(streamInfo=stream.message(), cut=dict(offsets))
-        await self._ask("truncateStream", stream, request, messages.UpdateStreamStatus)
+        try:
+            await self._ask("truncateStream", stream, request, messages.UpdateStreamStatus)
+        except NotDoneError as error:
+            await self._check_not_sealed(stream, error)
+            raise StateConflictError(
+                f"stream cannot be truncated there: the cut lies before its head or past its end name={str(stream)!r}"
+            ) from error
+
+    async def _check_not_sealed(self, stream: StreamName, error: NotDoneError) -> None:
+        """Raises StreamSealedError: controllers have no word of their own for it where it forbids a change."""
+        if not await self.current_segments(stream):
+            raise StreamSealedError(str(stream)) from error
 
     async def delete_stream(self, stream: StreamName) -> None:
         """Raises StateConflictError unless the stream is sealed."""
@@ -358,16 +382,26 @@ class ControllerClient:
             raise TransactionClosedError(f"{transaction_id:032x}", status_of(answer).lower())
 
     async def commit_transaction(self, stream: StreamName, transaction_id: int) -> None:
-        """Returns when the commit can no longer be undone; it may still be under way. Raises NotFoundError."""
-        request = _transaction_message(stream, transaction_id)
-        await self._ask_transaction(
-            "commitTransaction", transaction_id, request, messages.TxnStatus
-        )
+        """Returns when the commit can no longer be undone; it may still be under way.
+
+        Raises NotFoundError, TransactionClosedError if it was aborted.
+        """
+        await self._decide("commitTransaction", stream, transaction_id)
 
     async def abort_transaction(self, stream: StreamName, transaction_id: int) -> None:
-        """Raises NotFoundError."""
+        """Raises NotFoundError, TransactionClosedError if it was committed."""
+        await self._decide("abortTransaction", stream, transaction_id)
+
+    async def _decide(self, method: str, stream: StreamName, transaction_id: int) -> None:
         request = _transaction_message(stream, transaction_id)
-        await self._ask_transaction("abortTransaction", transaction_id, request, messages.TxnStatus)
+        try:
+            await self._ask_transaction(method, transaction_id, request, messages.TxnStatus)
+        except NotDoneError as error:
+            # That it was decided otherwise is no word of its own: only its state tells it from "not now".
+            state = await self.transaction_state(stream, transaction_id)
+            if state is TransactionState.OPEN:
+                raise
+            raise TransactionClosedError(f"{transaction_id:032x}", state.value) from error
 
     async def transaction_state(self, stream: StreamName, transaction_id: int) -> TransactionState:
         request = _transaction_message(stream, transaction_id)

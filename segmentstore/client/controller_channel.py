@@ -27,6 +27,7 @@ from segmentstore.client.errors import (
     ClientError,
     ClosedError,
     DeadlineExceededError,
+    NotDoneError,
     NotEmptyError,
     NotFoundError,
     OutcomeUnknownError,
@@ -243,7 +244,7 @@ def _check_status(answer: Message, *, what: str, name: str) -> None:
     if status.startswith("INVALID"):
         raise InvalidRequestError(f"{what} cannot be called so name={name!r}")
     if status == "FAILURE":
-        raise ServiceUnavailableError(f"controller could not do it {what} name={name!r}")
+        raise NotDoneError(f"controller could not do it {what} name={name!r}")
     if status == "PRECONDITION_FAILED":
         raise StateConflictError(f"the state of the {what} forbids it name={name!r}")
     raise ClientError(f"controller answers {status} {what} name={name!r}")

@@ -5,7 +5,7 @@ Every class is a SegmentStoreError, so `error.kind` says what to do without look
 | class | kind | meaning |
 |---|---|---|
 | ConnectionLostError, ServiceUnavailableError | UNAVAILABLE | retry: it had no effect, or may be repeated |
-| WrongHostError, TokenExpiredError | UNAVAILABLE | the same, for two reasons that have a name |
+| WrongHostError, TokenExpiredError, NotDoneError | UNAVAILABLE | the same, for reasons that have a name |
 | OutcomeUnknownError | UNAVAILABLE | the request may have been carried out; look before repeating it |
 | PlaceUnknownError | UNAVAILABLE | bytes are stored, and no server can say where |
 | DeadlineExceededError | UNAVAILABLE | the setting's time is over; outcome unknown |
@@ -185,6 +185,10 @@ class WrongHostError(ServiceUnavailableError):
 
 class TokenExpiredError(ServiceUnavailableError):
     """The delegation token is too old, and the next one may not be. Nothing was done."""
+
+
+class NotDoneError(ServiceUnavailableError):
+    """The controller answered that it did not do it, and not why: it cannot now, or the present state forbids it."""
 
 
 def outcome_unknown(reason: SegmentStoreError) -> OutcomeUnknownError:

@@ -57,7 +57,7 @@ class Stream:
         await self._controller.create_stream(self.name, config or StreamConfig())
 
     async def update(self, config: StreamConfig) -> None:
-        """Replace the configuration, tags included. Raises NotFoundError."""
+        """Replace the configuration, tags included. Raises NotFoundError, StreamSealedError."""
         await self._controller.update_stream(self.name, config)
 
     async def seal(self) -> None:
@@ -65,7 +65,10 @@ class Stream:
         await self._controller.seal_stream(self.name)
 
     async def truncate(self, cut: StreamCut) -> None:
-        """Drop everything before the cut, which becomes the head."""
+        """Drop everything before the cut, which becomes the head.
+
+        Raises NotFoundError, StreamSealedError, StateConflictError for a cut that lies before the head or past the end.
+        """
         self._check_cut(cut)
         await self._controller.truncate_stream(self.name, cut.offsets)
 
@@ -191,11 +194,11 @@ class Stream:
         return f"{begun.transaction_id:032x}"
 
     async def commit_transaction(self, transaction_id: str) -> None:
-        """Commit without having written anything here. Raises NotFoundError."""
+        """Commit without having written anything here. Raises NotFoundError, TransactionClosedError."""
         await self._controller.commit_transaction(self.name, transaction_number(transaction_id))
 
     async def abort_transaction(self, transaction_id: str) -> None:
-        """Abort a transaction that was begun elsewhere. Raises NotFoundError."""
+        """Abort a transaction that was begun elsewhere. Raises NotFoundError, TransactionClosedError."""
         await self._controller.abort_transaction(self.name, transaction_number(transaction_id))
 
     async def completed_transactions(self) -> Mapping[str, TransactionState]:

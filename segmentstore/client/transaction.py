@@ -26,7 +26,7 @@ Invariants of stages:
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -42,7 +42,6 @@ from segmentstore.client.errors import (
     ClosedError,
     DeadlineExceededError,
     NotFoundError,
-    ServiceUnavailableError,
     TransactionClosedError,
 )
 from segmentstore.client.event_writer import EventWriter
@@ -174,7 +173,7 @@ class Transaction:
         await self._wait_until(TransactionState.COMMITTED)
 
     async def abort(self) -> None:
-        """Throw away what was written."""
+        """Throw away what was written. Raises TransactionClosedError."""
         self._check_open()
         await self._controller.abort_transaction(self._stream, self._target.transaction_id)
         self._is_ended = True
@@ -326,11 +325,8 @@ class StagedTransactions:
 
     async def abort(self, stage_id: str) -> None:
         """Throw a stage away. Of a stage that was committed, or that ended before, nothing changes."""
-        try:
+        with suppress(NotFoundError, TransactionClosedError):
             await self._controller.abort_transaction(self._stream, transaction_number(stage_id))
-        except (NotFoundError, ServiceUnavailableError):
-            # FAILURE is what the controller says of a stage that was committed.
-            return
 
     async def last_version(self, application_id: str) -> int | None:
         """The version that the application committed last, None if there is none."""

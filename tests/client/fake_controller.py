@@ -193,7 +193,10 @@ class FakeController:
         return messages.CreateStreamStatus(status="SUCCESS")
 
     def rpc_updateStream(self, request: messages.StreamConfig) -> Message:  # noqa: N802
-        self.stream(request.streamInfo).config = request
+        stream = self.stream(request.streamInfo)
+        if stream.is_sealed:
+            return messages.UpdateStreamStatus(status="FAILURE")
+        stream.config = request
         return messages.UpdateStreamStatus(status="SUCCESS")
 
     def rpc_getStreamConfiguration(self, request: messages.StreamInfo) -> Message:  # noqa: N802
@@ -208,7 +211,13 @@ class FakeController:
 
     def rpc_truncateStream(self, request: messages.StreamCut) -> Message:  # noqa: N802
         info = request.streamInfo
-        self.stream(info).head = dict(request.cut)
+        stream = self.stream(info)
+        if stream.is_sealed or any(
+            offset > len(self.store.segments[segment_name(info.scope, info.stream, each)].content)
+            for each, offset in request.cut.items()
+        ):
+            return messages.UpdateStreamStatus(status="FAILURE")
+        stream.head = dict(request.cut)
         for segment_id, offset in request.cut.items():
             name = segment_name(info.scope, info.stream, segment_id)
             self.store.segments[name].start_offset = offset
@@ -318,19 +327,18 @@ class FakeController:
         return messages.PingTxnStatus(status="COMMITTED" if is_committed else "ABORTED")
 
     def rpc_commitTransaction(self, request: messages.TxnRequest) -> Message:  # noqa: N802
-        self._end(request, messages.TxnState.COMMITTED)
-        return messages.TxnStatus(status="SUCCESS")
+        return self._end(request, messages.TxnState.COMMITTED)
 
     def rpc_abortTransaction(self, request: messages.TxnRequest) -> Message:  # noqa: N802
-        self._end(request, messages.TxnState.ABORTED)
-        return messages.TxnStatus(status="SUCCESS")
+        return self._end(request, messages.TxnState.ABORTED)
 
-    def _end(self, request: messages.TxnRequest, state: int) -> None:
+    def _end(self, request: messages.TxnRequest, state: int) -> messages.TxnStatus:
         info = request.streamInfo
         stream = self.stream(info)
         number = _number(request.txnId)
         if stream.transactions[number] != messages.TxnState.OPEN:
-            return
+            is_so = stream.transactions[number] == state
+            return messages.TxnStatus(status="SUCCESS" if is_so else "FAILURE")
         stream.transactions[number] = state
         for each in stream.active:
             name = segment_name(info.scope, info.stream, each)
@@ -338,6 +346,7 @@ class FakeController:
             if state == messages.TxnState.COMMITTED:
                 self.store.segments[name].content += content
                 self.store.segments[name].wake()
+        return messages.TxnStatus(status="SUCCESS")
 
     def rpc_checkTransactionState(self, request: messages.TxnRequest) -> Message:  # noqa: N802
         found = self.stream(request.streamInfo).transactions.get(_number(request.txnId), 0)

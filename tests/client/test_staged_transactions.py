@@ -6,7 +6,12 @@ from random import Random
 import pytest
 
 from segmentstore.client.connection import ConnectionPool, ServerAddress
-from segmentstore.client.controller import BegunTransaction, ControllerClient, StreamName
+from segmentstore.client.controller import (
+    BegunTransaction,
+    ControllerClient,
+    StreamName,
+    TransactionState,
+)
 from segmentstore.client.controller_channel import ControllerChannel
 from segmentstore.client.errors import ClientError, TransactionClosedError
 from segmentstore.client.segment_calls import FixedLocator, SegmentCalls
@@ -14,11 +19,11 @@ from segmentstore.client.settings import ClientSettings
 from segmentstore.client.stream import Stream
 from segmentstore.client.stream_config import StreamConfig
 from segmentstore.client.stream_segments import SegmentRange
-from segmentstore.client.transaction import Stage
+from segmentstore.client.transaction import Stage, StagedTransactions
 from segmentstore.codec.event_frame import frame_event
 from segmentstore.codec.stream_names import segment_name, transaction_segment
 from segmentstore.codec.wire_protocol.appends import AppendBlockEnd
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import ErrorKind, InvalidRequestError
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
 
@@ -55,6 +60,20 @@ def stage_in(
 def controller_at(address: str) -> ControllerClient:
     settings = ClientSettings(request_seconds=60.0)
     return ControllerClient(ControllerChannel([address], settings=settings, random=Random(2)))
+
+
+def staged_in(store: FakeStore, controller: ControllerClient) -> StagedTransactions:
+    settings = ClientSettings()
+    return StagedTransactions(
+        StreamName("s", "a"),
+        controller=controller,
+        calls=SegmentCalls(
+            locator=FixedLocator(store.endpoint),
+            pool=ConnectionPool(settings),
+            settings=settings,
+            random=Random(1),
+        ),
+    )
 
 
 def block_of(start: int, count: int) -> bytes:
@@ -126,6 +145,34 @@ async def test_a_stage_that_was_ended_by_others_says_so(fake: FakeStore) -> None
         with pytest.raises(TransactionClosedError, match="state=unknown"):
             async with stage_in(fake, controller=controller) as stage:
                 await stage.write(0, block_of(0, 5), events=5)
+        await controller.close()
+
+
+async def test_an_abort_that_reaches_no_controller_is_told_as_such(fake: FakeStore) -> None:
+    """Else the stage holds a place among the open ones until its lease ends, and its owner does not know."""
+    settings = ClientSettings(request_seconds=0.2, retry_seconds_max=0.02)
+    controller = ControllerClient(
+        ControllerChannel([NOT_LISTENING], settings=settings, random=Random(2))
+    )
+    with pytest.raises(ClientError) as told:
+        await staged_in(fake, controller).abort(f"{TRANSACTION:032x}")
+    assert told.value.kind is ErrorKind.UNAVAILABLE
+    await controller.close()
+
+
+async def test_of_a_stage_that_is_over_an_abort_changes_nothing(fake: FakeStore) -> None:
+    async with FakeController(fake).serving() as serving:
+        controller = controller_at(serving.address.removeprefix("tcp://"))
+        await controller.create_scope("s")
+        stream = StreamName("s", "a")
+        await controller.create_stream(stream, StreamConfig())
+        begun = await controller.begin_transaction(stream, 30.0)
+        await controller.commit_transaction(stream, begun.transaction_id)
+        staged = staged_in(fake, controller)
+        await staged.abort(f"{begun.transaction_id:032x}")
+        await staged.abort(f"{TRANSACTION:032x}")
+        state = await controller.transaction_state(stream, begun.transaction_id)
+        assert state is TransactionState.COMMITTED
         await controller.close()
 
 

@@ -25,6 +25,7 @@ from segmentstore.client.errors import (
     OutcomeUnknownError,
     PlaceUnknownError,
     StateConflictError,
+    StreamSealedError,
 )
 from segmentstore.client.stream_config import ScaleType
 from segmentstore.codec.controller_api import controller_pb2 as messages
@@ -140,6 +141,19 @@ async def test_a_stream_is_sealed_before_it_is_deleted(stream: Stream) -> None:
     await stream.delete()
     with pytest.raises(NotFoundError):
         await stream.info()
+
+
+async def test_what_the_state_of_a_stream_forbids_is_a_conflict_and_not_to_be_tried_again(
+    stream: Stream,
+) -> None:
+    """The controller says FAILURE of both, which was told as that it cannot now."""
+    with pytest.raises(StateConflictError, match="past its end"):
+        await stream.truncate(StreamCut("s/t", {0: 5, 1: 0}))
+    await stream.seal()
+    with pytest.raises(StreamSealedError):
+        await stream.update(StreamConfig())
+    with pytest.raises(StreamSealedError):
+        await stream.truncate(StreamCut("s/t", {0: 0, 1: 0}))
 
 
 @pytest.mark.parametrize("name", ["", "s", "s/", "/t", "s/t/u"])

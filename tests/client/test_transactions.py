@@ -104,6 +104,30 @@ async def test_a_transaction_that_was_aborted_elsewhere_says_so(stream: Stream) 
         await transaction.detach()
 
 
+async def test_what_is_decided_otherwise_is_told_to_be_over_and_not_to_be_tried_again(
+    stream: Stream,
+) -> None:
+    """The controller says FAILURE of both, which was told as that it cannot now."""
+    aborted = await stream.begin_transaction(lease_seconds=30)
+    await stream.abort_transaction(aborted)
+    await stream.abort_transaction(aborted)
+    with pytest.raises(TransactionClosedError, match="state=aborted"):
+        await stream.commit_transaction(aborted)
+    committed = await stream.begin_transaction(lease_seconds=30)
+    await stream.commit_transaction(committed)
+    await stream.commit_transaction(committed)
+    with pytest.raises(TransactionClosedError, match="state=committed"):
+        await stream.abort_transaction(committed)
+
+
+async def test_a_commit_behind_the_end_of_the_lease_says_so(stream: Stream) -> None:
+    async with stream.transaction() as transaction:
+        await stream.abort_transaction(transaction.id)
+        with pytest.raises(TransactionClosedError, match="state=aborted"):
+            await transaction.commit()
+        await transaction.detach()
+
+
 async def test_a_lease_that_ended_is_noticed(stream: Stream) -> None:
     async with stream.transaction(lease_seconds=0.003) as transaction:
         await stream.abort_transaction(transaction.id)
