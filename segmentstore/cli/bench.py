@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from segmentstore.cli.http_client import HttpClient
-from segmentstore.cli.options import BYTES, SECONDS, with_client
+from segmentstore.cli.options import APPEND_BYTES, SECONDS, with_client
 from segmentstore.cli.output import Row, output_option, print_rows
 from segmentstore.cli.server_process import ServerProcess
 from segmentstore.runtime.entropy import random_id, system_random
@@ -37,7 +37,7 @@ _READ_BYTES = 1 << 20
 @click.option(
     "--size",
     "sizes",
-    type=BYTES,
+    type=APPEND_BYTES,
     multiple=True,
     default=("100B", "10KB", "1MiB"),
     show_default=True,

@@ -156,11 +156,7 @@ def move(
     """Keep a container at a node as long as that node is there. NODE `any`: wherever it is best."""
 
     async def work(access: ClusterAccess) -> None:
-        if container >= access.identity.container_count:
-            raise InvalidRequestError(
-                f"there is no such container {container=} count={access.identity.container_count}"
-            )
-        container_id = ContainerId(container)
+        container_id = _container_of(access, container)
         target = "" if node == "any" else await _lasting_name(access, node)
 
         def change(wishes: Wishes) -> Wishes:
@@ -239,7 +235,7 @@ def retry(
     """Let a container that stays down try again, when the cause of its failures is removed."""
 
     async def work(access: ClusterAccess) -> None:
-        container_id = ContainerId(container)
+        container_id = _container_of(access, container)
 
         def change(wishes: Wishes) -> Wishes:
             retries = dict(wishes.retries)
@@ -304,6 +300,14 @@ async def _health_of(node: ClusterNode) -> _NodeHealth:
         problems.append(f"node {node.node_id} slows writers down: {health['throttle']}")
     complaints = cast("list[str]", health["complaints"])
     return _NodeHealth(problems, [f"node {node.node_id}: {each}" for each in complaints])
+
+
+def _container_of(access: ClusterAccess, number: int) -> ContainerId:
+    """Raises InvalidRequestError if the store has none of the number."""
+    count = access.identity.container_count
+    if number >= count:
+        raise InvalidRequestError(f"there is no such container container={number} count={count}")
+    return ContainerId(number)
 
 
 async def _lasting_name(access: ClusterAccess, node: str) -> str:

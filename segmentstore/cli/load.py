@@ -34,7 +34,7 @@ from typing import TypeVar
 import click
 
 from segmentstore.cli.http_client import HttpClient, ServerError
-from segmentstore.cli.options import BYTES, SECONDS, server_option, with_client
+from segmentstore.cli.options import APPEND_BYTES, SECONDS, server_option, with_client
 from segmentstore.cli.output import output_option, print_rows, progress_bar
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 from segmentstore.contracts.segments import check_segment_name
@@ -59,7 +59,12 @@ _Result = TypeVar("_Result")
     "--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Segments at once."
 )
 @click.option(
-    "--piece", "piece_bytes", type=BYTES, default="1MiB", show_default=True, help="Bytes an append."
+    "--piece",
+    "piece_bytes",
+    type=APPEND_BYTES,
+    default="1MiB",
+    show_default=True,
+    help="Bytes an append.",
 )
 @click.option(
     "--retry",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from segmentstore.codec.quantities import parse_bytes, parse_seconds
+from segmentstore.codec.quantities import format_bytes, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     # One brings aiohttp along, the other gRPC.
@@ -28,9 +28,13 @@ _Result = TypeVar("_Result")
 
 
 class BytesType(click.ParamType[int]):
-    """`64MiB`, `1MB`, `100`."""
+    """`64MiB`, `1MB`, `100`; within bounds, both included."""
 
     name = "size"
+
+    def __init__(self, *, least: int = 0, most: int | None = None) -> None:
+        self._least = least
+        self._most = most
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -38,9 +42,14 @@ class BytesType(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            return parse_bytes(str(value))
+            size = parse_bytes(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if size < self._least:
+            self.fail(f"{value!r} is less than {format_bytes(self._least)}", param, ctx)
+        if self._most is not None and size > self._most:
+            self.fail(f"{value!r} is more than {format_bytes(self._most)}", param, ctx)
+        return size
 
 
 class SecondsType(click.ParamType[float]):
@@ -60,6 +69,10 @@ class SecondsType(click.ParamType[float]):
 
 
 BYTES = BytesType()
+SOME_BYTES = BytesType(least=1)
+"""Of what would never get on in steps of nothing."""
+APPEND_BYTES = BytesType(least=1, most=64 << 20)
+"""Of one append over HTTP: no server takes one that is longer, whatever its settings."""
 SECONDS = SecondsType()
 
 server_option = click.option(

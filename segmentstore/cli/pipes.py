@@ -19,9 +19,18 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1 << 20
 
+
+def _not_empty(_ctx: click.Context, _param: click.Parameter, given: str | None) -> str | None:
+    if given == "":
+        # Nothing stands before nothing; taken for no separator, it would give events no key, without a word.
+        raise click.BadParameter("a separator is not empty")
+    return given
+
+
 key_separator_option = click.option(
     "--key-separator",
     metavar="TEXT",
+    callback=_not_empty,
     help="What stands before it in a line is the routing key (\\t is a tab); without it events have no key.",
 )
 

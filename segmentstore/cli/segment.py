@@ -9,7 +9,7 @@ import click
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.http_client import HttpClient, SegmentStatus
-from segmentstore.cli.options import BYTES, server_option, with_client
+from segmentstore.cli.options import APPEND_BYTES, server_option, with_client
 from segmentstore.cli.output import (
     flush_bytes,
     output_option,
@@ -22,6 +22,7 @@ from segmentstore.contracts.errors import BadOffsetError
 from segmentstore.recovery.record_file_inspection import RecordFileInspection
 
 _READ_BYTES = 1 << 20
+_OFFSET = click.IntRange(min=0)
 _LIST_COLUMNS = ("name", "start_offset", "length", "storage_length", "sealed", "container")
 
 
@@ -47,11 +48,11 @@ def create(name: str, exists_ok: bool, server: str, output: str) -> None:
 @segment.command()
 @click.argument("name")
 @click.argument("source", type=click.File("rb"), default="-")
-@click.option("--offset", type=int, help="Append only if the segment has this length.")
+@click.option("--offset", type=_OFFSET, help="Append only if the segment has this length.")
 @click.option(
     "--piece",
     "piece_bytes",
-    type=BYTES,
+    type=APPEND_BYTES,
     default="1MiB",
     show_default=True,
     help="Largest append; longer input becomes several, each of them whole or absent.",
@@ -86,9 +87,7 @@ def append(
 
 @segment.command()
 @click.argument("name")
-@click.option(
-    "--offset", type=click.IntRange(min=0), help="First byte; the start of the segment if left out."
-)
+@click.option("--offset", type=_OFFSET, help="First byte; the start of the segment if left out.")
 @click.option(
     "--length", type=click.IntRange(min=0), help="Number of bytes; up to the end if left out."
 )
@@ -114,7 +113,7 @@ def read(name: str, offset: int | None, length: int | None, server: str) -> None
 
 @segment.command()
 @click.argument("name")
-@click.option("--offset", type=int, help="First byte; the present end if left out.")
+@click.option("--offset", type=_OFFSET, help="First byte; the present end if left out.")
 @click.option("--from-start", is_flag=True, help="Begin at the first byte there is.")
 @server_option
 def tail(name: str, offset: int | None, from_start: bool, server: str) -> None:
@@ -174,7 +173,7 @@ def seal(name: str, server: str, output: str) -> None:
 
 @segment.command()
 @click.argument("name")
-@click.argument("offset", type=int)
+@click.argument("offset", type=_OFFSET)
 @server_option
 @output_option
 def truncate(name: str, offset: int, server: str, output: str) -> None:

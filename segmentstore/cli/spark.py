@@ -17,7 +17,7 @@ import click
 
 from segmentstore.cli.config import resolve
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.cli.options import BYTES
+from segmentstore.cli.options import BYTES, SOME_BYTES
 from segmentstore.cli.output import Progress, Row, output_option, print_rows, progress_bar
 from segmentstore.cli.spark_session import open_spark, pairs_of, spark_options
 from segmentstore.contracts.errors import InvalidRequestError
@@ -123,7 +123,7 @@ def submit() -> None:
 
 
 @submit.command()
-@click.option("--task-bytes", type=BYTES, default=64 << 20, help="Stored bytes of one task.")
+@click.option("--task-bytes", type=SOME_BYTES, default=64 << 20, help="Stored bytes of one task.")
 @click.option("--no-framing", is_flag=True, help="Do not walk through the events.")
 @state_option
 @job_options()
@@ -188,7 +188,9 @@ def verify(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Data directory of a store that is off: its next epoch is claimed.",
 )
-@click.option("--chunk-bytes", type=BYTES, default=64 << 20, help="Of the chunks that come out.")
+@click.option(
+    "--chunk-bytes", type=SOME_BYTES, default=64 << 20, help="Of the chunks that come out."
+)
 @click.option("--min-bytes", type=BYTES, default=1 << 20, help="Leave shorter stretches alone.")
 @click.option("--prefix", default="", help="Only segments whose names begin so.")
 @click.option("--dry-run", is_flag=True, help="Say what would be looked at.")
@@ -355,7 +357,9 @@ def stats(
     help="The same of a topic: where the service has --kafka.",
 )
 @click.option("--text", is_flag=True, help="Keys and values as text instead of bytes.")
-@click.option("--batch-bytes", type=BYTES, default=1 << 30, help="Of the stream, in one batch.")
+@click.option(
+    "--batch-bytes", type=SOME_BYTES, default=1 << 30, help="Of the stream, in one batch."
+)
 @click.option("--allow-data-loss", is_flag=True, help="Go on without what retention took away.")
 @job_options(tier2_required=False)
 def export(

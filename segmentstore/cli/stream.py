@@ -113,10 +113,12 @@ def write(
 def read(name: str, start: str | None, limit: int | None, controller: str, output: str) -> None:
     """Write the events that are there now to stdout, a line each."""
 
+    begin = _cut(start)
+
     async def work(store: Store) -> None:
         tail = await store.stream(name).tail()
         # A sealed stream has no tail to stop at: reading it ends by itself.
-        await _print_events(store, name, _cut(start), tail if tail.offsets else None, limit, output)
+        await _print_events(store, name, begin, tail if tail.offsets else None, limit, output)
 
     with_store(controller, work)
 

@@ -40,7 +40,11 @@ def create(name: str, key_length: int, partitions: int, controller: str, output:
 @click.argument("name")
 @click.argument("key")
 @click.argument("value")
-@click.option("--version", type=int, help="Only if the entry has this version; -1: if it is new.")
+@click.option(
+    "--version",
+    type=click.IntRange(min=-1),
+    help="Only if the entry has this version; -1: if it is new.",
+)
 @controller_option
 @output_option
 def put(name: str, key: str, value: str, version: int | None, controller: str, output: str) -> None:
@@ -77,7 +81,7 @@ def get(name: str, key: str, controller: str, output: str) -> None:
 @table.command()
 @click.argument("name")
 @click.argument("key")
-@click.option("--version", type=int, help="Only if the entry has this version.")
+@click.option("--version", type=click.IntRange(min=0), help="Only if the entry has this version.")
 @controller_option
 def remove(name: str, key: str, version: int | None, controller: str) -> None:
     """Remove an entry; without --version a missing one is fine."""

@@ -57,8 +57,12 @@ def list_segments(place: str, prefix: str, output: str) -> int:
 @tier2.command()
 @place_argument
 @click.argument("name")
-@click.option("--offset", type=int, help="First byte; the first one there is if left out.")
-@click.option("--length", type=int, help="Number of bytes; up to the end if left out.")
+@click.option(
+    "--offset", type=click.IntRange(min=0), help="First byte; the first one there is if left out."
+)
+@click.option(
+    "--length", type=click.IntRange(min=0), help="Number of bytes; up to the end if left out."
+)
 def cat(place: str, name: str, offset: int | None, length: int | None) -> None:
     """Write the bytes of a segment, as far as they are in Tier 2, to stdout."""
     asyncio.run(_write_segment(place, name, offset, length))

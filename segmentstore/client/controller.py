@@ -42,6 +42,8 @@ from segmentstore.contracts.errors import InvalidRequestError
 
 _RETENTION_LIMIT_MAX = (1 << 63) - 1
 _NO_TRANSACTION_TIMESTAMP = -(1 << 63)
+_LEASE_MS_END = 1 << 63
+_TABLE_SIZE_END = 1 << 31
 _TRANSACTION_ID_BYTES = 16
 
 Item = TypeVar("Item")
@@ -355,7 +357,7 @@ class ControllerClient:
         answer = await self._ask(
             "createTransaction",
             stream,
-            messages.CreateTxnRequest(streamInfo=stream.message(), lease=int(lease_seconds * 1000)),
+            messages.CreateTxnRequest(streamInfo=stream.message(), lease=_lease_ms(lease_seconds)),
             messages.CreateTxnResponse,
         )
         return BegunTransaction(
@@ -373,7 +375,7 @@ class ControllerClient:
             messages.PingTxnRequest(
                 streamInfo=stream.message(),
                 txnId=_transaction_id_message(transaction_id),
-                lease=int(lease_seconds * 1000),
+                lease=_lease_ms(lease_seconds),
             ),
             messages.PingTxnStatus,
             checked=False,
@@ -433,7 +435,7 @@ class ControllerClient:
             "beginStage",
             stream,
             stage_messages.BeginStageRequest(
-                scope=stream.scope, stream=stream.stream, lease_ms=int(lease_seconds * 1000)
+                scope=stream.scope, stream=stream.stream, lease_ms=_lease_ms(lease_seconds)
             ),
             stage_messages.BeginStageResponse,
             service=OWN_SERVICE,
@@ -530,7 +532,10 @@ class ControllerClient:
     # Key-value tables
 
     async def create_table(self, scope: str, table: str, config: TableConfig) -> None:
-        """Raises AlreadyExistsError, NotFoundError for the scope."""
+        """Raises AlreadyExistsError, NotFoundError for the scope, InvalidRequestError for sizes that none has."""
+        sizes = (config.partitions, config.primary_key_length, config.secondary_key_length)
+        if not all(abs(each) < _TABLE_SIZE_END for each in sizes):
+            raise InvalidRequestError(f"no table has such sizes given={sizes}")
         await self._channel.ask(
             "createKeyValueTable",
             messages.KeyValueTableConfig(
@@ -677,6 +682,13 @@ def _config_message(stream: StreamName, config: StreamConfig) -> messages.Stream
 def _group_id(scope: str, group: str) -> str:
     """Derived from the name, so that a repeated create recognises its own group and not that of another client."""
     return str(uuid5(NAMESPACE_URL, f"segmentstore-reader-group:{scope}/{group}"))
+
+
+def _lease_ms(seconds: float) -> int:
+    """Raises InvalidRequestError for what is no number of milliseconds; the rest is the controller's to say."""
+    if not abs(seconds) * 1000 < _LEASE_MS_END:
+        raise InvalidRequestError(f"no lease is that long seconds={seconds}")
+    return int(seconds * 1000)
 
 
 def _transaction_message(stream: StreamName, transaction_id: int) -> messages.TxnRequest:

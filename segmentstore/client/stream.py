@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 from segmentstore.client.byte_segment import ByteSegment, SegmentInfo
 from segmentstore.client.controller import (
@@ -29,6 +30,9 @@ from segmentstore.client.transaction import (
 )
 from segmentstore.codec.stream_names import segment_name, transaction_epoch_of
 from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
+
+_NEW_SEGMENTS_MAX: Final = 100_000
+"""What the 4 MiB hold that gRPC's servers take as one request; their key ranges are made here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +134,14 @@ class Stream:
     async def scale_to(self, segments: int) -> None:
         """Replace all active segments by so many of equal width.
 
-        Raises as `scale`, and InvalidRequestError for less than one.
+        Raises as `scale`, and InvalidRequestError for less than one, and for more than one request names.
         """
         if segments < 1:
             raise InvalidRequestError(f"a stream has at least one segment segments={segments}")
+        if segments > _NEW_SEGMENTS_MAX:
+            raise InvalidRequestError(
+                f"a stream is scaled to at most {_NEW_SEGMENTS_MAX} segments at once segments={segments}"
+            )
         active = [each.segment_id for each in await self.segments()]
         bounds = [index / segments for index in range(segments + 1)]
         await self.scale(active, list(pairwise(bounds)))

@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Self
+from typing import Final, Self
 
 from segmentstore.contracts.errors import InvalidRequestError
+
+_SCALING_NUMBER_END: Final = 1 << 31
+_RETENTION_LIMIT_END: Final = (1 << 63) - 1
+"""What says so much keeps everything."""
 
 
 class ScaleType(IntEnum):
@@ -39,6 +43,9 @@ class ScalingPolicy:
             raise InvalidRequestError(
                 f"a stream has at least one segment segments={self.segments_min}"
             )
+        numbers = (self.target_rate, self.scale_factor, self.segments_min)
+        if max(numbers) >= _SCALING_NUMBER_END:
+            raise InvalidRequestError(f"no stream scales by such numbers given={max(numbers)}")
 
     @classmethod
     def fixed(cls, segments: int) -> Self:
@@ -86,12 +93,20 @@ class RetentionPolicy:
     @classmethod
     def by_time(cls, seconds: float) -> Self:
         """Events older than that may be dropped."""
-        return cls(RetentionType.TIME, int(seconds * 1000))
+        return cls(RetentionType.TIME, _limit(seconds * 1000))
 
     @classmethod
     def by_size(cls, size_bytes: int) -> Self:
         """What exceeds that size may be dropped, the oldest first."""
-        return cls(RetentionType.SIZE, size_bytes)
+        return cls(RetentionType.SIZE, _limit(size_bytes))
+
+
+def _limit(amount: float) -> int:
+    if not 0 <= amount < _RETENTION_LIMIT_END:
+        raise InvalidRequestError(
+            "what a stream keeps is a time or a size from nothing up to what 63 bits hold"
+        )
+    return int(amount)
 
 
 @dataclass(frozen=True, slots=True)

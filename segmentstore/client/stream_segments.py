@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from segmentstore.client.errors import ClientError
 from segmentstore.codec.routing_hash import range_index
@@ -10,6 +10,8 @@ from segmentstore.contracts.errors import InvalidRequestError
 
 SegmentKey: TypeAlias = tuple[str, int]
 """`scope/stream` and segment id."""
+_NUMBER_END: Final = 1 << 63
+"""Segment ids and offsets are below it wherever they are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,8 @@ class StreamCut:
             for pair in filter(None, pairs.split(",")):
                 segment, _, offset = pair.partition("=")
                 offsets[int(segment)] = int(offset)
+            if any(abs(number) >= _NUMBER_END for pair in offsets.items() for number in pair):
+                raise ValueError
         except ValueError as error:
             raise InvalidRequestError(
                 f"a stream cut looks like scope/stream:segment=offset,... given={text!r}"

@@ -72,12 +72,15 @@ def parse_bytes(text: str, units: Units = BYTES) -> int:
 
 
 def parse_seconds(text: str, units: Units = SECONDS) -> float:
-    """A number of seconds. Raises ValueError for another unit."""
+    """A number of seconds. Raises ValueError for another unit, and for more than a float holds."""
     number, unit = _split(text)
     factor = units.get(unit)
     if factor is None:
         raise ValueError(f"unknown unit of time {unit!r}; use us, ms, s, min, h, d")
-    return float(number * factor)
+    try:
+        return float(number * factor)
+    except OverflowError as error:
+        raise ValueError(f"{text[:32]!r}... is too long a time") from error
 
 
 def format_bytes(size: int) -> str:
