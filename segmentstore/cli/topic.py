@@ -4,7 +4,7 @@ A line is a record when it is written and when it is read. The verbs that name o
 `--name`, which scripts for other tools of this kind have.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])  # click's own bound for what it decorates
 
 _BATCH_BYTES = 256 << 10
-"""Of lines that are written together: less than what a server takes as one batch, where a line is not longer."""
+"""Of records that are written together: less than what a server takes as one batch, where a line is not longer."""
+_RECORD_BYTES = 15
+"""Of a record beside its line, at most: lines may have less than that each."""
 _FOLLOW_WAIT_MS = 500
 _FOLLOW_WAIT_MS_MIN = 20
 """All partitions together, and one of them at least: they are asked one behind the other."""
@@ -296,10 +298,25 @@ async def _batches(
     lines = LinesOfPieces()
     async with aclosing(arriving_pieces(source, _BATCH_BYTES)) as pieces:
         async for piece in pieces:
-            if complete := lines.complete(piece):
-                yield [parsed(line) for line in complete]
+            for batch in _cut(lines.complete(piece)):
+                yield [parsed(line) for line in batch]
     if rest := lines.rest():
         yield [parsed(line) for line in rest]
+
+
+def _cut(lines: list[bytes]) -> Iterator[list[bytes]]:
+    """Stretches of them whose records are no longer than a batch may be; a longer line is alone."""
+    batch: list[bytes] = []
+    size = 0
+    for line in lines:
+        length = len(line) + _RECORD_BYTES
+        if batch and size + length > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(line)
+        size += length
+    if batch:
+        yield batch
 
 
 def _by_partition(

@@ -164,6 +164,14 @@ def test_lines_are_written_and_read(kafka: KafkaCommands) -> None:
     assert beyond.exit_code == ExitCode.CONFLICT
 
 
+def test_many_lines_of_next_to_nothing_are_written(kafka: KafkaCommands) -> None:
+    """What a batch needs for a record is longer than these lines: 256 KiB of them were more than a topic takes."""
+    kafka.works("topic", "create", "logs")
+    written = kafka.works("topic", "produce", "logs", "-o", "json", lines=b"\n" * 150_000)
+    assert written.row == {"topic": "logs", "records": 150_000}
+    assert kafka.works("topic", "info", "logs", "-o", "json").row["end_offset"] == 150_000
+
+
 def test_a_key_decides_the_partition_and_the_order_within_it_stays(kafka: KafkaCommands) -> None:
     kafka.works("topic", "create", "logs", "--partitions", "4")
     lines = [f"key-{number % 5}:{number}" for number in range(2000)]
