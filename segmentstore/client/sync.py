@@ -19,13 +19,17 @@ Invariants:
   `reader_timeout_seconds`; programs that compute for longer use the asyncio client.
 - The loop turns once before `run` begins its work, and hears of connections that have ended since the last call: a
   request that may not be repeated goes to none of these, and its outcome is not unknown because of that.
-- A store belongs to one thread, and cannot be used inside a running loop.
+- A store belongs to one thread of one process, and cannot be used inside a running loop. A call that meets another one,
+  or comes behind a fork, is refused with a RuntimeError before anything is done: the other call would do it, or both
+  processes would use the same connections, and the same numbers for different events. A child that leaves the `with`
+  closes nothing: all of it is its parent's.
 
 The other choice, a loop in a thread of its own, would keep leases alive; it also would hand every event and every error
 over between threads, which costs more than the event for small ones.
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import partial
@@ -44,10 +48,55 @@ Result = TypeVar("Result")
 Held = TypeVar("Held")
 
 
+class CallRunner:
+    """The loop of one store, which one call at a time turns, in the process that made it."""
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self._runner = runner
+        self._process_id = os.getpid()
+        self._turns: list[object] = [object()]
+        """Empty during a call. To take one is atomic, whatever threads do."""
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False behind a fork."""
+        return os.getpid() == self._process_id
+
+    def run(self, work: Coroutine[None, None, Result]) -> Result:
+        """What the work gives. Raises RuntimeError: the work is not begun."""
+        if not self.is_of_this_process:
+            work.close()
+            raise RuntimeError("the client is that of the process before the fork: connect anew")
+        try:
+            turn = self._turns.pop()
+        except IndexError:
+            # The runner itself finds out when the work is in the loop already, where the other call would do it.
+            work.close()
+            raise RuntimeError(
+                "another call is under way: a client belongs to one thread"
+            ) from None
+        try:
+            return self._runner.run(work)
+        finally:
+            self._turns.append(turn)
+
+
+@contextmanager
+def open_runner() -> Iterator[CallRunner]:
+    """One with a loop of its own."""
+    runner = asyncio.Runner()
+    calls = CallRunner(runner)
+    try:
+        yield calls
+    finally:
+        if calls.is_of_this_process:
+            runner.close()
+
+
 class SyncWriter:
     """As EventWriter, or as the transaction it writes to."""
 
-    def __init__(self, writer: EventWriter | Transaction, runner: asyncio.Runner) -> None:
+    def __init__(self, writer: EventWriter | Transaction, runner: CallRunner) -> None:
         self._writer = writer
         self._runner = runner
 
@@ -72,7 +121,7 @@ class SyncWriter:
 class SyncReader:
     """Iterates over events; `take` has a deadline."""
 
-    def __init__(self, reader: StreamReader | GroupReader, runner: asyncio.Runner) -> None:
+    def __init__(self, reader: StreamReader | GroupReader, runner: CallRunner) -> None:
         self._reader = reader
         self._runner = runner
 
@@ -119,7 +168,7 @@ async def behind_news(work: Callable[[], Awaitable[Result]]) -> Result:
 class SyncStore:
     """Made by `connect`; hold it in `with`."""
 
-    def __init__(self, store: asynchronous.Store, runner: asyncio.Runner) -> None:
+    def __init__(self, store: asynchronous.Store, runner: CallRunner) -> None:
         self._store = store
         self._runner = runner
 
@@ -169,9 +218,11 @@ class SyncStore:
         try:
             yield wrap(entered)
         except BaseException as error:
-            self._runner.run(_awaited(held.__aexit__(type(error), error, error.__traceback__)))
+            if self._runner.is_of_this_process:
+                self._runner.run(_awaited(held.__aexit__(type(error), error, error.__traceback__)))
             raise
-        self._runner.run(_awaited(held.__aexit__(None, None, None)))
+        if self._runner.is_of_this_process:
+            self._runner.run(_awaited(held.__aexit__(None, None, None)))
 
 
 @contextmanager
@@ -184,7 +235,7 @@ def connect(
     authorization: Callable[[], str] | None = None,
 ) -> Iterator[SyncStore]:
     """As the asyncio client's `connect`."""
-    with asyncio.Runner() as runner:
+    with open_runner() as runner:
         store = asynchronous.connect(
             controller,
             settings=settings,
@@ -196,7 +247,8 @@ def connect(
         try:
             yield SyncStore(store, runner)
         finally:
-            runner.run(_awaited(store.__aexit__(None, None, None)))
+            if runner.is_of_this_process:
+                runner.run(_awaited(store.__aexit__(None, None, None)))
 
 
 async def _awaited(work: Awaitable[Result]) -> Result:

@@ -12,13 +12,12 @@ Invariants: those of sync.py. One loop in the calling thread, which turns only d
 background; so it belongs to one thread, and cannot be used inside a running loop.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from segmentstore.client.sync import behind_news
+from segmentstore.client.sync import CallRunner, behind_news, open_runner
 from segmentstore.client.topics import (
     FetchedColumns,
     FetchedRecords,
@@ -37,7 +36,7 @@ _FETCH_BYTES = 1 << 20
 class SyncTopics:
     """Made by `connect_topics`; what each method does and raises is said in `Topics`."""
 
-    def __init__(self, topics: Topics, runner: asyncio.Runner) -> None:
+    def __init__(self, topics: Topics, runner: CallRunner) -> None:
         self._topics = topics
         self._runner = runner
 
@@ -113,13 +112,14 @@ class SyncTopics:
 @contextmanager
 def connect_topics(address: str, *, wall_clock: WallClock | None = None) -> Iterator[SyncTopics]:
     """As `connected_topics`."""
-    with asyncio.Runner() as runner:
+    with open_runner() as runner:
         held = connected_topics(address, wall_clock=wall_clock)
         topics = runner.run(_awaited(held.__aenter__()))
         try:
             yield SyncTopics(topics, runner)
         finally:
-            runner.run(_awaited(held.__aexit__(None, None, None)))
+            if runner.is_of_this_process:
+                runner.run(_awaited(held.__aexit__(None, None, None)))
 
 
 async def _awaited(work: Awaitable[Result]) -> Result:

@@ -1,4 +1,7 @@
 import asyncio
+import os
+import threading
+import time
 from functools import partial
 
 import pytest
@@ -84,3 +87,62 @@ async def test_what_may_not_be_repeated_is_not_sent_to_a_connection_that_has_end
                 asyncio.run_coroutine_threadsafe(drop_connections(), loop).result(60.0)
 
     await asyncio.to_thread(work)
+
+
+async def test_a_call_that_meets_another_threads_call_is_refused_and_does_nothing(
+    controller: FakeController, fake_store: FakeStore
+) -> None:
+    """What was to be done was done by the other call's loop: what the caller tried again was stored twice."""
+    entered, over = threading.Event(), threading.Event()
+
+    async def occupy(_: Store) -> None:
+        entered.set()
+        while not over.is_set():
+            await asyncio.sleep(0.001)
+
+    def work() -> None:
+        with sync.connect(controller.address, settings=SETTINGS) as store:
+            store.run(lambda store: store.scope("s").create())
+            store.run(lambda store: store.stream("s/t").create())
+            with store.writer("s/t") as writer:
+                first = threading.Thread(target=store.run, args=(occupy,))
+                first.start()
+                assert entered.wait(60)
+                with pytest.raises(RuntimeError, match="another call"):
+                    writer.write(b"never")
+                time.sleep(0.05)
+                over.set()
+                first.join()
+                writer.write(b"one")
+
+    await asyncio.to_thread(work)
+    assert fake_store.events("s/t/0.#epoch.0") == [b"one"]
+
+
+async def test_behind_a_fork_the_parents_client_is_refused_and_left_alone(
+    controller: FakeController, fake_store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both processes would write to one connection, and number their events alike: one's would pass for the other's."""
+
+    def work() -> None:
+        with sync.connect(controller.address, settings=SETTINGS) as store:
+            store.run(lambda store: store.scope("s").create())
+            store.run(lambda store: store.stream("s/t").create())
+            held = store.writer("s/t")
+            writer = held.__enter__()
+            writer.write(b"one")
+            with monkeypatch.context() as in_the_child:
+                in_the_child.setattr(os, "getpid", lambda: -1)
+                with pytest.raises(RuntimeError, match="before the fork"):
+                    writer.write(b"never")
+                # Its `with` ends there as well, and so does what is open in the parent, if it is closed.
+                held.__exit__(None, None, None)
+            writer.write(b"two")
+            writer.flush()
+            store.run(lambda store: store.stream("s/t").seal())
+            with store.read("s/t") as reader:
+                assert [event.data for event in reader] == [b"one", b"two"]
+            store.run(lambda _: writer._writer.close())
+
+    await asyncio.to_thread(work)
+    assert fake_store.events("s/t/0.#epoch.0") == [b"one", b"two"]
