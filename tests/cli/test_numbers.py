@@ -11,7 +11,7 @@ import pytest
 from segmentstore.cli import cluster as cluster_command
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.options import BYTES, SECONDS
-from segmentstore.client import store as asynchronous
+from segmentstore.client.controller_channel import ControllerChannel
 from tests.cli.command_line import CommandLine
 
 HUGE = "9" * 30
@@ -25,7 +25,7 @@ def _nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(asyncio.AbstractEventLoop, "create_connection", refused)
     monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", refused)
-    monkeypatch.setattr(asynchronous.ControllerChannel, "_call", refused)
+    monkeypatch.setattr(ControllerChannel, "_call", refused)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from segmentstore.client import ScalingPolicy, Store, StreamConfig, sync
 from segmentstore.client.errors import AlreadyExistsError
+from segmentstore.client.event_writer import EventWriter
 from segmentstore.client.table import Table
 from tests.client.conftest import SETTINGS
 from tests.client.fake_controller import FakeController
@@ -142,7 +143,9 @@ async def test_behind_a_fork_the_parents_client_is_refused_and_left_alone(
             store.run(lambda store: store.stream("s/t").seal())
             with store.read("s/t") as reader:
                 assert [event.data for event in reader] == [b"one", b"two"]
-            store.run(lambda _: writer._writer.close())
+            inner = writer._writer
+            assert isinstance(inner, EventWriter)
+            store.run(lambda _: inner.close())
 
     await asyncio.to_thread(work)
     assert fake_store.events("s/t/0.#epoch.0") == [b"one", b"two"]

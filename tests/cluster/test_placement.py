@@ -364,7 +364,7 @@ def test_a_failed_container_starts_at_once_where_none_has_just_failed() -> None:
     """The pause is for what fails everywhere: a node without bookies has told by this failure that it is one."""
     cluster = Cluster.of(3, A, B, C)
     cluster.settle()
-    failed_at = []
+    failed_at: list[HostId] = []
     for attempt in range(3):
         at = cluster.map.containers[cid(0)].node
         assert at is not None, f"{attempt=}"

@@ -50,7 +50,9 @@ async def test_h53_an_answer_that_is_not_taken_is_held_for_a_while_and_not_for_e
             received = len(await reader.readuntil(b"\r\n\r\n"))
             runner = node.server._runner
             assert runner is not None
-            await until(lambda: not runner.server.connections)
+            assert runner.server is not None
+            server = runner.server
+            await until(lambda: not server.connections)
             with suppress(ConnectionError):
                 while piece := await reader.read(1 << 20):
                     received += len(piece)

@@ -12,8 +12,8 @@ Invariants:
   behind it if there is none; a reader that walks from there meets every event of the range that has a wanted time.
   Blocks follow each other without a gap.
 - A block without a time of its own has that of the last one before it with one, as in scan/block_reader.py.
-- A range of which something is gone is loss, also if all of it is. A reader that did not get a tail is told of none that
-  the service does not have.
+- A range of which something is gone is loss, also if all of it is. A reader that did not get a tail is told of none
+  that the service does not have.
 - The blocks go on behind the range until another event begins, so that the last event of the range ends in them.
 - What Tier 2 does not hold yet are blocks of no object; the reader asks the service for their bytes.
 - A version of a manifest says what its container holds for ever, so what was found below one is true of that one: a
