@@ -142,7 +142,8 @@ class Assigner:
         wishes = await self._read_wishes()
         now = self._loop.time()
         if self._waits_for_nodes(nodes, now):
-            return self._nodes_since + self._settings.first_assignment_seconds
+            # Without nodes no clock makes a decision due: it is told when one comes.
+            return self._nodes_since + self._settings.first_assignment_seconds if nodes else inf
         for report in reports.values():
             self._loads.update(report.loads)
         came_and_went = self._came_and_went(reports, now)

@@ -1,6 +1,7 @@
 """The leader's loop over a store: what its clock decides."""
 
 import asyncio
+from contextvars import Context
 from random import Random
 
 from segmentstore.cluster.assigner import Assigner, AssignerSettings
@@ -127,6 +128,34 @@ class Cluster:
             for session in list(self.sessions.values()):
                 await session.heartbeat()
             await asyncio.sleep(1.0)
+
+
+class _CountedLooks(SimulatedCoordination):
+    """Counts how often all nodes are read."""
+
+    looks = 0
+
+    def children(self, path: str, changed: asyncio.Event | None, context: Context) -> list[str]:
+        self.looks += 1
+        return super().children(path, changed, context)
+
+
+def test_a_leader_without_nodes_waits_for_the_first_one() -> None:
+    async def main(loop: SimLoop) -> None:
+        settings = AssignerSettings()
+        cluster = Cluster(loop, settings=settings)
+        cluster.world = counted = _CountedLooks(Random(0))
+        leader = loop.start("c0", cluster.lead())
+        await asyncio.sleep(60.0)
+        assert counted.looks <= 60.0 / settings.look_seconds_max + 2
+        await cluster.register("a")
+        keeping = asyncio.create_task(cluster.keep())
+        _, seconds = await cluster.until_owned()
+        assert seconds < settings.first_assignment_seconds + 1
+        keeping.cancel()
+        loop.crash(leader)
+
+    run_simulation(1, main)
 
 
 def test_the_pause_behind_a_failure_is_over_when_the_container_was_given_away() -> None:
