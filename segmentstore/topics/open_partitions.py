@@ -135,14 +135,10 @@ class OpenPartitions:
         """With all others that ask for it. Raises as open()."""
         recovery = self._recoveries.get(partition)
         if recovery is None:
-            recovery = asyncio.create_task(partition.recover(), name=f"recovery {partition.label}")
+            work = self._run_recovery(partition)
+            recovery = asyncio.create_task(work, name=f"recovery {partition.label}")
+            recovery.add_done_callback(retrieve_exception)
             self._recoveries[partition] = recovery
-
-            def ended(task: "asyncio.Task[None]") -> None:
-                self._recoveries.pop(partition, None)
-                retrieve_exception(task)
-
-            recovery.add_done_callback(ended)
         try:
             await await_shielded(recovery)
         except asyncio.CancelledError:
@@ -153,9 +149,16 @@ class OpenPartitions:
                 f"the partition was closed while it was recovered {partition.label}"
             ) from None
 
+    async def _run_recovery(self, partition: Partition) -> None:
+        try:
+            await partition.recover()
+        finally:
+            self._recoveries.pop(partition, None)
+
     def _end_recovery(self, partition: Partition) -> None:
         """Its close() returns when that has ended."""
-        recovery = self._recoveries.get(partition)
+        # Taken out here as well: one that has not begun is never run.
+        recovery = self._recoveries.pop(partition, None)
         if recovery is not None:
             recovery.cancel()
 

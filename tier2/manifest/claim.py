@@ -23,6 +23,7 @@ from segmentstore.contracts.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
+    StorageFullError,
     StorageNotPrimaryError,
 )
 from segmentstore.contracts.identifiers import NO_SEGMENT, NO_SEQUENCE_NUMBER, ContainerId, Epoch
@@ -203,8 +204,11 @@ class ManifestClaimer:
                 )
 
     async def _probe(self) -> None:
-        """Race conditional puts on a key that is never used again. Raises as require_compare_and_set() does."""
+        """Race conditional puts on a key that is never used again. Raises InvalidRequestError, StorageError."""
         key = self._names.probe(random_id(self._random))
         self._counters.puts += 2 * _RACERS
-        await require_compare_and_set(self._store, key, racers=_RACERS)
+        try:
+            await require_compare_and_set(self._store, key, racers=_RACERS)
+        except StorageFullError as error:
+            raise unknown_outcome(f"racing puts container={self._container_id}", error) from error
         await self._store.delete(key)
