@@ -24,11 +24,15 @@ from tier1.file_log.log import FileDurableDataLog
 from tier1.file_log.recovery import (
     FoundFrame,
     RecoveredChain,
+    ScannedJournal,
     link_frames,
     read_frame,
     scan_journal,
 )
 from tier1.file_log.settings import DurabilityRules
+
+_LOOKS_MAX = 5
+"""At a log whose files do not fit together, and that is written meanwhile."""
 
 LogRow: TypeAlias = Mapping[str, str | int | bool | None]
 
@@ -90,14 +94,33 @@ class LogInspection:
 
     def __init__(self, path: Path) -> None:
         self._name = path.name
+        self._path = path
         self._files = SystemFileSystem()
+        self._chain = self._look()
+
+    def _look(self) -> RecoveredChain:
+        """The frames that count. Files are read one behind the other, and the owner may go on from one to the next."""
+        scanned = self._scan()
+        for _ in range(_LOOKS_MAX):
+            try:
+                return self._link(scanned)
+            except LogCorruptedError:
+                seen, scanned = scanned, self._scan()
+                if scanned == seen:
+                    raise  # it stands still, so it is as it looks
+        return self._link(scanned)
+
+    def _scan(self) -> list[ScannedJournal]:
         journals = [
-            str(path / name)
-            for name in self._files.list(str(path))
+            str(self._path / name)
+            for name in self._files.list(str(self._path))
             if parse_journal_name(name) is not None
         ]
-        self._chain: RecoveredChain = link_frames(
-            [scan_journal(self._files, journal, log_id=None) for journal in journals],
+        return [scan_journal(self._files, journal, log_id=None) for journal in journals]
+
+    def _link(self, scanned: list[ScannedJournal]) -> RecoveredChain:
+        return link_frames(
+            scanned,
             rules=DurabilityRules(),
             reads_back=lambda frame: read_frame(self._files, frame) is not None,
         )
@@ -123,18 +146,23 @@ class LogInspection:
         """One row for each operation behind the truncation point."""
         stream = RecordStream()
         for frame in self._chain.frames:
-            for address, payload in self._live_entries(frame):
+            entries = self._live_entries(frame)
+            if entries is None:
+                stream = RecordStream()  # what is behind it does not follow what was before
+                continue
+            for address, payload in entries:
                 for view in stream.records(decode_frame(payload)):
                     yield operation_row(self._name, address, decode_record(view))
 
-    def _live_entries(self, frame: FoundFrame) -> list[tuple[int, memoryview]]:
+    def _live_entries(self, frame: FoundFrame) -> list[tuple[int, memoryview]] | None:
+        """None if the owner has given it up meanwhile, with all that is before it."""
         header = frame.header
         if not header.entry_count or header.last_address <= self._chain.truncated_up_to:
             return []  # recovery does not read it
         entries = read_frame(self._files, frame)
         if entries is None:
             self._require_gone(frame)
-            return []
+            return None
         return [entry for entry in entries if entry[0] > self._chain.truncated_up_to]
 
     def _require_gone(self, frame: FoundFrame) -> None:
