@@ -20,7 +20,7 @@ Invariants:
 """
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
@@ -143,11 +143,16 @@ class FieldReader:
             raise CorruptedDataError(f"{self._what} has a text that is not UTF-8") from error
 
     def list_of(self, read: Callable[[], Item]) -> tuple[Item, ...]:
+        return tuple(self.each_of(read))
+
+    def each_of(self, read: Callable[[], Item]) -> Iterator[Item]:
+        """As list_of(), item by item, for a caller that has other work in between; read nothing else meanwhile."""
         count = self.unsigned()
         # Every item has a byte at least: a damaged count cannot make us build a huge list.
         if count > len(self._content) - self._position:
             raise CorruptedDataError(f"{self._what} has a list that is cut off count={count}")
-        return tuple(read() for _ in range(count))
+        for _ in range(count):
+            yield read()
 
     def offsets(self) -> dict[int, int]:
         return dict(self.list_of(lambda: (self.unsigned(), self.signed())))

@@ -73,7 +73,7 @@ The cuts of a stream that retention chooses from.
 - Times never go down from one cut to the next, nor do bytes: a wall clock that went back repeats the last time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
@@ -398,6 +398,46 @@ class RetentionCut:
     """Bytes that the stream has taken up to here since retention began to watch it."""
     offsets: Mapping[int, int]
 
+    def encode(self) -> bytes:
+        """Its part of a record."""
+        fields = FieldWriter(_RETENTION_CUTS_VERSION)
+        fields.signed(self.time_ms)
+        fields.unsigned(self.bytes_before)
+        fields.offsets(self.offsets)
+        return fields.end()[1:]  # the version stands before the first cut alone
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRetentionCuts:
+    """A RetentionCutsRecord in bytes: it has up to some 100,000 numbers, which are read and written cut by cut."""
+
+    content: bytes
+
+    def encode(self) -> bytes:
+        return self.content
+
+    @staticmethod
+    def decode(content: bytes) -> "StoredRetentionCuts":
+        """Damage is found by each_cut()."""
+        return StoredRetentionCuts(content)
+
+    @staticmethod
+    def of(cuts: Sequence[bytes]) -> "StoredRetentionCuts":
+        """Of encoded cuts, oldest first."""
+        fields = FieldWriter(_RETENTION_CUTS_VERSION)
+        fields.unsigned(len(cuts))
+        return StoredRetentionCuts(b"".join((fields.end(), *cuts)))
+
+    def each_cut(self) -> Iterator[RetentionCut]:
+        """Oldest first. Raises CorruptedDataError, also behind the last one."""
+        fields = FieldReader(
+            self.content, what="retention cuts", version_max=_RETENTION_CUTS_VERSION
+        )
+        yield from fields.each_of(
+            lambda: RetentionCut(fields.signed(), fields.unsigned(), fields.offsets())
+        )
+        fields.end()
+
 
 @dataclass(frozen=True, slots=True)
 class RetentionCutsRecord:
@@ -406,26 +446,11 @@ class RetentionCutsRecord:
     cuts: tuple[RetentionCut, ...] = ()
 
     def encode(self) -> bytes:
-        fields = FieldWriter(_RETENTION_CUTS_VERSION)
-
-        def write(cut: RetentionCut) -> None:
-            fields.signed(cut.time_ms)
-            fields.unsigned(cut.bytes_before)
-            fields.offsets(cut.offsets)
-
-        fields.list_of(self.cuts, write)
-        return fields.end()
+        return StoredRetentionCuts.of([cut.encode() for cut in self.cuts]).content
 
     @staticmethod
     def decode(content: bytes) -> "RetentionCutsRecord":
-        fields = FieldReader(content, what="retention cuts", version_max=_RETENTION_CUTS_VERSION)
-        record = RetentionCutsRecord(
-            fields.list_of(
-                lambda: RetentionCut(fields.signed(), fields.unsigned(), fields.offsets())
-            )
-        )
-        fields.end()
-        return record
+        return RetentionCutsRecord(tuple(StoredRetentionCuts(content).each_cut()))
 
     def check(self) -> None:
         """Proves that the cuts are in order; O(n)."""

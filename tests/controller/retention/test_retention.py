@@ -7,6 +7,7 @@ import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_records.stream_records import (
+    RetentionCutsRecord,
     RetentionPolicy,
     RetentionType,
     ScalingPolicy,
@@ -381,8 +382,9 @@ def test_cuts_are_bounded_and_get_coarser_with_age() -> None:
             await cluster.fill(seconds=500)
             task.cancel()
         history = await cluster.streams.operations.history("s", "a")
-        record = (await history.table.read(cuts_key("a"))).record
-        assert record is not None
+        stored = (await history.table.read(cuts_key("a"))).record
+        assert stored is not None
+        record = RetentionCutsRecord.decode(stored.encode())
         record.check()
         assert 8 <= len(record.cuts) <= 16
         gaps = [

@@ -9,6 +9,8 @@ import pytest
 
 from segmentstore.codec.controller_records.scope_records import ScopeState
 from segmentstore.codec.controller_records.stream_records import (
+    RetentionCut,
+    RetentionCutsRecord,
     RetentionPolicy,
     RetentionType,
     ScalingPolicy,
@@ -162,3 +164,41 @@ async def test_others_run_while_all_streams_are_looked_at(
     await look(cluster.components)
     assert turns - before >= turns_min
     task.cancel()
+
+
+async def test_others_run_while_the_many_cuts_of_a_stream_are_read_and_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stream of a hundred segments has 25,000 offsets in its cuts: reading them in one stretch took 100 ms."""
+    count = 64
+    cluster = FeatureCluster()
+    await cluster.start()
+    await cluster.scopes.create("s")
+    policy = RetentionPolicy(type=RetentionType.SIZE, limit=1 << 40)
+    await cluster.streams.create("s", "x", StreamConfigurationRecord(retention=policy))
+    cuts = tuple(RetentionCut(1_000 + number, number, {0: number}) for number in range(count))
+    history = await cluster.streams.operations.history("s", "x")
+    key = cuts_key("x")
+    batch = Batch()
+    batch.put(key, key.decode(RetentionCutsRecord(cuts).encode()), await history.table.read(key))
+    await history.table.commit(batch)
+    answer_without_a_turn_of_the_loop(monkeypatch)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    before = turns
+    await cluster.components.retention.look_at("s", "x")
+    assert turns - before >= count
+    task.cancel()
+    known = (await history.table.read(key)).record
+    assert known is not None
+    after = RetentionCutsRecord.decode(known.encode())
+    assert after.cuts[:count] == cuts
+    assert [dict(cut.offsets) for cut in after.cuts[count:]] == [{0: 0}]
