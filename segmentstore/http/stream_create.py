@@ -83,7 +83,8 @@ class ForkRequest:
             return asked is None and origin is None
         if asked.source != origin.source or asked.sub_offset != origin.sub_offset:
             return False
-        if asked.offset is None:
+        if asked.offset is None or asked.offset.place is OffsetPlace.NOW:
+            # The source's end, which is elsewhere by now.
             return True
         offset = asked.offset.offset if asked.offset.place is OffsetPlace.TOKEN else 0
         return offset == origin.offset

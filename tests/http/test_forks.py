@@ -69,6 +69,17 @@ async def test_a_fork_whose_source_is_gone_is_still_there_when_it_is_asked_for_a
     assert await answer_of(client, "PUT", node.stream("c"), forked_from("a")) == 409
 
 
+@pytest.mark.parametrize("place", ["now", "-1", f"{0:016d}_{0:016d}", None])
+async def test_a_fork_that_is_asked_for_again_is_the_same_wherever_it_begins(
+    node: Node, client: ClientSession, place: str | None
+) -> None:
+    asked = forked_from("a") if place is None else {**forked_from("a"), "Stream-Fork-Offset": place}
+    assert await answer_of(client, "PUT", node.stream("a"), TEXT, "x") == 201
+    for status in (201, 200):
+        assert await answer_of(client, "PUT", node.stream("b"), asked) == status
+        assert await answer_of(client, "POST", node.stream("a"), TEXT, "y") == 204
+
+
 async def test_a_name_that_forks_keep_is_not_free_for_a_segment_either(
     node: Node, client: ClientSession, segments: MemorySegments
 ) -> None:
