@@ -451,6 +451,8 @@ class StreamForks:
     async def _behind_messages(self, source: OpenStream, offset: int, count: int) -> int:
         """The offset behind `count` messages. Reads them, a piece at a time."""
         while True:
+            # What is in memory is read without a wait: others have their turn all the same.
+            await asyncio.sleep(0)
             piece = await read_available(source.segment, offset, self._settings.window_bytes)
             if not piece:
                 raise bad_request("Stream-Fork-Sub-Offset lies past the end of the source")

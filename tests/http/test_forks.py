@@ -5,6 +5,7 @@ count of forks is left.
 """
 
 import asyncio
+import json
 from collections.abc import Sequence
 from random import Random
 
@@ -14,12 +15,15 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.test_utils import make_mocked_request
 
 from segmentstore.contracts.identifiers import INITIALISING
+from segmentstore.contracts.segments import ReadOnlySegment, read_available
+from segmentstore.http import stream_create
 from segmentstore.http.health_and_metrics import NodeHealth
 from segmentstore.http.requests import is_reserved
 from segmentstore.http.server import HttpServer, build_server
 from segmentstore.http.settings import HttpSettings
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import START_MS, Node, TurnableClock, healthy_container, running_node
+from tests.reference.loop_turns import work_of_turns
 
 TEXT = {"Content-Type": "text/plain"}
 NAMES = ("a", "b", "c")
@@ -78,6 +82,28 @@ async def test_a_fork_that_is_asked_for_again_is_the_same_wherever_it_begins(
     for status in (201, 200):
         assert await answer_of(client, "PUT", node.stream("b"), asked) == status
         assert await answer_of(client, "POST", node.stream("a"), TEXT, "y") == 204
+
+
+async def test_others_are_served_while_a_place_is_looked_for_behind_very_many_messages(
+    segments: MemorySegments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = HttpSettings(port=0, window_bytes=1_000)
+    headers = {"Content-Type": "application/json"}
+    messages = json.dumps([0] * 100_000)
+    async with running_node(segments, settings) as node, ClientSession() as client:
+        assert await answer_of(client, "PUT", node.stream("a"), headers, messages) == 201
+        async with work_of_turns() as looks:
+
+            async def counted(segment: ReadOnlySegment, offset: int, length_max: int) -> bytes:
+                looks.note()
+                return await read_available(segment, offset, length_max)
+
+            monkeypatch.setattr(stream_create, "read_available", counted)
+            forked = {**forked_from("a"), **headers, "Stream-Fork-Offset": "-1"}
+            asked = {**forked, "Stream-Fork-Sub-Offset": "999999999"}
+            assert await answer_of(client, "PUT", node.stream("b"), asked) == 400
+    assert looks.total > 200
+    assert max(looks.each_turn) < 20
 
 
 async def test_a_name_that_forks_keep_is_not_free_for_a_segment_either(
