@@ -174,13 +174,27 @@ class Buckets:
             )
             await self._store(name, record)
 
-    async def change(self, name: str, **changes: str | int | bool) -> None:
-        """Other values of the record. Raises S3Error."""
-        await self._changes.run(self._change(name, changes))
+    async def change(
+        self,
+        name: str,
+        may_change: Callable[[BucketRecord], None] = lambda _: None,
+        /,
+        **changes: str | int | bool,
+    ) -> None:
+        """Other values of the record. `may_change` raises S3Error if the record, as no other change is at it, forbids
+        that. Raises S3Error."""
+        await self._changes.run(self._change(name, may_change, changes))
 
-    async def _change(self, name: str, changes: Mapping[str, str | int | bool]) -> None:
+    async def _change(
+        self,
+        name: str,
+        may_change: Callable[[BucketRecord], None],
+        changes: Mapping[str, str | int | bool],
+    ) -> None:
         async with self._changing:
-            await self._store(name, replace(self.get(name), **changes))  # type: ignore[arg-type]  # by name
+            record = self.get(name)
+            may_change(record)
+            await self._store(name, replace(record, **changes))  # type: ignore[arg-type]  # by name
 
     async def delete(
         self, name: str, *, end_uploads: Callable[[], Awaitable[None]] | None = None
@@ -291,9 +305,13 @@ class BucketHandlers:
         status = order.text_of("Status")
         if status not in {ENABLED, SUSPENDED} or order.text_of("MfaDelete", "Disabled") == ENABLED:
             raise S3Error("MalformedXML", "The versioning status is Enabled or Suspended.")
-        if record.lock and status == SUSPENDED:
-            raise S3Error("InvalidBucketState", "A bucket with object lock stays versioned.")
-        await self._buckets.change(call.bucket, versioning=status)
+
+        def may_change(record: BucketRecord) -> None:
+            if record.lock and status == SUSPENDED:
+                raise S3Error("InvalidBucketState", "A bucket with object lock stays versioned.")
+
+        may_change(record)
+        await self._buckets.change(call.bucket, may_change, versioning=status)
         return web.Response()
 
     # --- object lock -----------------------------------------------------------------------------
@@ -318,8 +336,12 @@ class BucketHandlers:
         record = self._buckets.get(call.bucket)
         if order.text_of("ObjectLockEnabled", ENABLED) != ENABLED:
             raise S3Error("MalformedXML", "Object lock cannot be anything but Enabled.")
-        if record.versioning != ENABLED:
-            raise S3Error("InvalidBucketState", "Object lock needs a versioned bucket.")
+
+        def may_change(record: BucketRecord) -> None:
+            if record.versioning != ENABLED:
+                raise S3Error("InvalidBucketState", "Object lock needs a versioned bucket.")
+
+        may_change(record)
         mode, days, years = "", 0, 0
         rule = order.find("Rule")
         retention = None if rule is None else rule.find("DefaultRetention")
@@ -336,7 +358,12 @@ class BucketHandlers:
             ):
                 raise S3Error("MalformedXML", "A default retention has days or years.")
         await self._buckets.change(
-            call.bucket, lock=True, default_mode=mode, default_days=days, default_years=years
+            call.bucket,
+            may_change,
+            lock=True,
+            default_mode=mode,
+            default_days=days,
+            default_years=years,
         )
         return web.Response()
 

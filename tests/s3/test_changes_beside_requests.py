@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.exceptions import ClientError
 
+from segmentstore.s3.buckets import BucketRecord, Buckets
 from segmentstore.s3.settings import EndpointSettings
 from tests.s3.conftest import client_of, endpoint
 from tests.s3.raw_request import signed_headers
@@ -119,3 +121,44 @@ def test_a_page_of_no_uploads_is_the_last(client: Any, url: str, bucket: str) ->
     client.upload_part(**named, PartNumber=1, Body=b"x")
     assert not client.list_multipart_uploads(Bucket=bucket, MaxUploads=0)["IsTruncated"]
     assert not client.list_parts(**named, MaxParts=0)["IsTruncated"]
+
+
+@pytest.mark.parametrize("first", ["lock", "suspend"])
+async def test_of_a_lock_and_an_end_of_versioning_at_once_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    store, both = Buckets._store, asyncio.Event()
+    made: list[Buckets] = []
+
+    async def held(self: Buckets, name: str, record: BucketRecord) -> None:
+        made.append(self)
+        await both.wait()
+        await store(self, name, record)
+
+    async with endpoint(tmp_path, EndpointSettings(port=0)) as url:
+        client = client_of(url)
+        await asyncio.to_thread(client.create_bucket, Bucket="bucket")
+        enabled = {"Bucket": "bucket", "VersioningConfiguration": {"Status": "Enabled"}}
+        await asyncio.to_thread(client.put_bucket_versioning, **enabled)
+        suspended = {"Bucket": "bucket", "VersioningConfiguration": {"Status": "Suspended"}}
+        locked = {"Bucket": "bucket", "ObjectLockConfiguration": {"ObjectLockEnabled": "Enabled"}}
+        calls = [
+            partial(client.put_object_lock_configuration, **locked),
+            partial(client.put_bucket_versioning, **suspended),
+        ]
+        monkeypatch.setattr(Buckets, "_store", held)
+        if first == "suspend":
+            calls.reverse()
+        outcomes = [asyncio.ensure_future(asyncio.to_thread(calls[0]))]
+        async with asyncio.timeout(60):
+            while not made:
+                await asyncio.sleep(0.001)
+            outcomes.append(asyncio.ensure_future(asyncio.to_thread(calls[1])))
+            while not made[0]._changing._waiters:
+                await asyncio.sleep(0.001)
+        both.set()
+        one, other = await asyncio.gather(*outcomes, return_exceptions=True)
+        assert not isinstance(one, BaseException)
+        assert isinstance(other, ClientError)
+        assert other.response["Error"]["Code"] == "InvalidBucketState"
+        client.close()
