@@ -369,7 +369,8 @@ class RemotePartition:
 
     async def offset_at_time(self, time_ms: int) -> tuple[int, int] | None:
         with self._not_sent():
-            (found,) = await self._listed(time_ms)
+            # One before 1970 would be a word of the protocol: the end, say.
+            (found,) = await self._listed(max(0, time_ms))
         return None if found.offset == _UNKNOWN else (found.offset, found.timestamp)
 
     async def _listed(self, *timestamps: int) -> Sequence[ListedOffset]:

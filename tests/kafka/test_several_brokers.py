@@ -421,6 +421,18 @@ async def test_a_partition_of_another_process_is_written_and_read_like_an_own_on
         assert (own.log_start_offset, own.high_watermark) == (7, 40)
 
 
+async def test_a_time_before_1970_is_looked_for_at_another_process_and_is_no_word_of_its_protocol() -> (
+    None
+):
+    async with cluster() as made:
+        for node in made.nodes:
+            partition = await node.topics.partition("t", 1)
+            if not partition.high_watermark:
+                await partition.produce(batch_of(b"a", b"b", time=5))
+            for time_ms in (-1, -2, -3, -7, -(1 << 62)):
+                assert await partition.offset_at_time(time_ms) == (0, 5), time_ms
+
+
 async def test_errors_of_another_process_arrive_as_themselves() -> None:
     async with cluster() as made:
         await made.nodes[0].topics.alter("t", {"max.message.bytes": "100"})
