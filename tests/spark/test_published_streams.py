@@ -15,6 +15,7 @@ from segmentstore.contracts.identifiers import AttributeKey, AttributeValue, Seq
 from segmentstore.contracts.storage import DataPiece, SegmentPublication
 from segmentstore.spark.streams.tier2_catalog import Tier2Table, order_of
 from tests.spark.event_segment import EventSegment, event_segment, publication
+from tests.spark.stream_history import MovingStore
 
 TABLE = "_system/_tables/s/0"
 
@@ -83,6 +84,19 @@ async def test_a_published_table_reads_as_it_was_written(table: WrittenTable) ->
     async with aclosing(found.scan("stream/")) as entries:
         listed = [key async for key, _ in entries]
     assert listed == ["stream/a/state", "stream/b/state"]
+
+
+async def test_a_table_that_is_removed_while_it_is_read_has_no_entries() -> None:
+    store = MovingStore()
+    segment = await event_segment(name=TABLE, store=store)
+    table = WrittenTable(segment)
+    table.put(b"stream/a/state", b"1")
+    table.put(b"stream/b/state", b"2")
+    found = await table.publish()
+    store.before_read = segment.remove
+    assert await found.get(["stream/a/state", "stream/b/state"]) == [None, None]
+    async with aclosing(found.scan("stream/")) as entries:
+        assert [key async for key, _ in entries] == []
 
 
 async def test_an_index_that_points_at_another_record_is_never_believed(

@@ -36,7 +36,12 @@ from segmentstore.codec.controller_records.stream_records import (
     TruncationRecord,
 )
 from segmentstore.codec.stream_names import creation_epoch_of, is_user_name, segment_name
-from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError, StorageError
+from segmentstore.contracts.errors import (
+    CorruptedDataError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+    StorageError,
+)
 from segmentstore.contracts.identifiers import AttributeKey, AttributeValue
 from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.spark.streams.segment_graph import (
@@ -78,8 +83,8 @@ class Tier2Table:
                     await self._value(record, name, places[name]) if name in places else None
                     for name in names
                 ]
-            except SegmentTruncatedError:
-                # Compaction moved the record between the two looks.
+            except (SegmentNotFoundError, SegmentTruncatedError):
+                # Compaction moved the record between the two looks, or the table was removed.
                 await self._container.refresh()
         raise StorageError(f"a table moved during every attempt to read it table={self._name!r}")
 
