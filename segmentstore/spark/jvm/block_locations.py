@@ -182,8 +182,11 @@ class RangeResolver:
         if kept is not None:
             return kept
         record = await container.find(part.segment_name)
-        if record is None:
-            return nothing
+        try:
+            if record is None or not part.is_of(record):
+                return nothing
+        except SegmentNotFoundError:
+            return self._gone(part)
         start = part.start
         # Compared before anything else: where all of the range is gone nothing is left to be compared.
         if start < record.start_offset:
@@ -217,8 +220,11 @@ class RangeResolver:
             return await self._published(replace(part, start=max(start, error.start_offset)))
         except SegmentNotFoundError:
             # Removed since the record was read.
-            self._lose(part, head=0, tail=0)
-            return Found(start=part.end, end=part.end, published_end=part.end)
+            return self._gone(part)
+
+    def _gone(self, part: SegmentRange) -> Found:
+        self._lose(part, head=0, tail=0)
+        return Found(start=part.end, end=part.end, published_end=part.end)
 
     async def _left(self, part: SegmentRange, found: Found) -> tuple[Found, int, int]:
         """What Tier 2 holds as far as it still counts, and between which offsets the service is to be asked.

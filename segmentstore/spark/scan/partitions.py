@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
+from segmentstore.contracts.errors import SegmentNotFoundError
+from segmentstore.contracts.storage import SegmentRecord
+
 
 @dataclass(frozen=True, slots=True)
 class BlockLocation:
@@ -57,6 +60,8 @@ class SegmentRange(InputPartition):
     """raw, record or bytes: see Content in options.py, where `auto` was decided by the stream."""
     walk_from: int | None = None
     """An event begins there, at or before `start`; None: at `start` itself."""
+    own_id: int | None = None
+    """Of a segment that is no stream's, in its container: one that is made again by that name has another."""
 
     @property
     def length(self) -> int:
@@ -67,6 +72,13 @@ class SegmentRange(InputPartition):
     def walk_start(self) -> int:
         """Where an event is known to begin, at or before `start`."""
         return self.start if self.walk_from is None else self.walk_from
+
+    def is_of(self, record: SegmentRecord) -> bool:
+        """Whether that is the segment. Raises SegmentNotFoundError if it was made again since the plan."""
+        if self.own_id is not None and record.segment_id > self.own_id:
+            raise SegmentNotFoundError(self.segment_name)
+        # Ids only grow: one before it is what a process shows that sees less than the plan did.
+        return self.own_id in (None, record.segment_id)
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ class RangeReader:
                 self._skip_to(error.start_offset)
                 is_overtaken = True
             except SegmentNotFoundError:
-                # Removed since the record was read.
+                # Removed since the record was read, or since the plan, and another one has its name.
                 self._lose(head=0, tail=0)
                 self._offset = self._part.end
                 # The rest of an event that is held is gone, too: another segment of the name does not have it.
@@ -169,6 +169,8 @@ class RangeReader:
         part = self._part
         container = await view.container(view.container_id(part.segment_name))
         record = None if container is None else await container.find(part.segment_name)
+        if record is not None and not part.is_of(record):
+            record = None
         self._head, self._tail = (record.start_offset, record.length) if record else (0, 0)
         if container is None or record is None:
             return

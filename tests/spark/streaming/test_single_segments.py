@@ -6,8 +6,9 @@ import pytest
 
 from segmentstore.contracts.identifiers import SegmentId
 from segmentstore.runtime.clock import SystemWallClock
+from segmentstore.spark.jvm.block_locations import RangeResolver, ResolvedBlockCache
 from segmentstore.spark.options import SourceOptions, parse_options
-from segmentstore.spark.scan import scan_planner
+from segmentstore.spark.scan import range_reader, scan_planner
 from segmentstore.spark.scan.data_loss import DataLossError, DataLossPolicy
 from segmentstore.spark.scan.scan_planner import NO_BOUNDS, plan_scan
 from segmentstore.spark.streaming import micro_batches
@@ -18,7 +19,7 @@ from segmentstore.spark.streaming.micro_batches import (
 )
 from segmentstore.spark.streaming.stream_reader import StreamingQuerySource
 from segmentstore.spark.streams.stream_source import StreamSource
-from tests.spark.event_segment import EventSegment, event_segment
+from tests.spark.event_segment import EventSegment, event_segment, reading, rows_of
 
 NAME = "logs/today"
 
@@ -28,6 +29,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that sees less than a position says waits for volumes that are late; here nothing is late."""
     monkeypatch.setattr(micro_batches, "OPEN_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(scan_planner, "OPEN_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(range_reader, "OPEN_PAUSE_SECONDS", 0.0)
 
 
 def options_of(**words: str) -> SourceOptions:
@@ -103,6 +105,31 @@ async def test_a_batch_of_a_segment_that_was_made_again_since_it_was_planned_is_
     with pytest.raises(DataLossError, match="data is lost"):
         await parts_of(strict, start, end)
     assert await parts_of(lenient, start, end) == []
+
+
+async def test_a_range_of_a_segment_that_was_made_again_since_it_was_planned_is_loss() -> None:
+    segment = await begun(20)
+    options = options_of()
+    (part,) = await plan_scan(await source_of(segment, options), options, NO_BOUNDS)
+    assert len(await rows_of(reading(part, await segment.view()))) == 20
+    await make_again(segment, 40)
+    view = await segment.view()
+    with pytest.raises(DataLossError, match="head=0 tail=0"):
+        await rows_of(reading(part, view))
+    assert await rows_of(reading(part, view, fail_on_data_loss=False)) == []
+    for fails in (True, False):
+        resolver = RangeResolver(
+            view,
+            asks_service=False,
+            fail_on_data_loss=fails,
+            executor=None,
+            placed=ResolvedBlockCache(),
+        )
+        if fails:
+            with pytest.raises(DataLossError, match="head=0 tail=0"):
+                await resolver.place(part)
+        else:
+            assert await resolver.place(part) is None
 
 
 async def test_a_checkpoint_that_names_the_segment_by_0_goes_on() -> None:
