@@ -203,6 +203,9 @@ class _OpenTopics:
         """The start of a batch, and the frozen ends, without topics that were made again. Raises DataLossError."""
         others = _others(start.ids, partitions)
         self._lose_topics(self._reached(start), start, others)
+        if self._stop is not None and self._options.ending_timestamp_ms is not None:
+            # Where the old topic reached the time says nothing of the new one.
+            self._stop = {key: end for key, end in self._stop.items() if key[0] not in others}
         if self._frozen is not None:
             # What is there instead came behind the beginning of the run.
             new = _others(self._frozen.ids, partitions)

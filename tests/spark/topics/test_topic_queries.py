@@ -218,5 +218,20 @@ async def test_an_end_in_time_that_no_record_has_reached_leaves_out_none_before_
         assert await until.end(at(4)) == at(4)
 
 
+async def test_an_end_in_time_of_a_topic_that_was_made_again_is_looked_for_in_the_new_one() -> None:
+    async with (
+        topic_store() as store,
+        query(store, endingTimestamp=str(NOW), failOnDataLoss="false") as until,
+    ):
+        await produce_at(store, NOW - 20, NOW)
+        reached = await until.position_behind(at(0))
+        assert plain(reached) == at(1)
+        await make_again(store, 0)
+        await produce_at(store, NOW - 20, NOW - 10, NOW - 5, NOW)
+        begun = await until.position_behind(reached)
+        assert plain(begun) == at(0)
+        assert await until.end(begun) == at(3)
+
+
 async def produce_at(store: TopicStore, *times: int) -> None:
     await store.produce([Record(0, each, None, b"") for each in times])
