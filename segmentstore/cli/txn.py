@@ -40,6 +40,14 @@ def begin(stream: str, lease_seconds: float, controller: str, output: str) -> No
 @click.argument("stream")
 @click.argument("transaction")
 @click.argument("source", type=click.File("rb"), default="-")
+@click.option(
+    "--lease",
+    "lease_seconds",
+    type=SECONDS,
+    default="10min",
+    show_default=True,
+    help="Its lease from now on; by default the longest that controllers grant.",
+)
 @key_separator_option
 @controller_option
 @output_option
@@ -47,6 +55,7 @@ def write(
     stream: str,
     transaction: str,
     source: BinaryIO,
+    lease_seconds: float,
     key_separator: str | None,
     controller: str,
     output: str,
@@ -54,7 +63,10 @@ def write(
     """Write each line of a file, or of stdin, as an event of the transaction."""
 
     async def work(store: Store) -> int:
-        async with await store.stream(stream).resume_transaction(transaction) as resumed:
+        found = store.stream(stream)
+        async with await found.resume_transaction(
+            transaction, lease_seconds=lease_seconds
+        ) as resumed:
             try:
                 count = await write_lines(resumed, source, key_separator, resumed.flush)
                 await resumed.flush()

@@ -368,7 +368,8 @@ class ControllerClient:
     async def extend_lease(
         self, stream: StreamName, transaction_id: int, lease_seconds: float
     ) -> None:
-        """Raises NotFoundError, TransactionClosedError if the lease cannot be extended any more."""
+        """Raises NotFoundError, TransactionClosedError if the lease cannot be extended any more, InvalidRequestError
+        for one that is too long."""
         answer = await self._ask_transaction(
             "pingTransaction",
             transaction_id,
@@ -380,6 +381,10 @@ class ControllerClient:
             messages.PingTxnStatus,
             checked=False,
         )
+        if answer.status == messages.PingTxnStatus.LEASE_TOO_LARGE:
+            raise InvalidRequestError(
+                f"the controller grants no lease that is so long seconds={lease_seconds:g}"
+            )
         if answer.status != messages.PingTxnStatus.OK:
             raise TransactionClosedError(f"{transaction_id:032x}", status_of(answer).lower())
 

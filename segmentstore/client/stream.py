@@ -179,7 +179,10 @@ class Stream:
     async def resume_transaction(
         self, transaction_id: str, *, lease_seconds: float | None = None
     ) -> Transaction:
-        """An open transaction that was begun elsewhere. Raises TransactionClosedError, NotFoundError."""
+        """An open transaction that was begun elsewhere; its lease is this one from the entry of its `async with` on.
+
+        Raises TransactionClosedError, NotFoundError.
+        """
         number = transaction_number(transaction_id)
         state = await self._controller.transaction_state(self.name, number)
         if state is TransactionState.UNKNOWN:

@@ -11,8 +11,9 @@ Invariants of a transaction:
 
 - Nothing that was written is readable before the commit, and after an abort nothing ever is.
 - At the end of `async with` the transaction is committed; if the body raises it is aborted, and the error goes on.
-- While it is open its lease is extended in the background, so it ends by itself only when this process dies. A
-  controller that does not answer for a while ends nothing: it is asked again until it says what became of the lease.
+- While it is open its lease is extended in the background, of a resumed one from the beginning, so it ends by itself
+  only when this process dies. A controller that does not answer for a while ends nothing: it is asked again until it
+  says what became of the lease.
 - `commit` flushes first: what it commits is everything that was written.
 
 Invariants of stages:
@@ -126,7 +127,12 @@ class Transaction:
         return self._target.id
 
     async def __aenter__(self) -> Self:
-        if not self._is_resumed:
+        if self._is_resumed:
+            # Of the lease that it was begun with there may be little left, and no call tells how much.
+            await self._controller.extend_lease(
+                self._stream, self._target.transaction_id, self._lease_seconds
+            )
+        else:
             self._target.began(
                 await self._controller.begin_transaction(self._stream, self._lease_seconds)
             )

@@ -91,6 +91,7 @@ def test_a_tail_ends_with_the_stream(run: ControllerCommands) -> None:
     run("stream", "write", "s/t", lines=b"one\ntwo\n")
     assert run("stream", "tail", "s/t", "--from-head", "--limit", "2").content == b"one\ntwo\n"
     assert run("stream", "seal", "s/t", "-o", "json").row["sealed"] is True
+    assert run("stream", "update", "s/t").exit_code == ExitCode.CONFLICT
     assert run("stream", "tail", "s/t", "--from-head").content == b"one\ntwo\n"
     assert run("stream", "read", "s/t").content == b"one\ntwo\n"
     assert run("stream", "write", "s/t", lines=b"x\n").exit_code == ExitCode.CONFLICT
@@ -172,6 +173,8 @@ def test_a_transaction_goes_step_by_step(run: ControllerCommands) -> None:
     other = run("txn", "begin", "s/t", "-o", "json").row["transaction"]
     state = run("txn", "abort", "s/t", other, "-o", "json").row["state"]
     assert state in {"aborting", "aborted"}
+    assert run("txn", "commit", "s/t", other).exit_code == ExitCode.CONFLICT
+    assert run("txn", "abort", "s/t", begun).exit_code == ExitCode.CONFLICT
     ended = {row["transaction"] for row in run("txn", "list", "s/t", "-o", "json").rows}
     assert begun in ended
     assert run("txn", "commit", "s/t", "nonsense").exit_code == ExitCode.USAGE

@@ -79,6 +79,9 @@ class FakeController:
         """What clients showed with their calls."""
         self.tokens_given = 0
         self.pings = 0
+        self.leases_ms: list[int] = []
+        """What these asked for."""
+        self.lease_ms_max = 600_000
 
     @asynccontextmanager
     async def serving(self, *, port: int = 0) -> AsyncIterator["FakeController"]:
@@ -320,6 +323,9 @@ class FakeController:
 
     def rpc_pingTransaction(self, request: messages.PingTxnRequest) -> Message:  # noqa: N802
         self.pings += 1
+        self.leases_ms.append(request.lease)
+        if request.lease > self.lease_ms_max:
+            return messages.PingTxnStatus(status="LEASE_TOO_LARGE")
         state = self.stream(request.streamInfo).transactions[_number(request.txnId)]
         if state == messages.TxnState.OPEN:
             return messages.PingTxnStatus(status="OK")

@@ -8,6 +8,7 @@ from segmentstore.client import Store, Stream, Transaction, TransactionState, co
 from segmentstore.client.errors import NotFoundError, TransactionClosedError
 from segmentstore.codec.stream_names import transaction_id_of
 from segmentstore.codec.wire_protocol.appends import AppendBlockEnd
+from segmentstore.contracts.errors import InvalidRequestError
 from tests.client.conftest import SETTINGS
 from tests.client.fake_controller import FakeController
 from tests.client.fake_store import FakeStore
@@ -65,6 +66,21 @@ async def test_a_transaction_is_resumed_by_its_id(stream: Stream, fake_store: Fa
         await stream.resume_transaction(transaction.id)
     with pytest.raises(NotFoundError):
         await stream.resume_transaction(f"{transaction_id_of(high=0, low=99):032x}")
+
+
+async def test_a_resumed_transaction_has_its_lease_from_the_beginning(
+    stream: Stream, controller: FakeController
+) -> None:
+    """Of the one that it was begun with there may be a second left, and nothing tells how long it was."""
+    found = await stream.begin_transaction(lease_seconds=30)
+    async with await stream.resume_transaction(found, lease_seconds=600) as resumed:
+        assert controller.leases_ms == [600_000]
+        await resumed.detach()
+    controller.lease_ms_max = 60_000
+    with pytest.raises(InvalidRequestError, match="lease"):
+        async with await stream.resume_transaction(found, lease_seconds=600):
+            raise AssertionError("a lease is believed that was not granted")
+    await stream.abort_transaction(found)
 
 
 async def test_the_lease_is_extended_while_the_body_runs(
