@@ -3,7 +3,7 @@
 
 A second implementation of docs/segment-files.md, written from that page alone. It needs Python and lz4; files that are
 compressed with zstd need the package zstandard as well. One JSON object is printed for each record. Damaged blocks are
-told on standard error and passed over; the exit code is 1 then.
+told on standard error and passed over; the exit code is 1 then, and 2 where a package is missing.
 """
 
 import argparse
@@ -223,6 +223,9 @@ def main() -> int:
             continue
         try:
             records = list(records_of(block_content(opened, block)))
+        except ImportError as error:  # which says nothing of the file
+            print(f"{options.file}: {error}", file=sys.stderr)
+            return 2
         except Exception as error:  # a library's errors are damage, too
             damages.append(f"block {number}: {error}")
             continue

@@ -262,5 +262,21 @@ def test_a_reader_written_from_the_page_alone_reads_the_same(
     assert "the file fails its checksum" in checked.stderr
 
 
+def test_the_example_takes_a_package_that_is_not_there_for_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "file.seg"
+    records = [Record(0, 0, None, b"value " * 100)]
+    path.write_bytes(image_of([records], compression=Compression.ZSTD))
+    (tmp_path / "zstandard.py").write_text("raise ModuleNotFoundError('No module named zstandard')")
+    done = subprocess.run(
+        [sys.executable, str(READER), str(path), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"{path}: No module named zstandard\n"
+
+
 def test_the_example_is_short_enough_to_be_read() -> None:
     assert len(READER.read_text().splitlines()) <= 300
