@@ -64,8 +64,8 @@ def append(
 ) -> None:
     """Append a file, or stdin, to a segment.
 
-    Input that trickles in is appended as it comes. When the command fails, what it printed last (with -o json) or the
-    length of the segment tells how much arrived.
+    Input that trickles in is appended as it comes. When the command fails, the length of the segment tells how much
+    arrived.
     """
 
     async def work(client: HttpClient) -> int:

@@ -34,7 +34,7 @@ place_argument = click.argument("place", metavar="DIR|URL")
 def tier2() -> None:
     """List, read and verify Tier 2 without the service.
 
-    DIR|URL is a data directory, a Tier 2 directory, or a file:// URL of either. Nothing is changed.
+    DIR|URL is a data directory, a Tier 2 directory, a file:// URL of either, or s3://BUCKET/PREFIX. Nothing is changed.
     """
 
 
