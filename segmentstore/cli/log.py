@@ -5,14 +5,13 @@ a log out of the way of a recovery from Tier 2; `sweep` deletes ledgers that no 
 """
 
 import asyncio
-from contextlib import aclosing
 from pathlib import Path
 
 import click
 
 from segmentstore.cli.config import environment
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.cli.output import Row, output_option, print_rows
+from segmentstore.cli.output import output_option, print_rows
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.recovery.log_inspection import (
     LogInspection,
@@ -52,8 +51,7 @@ def inspect(place: str, container: int | None, operations: bool, output: str) ->
     if seen is None:
         seen = _look_in_directory(Path(place), container, operations=operations)
     print_rows(seen.rows, output)
-    for damage in seen.damages:
-        click.echo(f"error: {damage}", err=True)
+    _print_damages(seen)
     is_damaged = bool(seen.damages) or any(row.get("damage") for row in seen.rows)
     return ExitCode.CORRUPT if is_damaged else ExitCode.OK
 
@@ -112,10 +110,12 @@ def sweep(place: str, container: int | None, output: str) -> int:
     """Delete empty ledgers that a process made and did not write into the record of its log before it died.
 
     The store may be at work: a ledger that its present owner made stays. Each ledger of the cluster is looked at, those
-    of other stores too. Ends with 7 if one has entries that no record names: it stays, and is evidence.
+    of other stores too. Ends with 7 if one has entries that no record names: it stays, and is evidence. So it does
+    if the record of a log is damaged, and goes on with the others.
     """
+    seen = LogsSeen()
 
-    async def work() -> list[Row]:
+    async def work() -> None:
         from segmentstore.recovery import cluster_logs  # loads the whole service
 
         async with cluster_logs.open_cluster_of(place, environment=environment()) as opened:
@@ -123,12 +123,21 @@ def sweep(place: str, container: int | None, output: str) -> int:
                 raise InvalidRequestError(
                     f"the logs are in the data directory, which has no ledgers path={place}"
                 )
-            wanted = [] if container is None else [container]
-            return [row async for row in cluster_logs.sweep_ledgers(opened, wanted)]
+            await cluster_logs.see_logs(opened, container, cluster_logs.sweep_ledgers, seen)
 
-    rows = asyncio.run(work())
-    print_rows(rows, output)
-    return ExitCode.CORRUPT if any(row["entries"] for row in rows) else ExitCode.OK
+    try:
+        asyncio.run(work())
+    finally:
+        # Also if it ends early: what was deleted is gone.
+        print_rows(seen.rows, output)
+    _print_damages(seen)
+    is_found = bool(seen.damages) or any(row["entries"] for row in seen.rows)
+    return ExitCode.CORRUPT if is_found else ExitCode.OK
+
+
+def _print_damages(seen: LogsSeen) -> None:
+    for damage in seen.damages:
+        click.echo(f"error: {damage}", err=True)
 
 
 def _look_in_directory(place: Path, container: int | None, *, operations: bool) -> LogsSeen:
@@ -151,12 +160,7 @@ async def look_in_cluster(
             return None
         seen = LogsSeen()
         read = cluster_logs.operation_rows if operations else cluster_logs.ledger_rows
-        named = None if container is None else [container]
-        for container_id in named or await cluster_logs.known_containers(opened):
-            with seen.looking_at(cluster_logs.log_name(container_id)):
-                async with aclosing(read(opened, [container_id])) as rows:
-                    async for row in rows:
-                        seen.rows.append(row)
+        await cluster_logs.see_logs(opened, container, read, seen)
         return seen
 
 

@@ -8,7 +8,7 @@
   the log is set aside nevertheless.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from segmentstore.host.log_cluster import OpenedCluster, find_log_place, open_cl
 from segmentstore.host.setting_sources import resolve_settings
 from segmentstore.host.settings import BOOKKEEPER_SCHEME
 from segmentstore.host.store_record import CONTAINERS_PATH, find_store_record, log_record_path
-from segmentstore.recovery.log_inspection import LogRow, operation_row
+from segmentstore.recovery.log_inspection import LogRow, LogsSeen, operation_row
 from segmentstore.runtime.entropy import random_id, system_random
 from tier1.bookkeeper.ledgers import LedgerNotFoundError
 from tier1.bookkeeper.log_record import LedgerInLog, LogRecord, address_of
@@ -68,11 +68,26 @@ async def open_cluster_of(
         yield opened
 
 
+async def see_logs(
+    opened: OpenedCluster,
+    container_id: int | None,
+    read: Callable[[OpenedCluster, Sequence[int]], AsyncGenerator[LogRow, None]],
+    seen: LogsSeen,
+) -> None:
+    """What `read` gives of each log, or of that one: damage of one ends no other."""
+    named = None if container_id is None else [container_id]
+    for each in named or await _container_ids(opened):
+        with seen.looking_at(_name(each)):
+            async with aclosing(read(opened, [each])) as rows:
+                async for row in rows:
+                    seen.rows.append(row)
+
+
 async def ledger_rows(
     opened: OpenedCluster, container_ids: Sequence[int]
 ) -> AsyncGenerator[LogRow, None]:
     """One row for each ledger of the logs; every entry is read. `container_ids`: none means all."""
-    for container_id in container_ids or await known_containers(opened):
+    for container_id in container_ids or await _container_ids(opened):
         record = await _record(opened, container_id)
         if not record.ledgers:
             yield _ledger_row(container_id, record, None, _Content())
@@ -89,7 +104,7 @@ async def operation_rows(
     opened: OpenedCluster, container_ids: Sequence[int]
 ) -> AsyncGenerator[LogRow, None]:
     """One row for each operation behind the truncation point. Raises LogCorruptedError where a ledger is damaged."""
-    for container_id in container_ids or await known_containers(opened):
+    for container_id in container_ids or await _container_ids(opened):
         record = await _record(opened, container_id)
         stream = RecordStream()
         for ledger in record.ledgers:
@@ -99,24 +114,24 @@ async def operation_rows(
                     if address <= record.truncated_up_to:
                         continue
                     for view in stream.records(decode_frame(payload)):
-                        yield operation_row(log_name(container_id), address, decode_record(view))
+                        yield operation_row(_name(container_id), address, decode_record(view))
             if content.is_given_up:
                 stream = RecordStream()
             if content.damage:
-                raise LogCorruptedError(f"{content.damage} log={log_name(container_id)}")
+                raise LogCorruptedError(f"{content.damage} log={_name(container_id)}")
 
 
 async def sweep_ledgers(
     opened: OpenedCluster, container_ids: Sequence[int]
 ) -> AsyncGenerator[LogRow, None]:
     """Deletes ledgers that no record will ever name; one row for each. `container_ids`: none means all."""
-    for container_id in container_ids or await known_containers(opened):
+    for container_id in container_ids or await _container_ids(opened):
         await _record(opened, container_id)
         for ledger in await delete_unrecorded_ledgers(
             log_record_path(container_id), ledgers=opened.ledgers, metadata=opened.metadata
         ):
             yield {
-                "log": log_name(container_id),
+                "log": _name(container_id),
                 "epoch": ledger.epoch,
                 "ledger": ledger.ledger_id,
                 "entries": ledger.entries,
@@ -213,7 +228,7 @@ def _ledger_row(
 ) -> LogRow:
     quorum = None if ledger is None else ledger.quorum
     return {
-        "log": log_name(container_id),
+        "log": _name(container_id),
         "epoch": record.epoch if ledger is None else ledger.epoch,
         "ledger": None if ledger is None else ledger.ledger_id,
         "state": "none" if ledger is None else "open" if ledger.is_open else "closed",
@@ -243,12 +258,10 @@ def _no_such_log(opened: OpenedCluster, container_id: int) -> InvalidRequestErro
     )
 
 
-async def known_containers(opened: OpenedCluster) -> list[int]:
-    """Those that have a log."""
+async def _container_ids(opened: OpenedCluster) -> list[int]:
     names = await opened.metadata.children(CONTAINERS_PATH)
     return [int(name) for name in names if name.isascii() and name.isdigit()]
 
 
-def log_name(container_id: int) -> str:
-    """As in the rows."""
+def _name(container_id: int) -> str:
     return f"container-{container_id:04d}"

@@ -17,6 +17,7 @@ from random import Random
 
 import pytest
 
+from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.log import look_in_cluster
 from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.errors import (
@@ -46,6 +47,7 @@ from segmentstore.recovery.rebuilt_logs import BookKeeperLogsRebuilt
 from segmentstore.recovery.recover import RecoveryOptions, recover_store
 from segmentstore.recovery.restore import restore_backup
 from segmentstore.runtime.files import SystemFileSystem
+from tests.cli.command_line import CommandLine
 from tests.host.cluster_in_memory import PLACE, ClusterInMemory
 from tests.host.node_directories import new_node
 from tests.tier1.bookkeeper.simulated_ledgers import SimulatedLedgerClient
@@ -582,6 +584,31 @@ async def test_a_ledger_that_no_record_names_is_swept_away_while_the_store_is_at
         await append(service, b"two")
     async with serving(data) as service:
         assert [await content_of(service, name) for name in NAMES] == [b"one two"] * len(NAMES)
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+async def test_a_sweep_goes_on_beside_a_damaged_record_and_says_what_it_has_deleted(
+    data: Path,
+    cluster: ClusterInMemory,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    *,
+    damaged: int,
+) -> None:
+    async with in_bookkeeper(data) as service:
+        await begin(service)
+    path = log_record_path(1 - damaged)
+    record = await read_record(path, metadata=cluster.metadata)
+    assert record is not None
+    labels = ledger_labels(path, replace(record, epoch=record.epoch - 1))
+    left = await cluster.bookies.client().create(Quorum(), labels=labels)
+    stored = cluster.metadata.values[log_record_path(damaged)]
+    cluster.metadata.values[log_record_path(damaged)] = replace(stored, value=stored.value[:-1])
+    cli = CommandLine(capfdbinary)
+    swept = await asyncio.to_thread(cli, "log", "sweep", PLACE, "-o", "json")
+    assert left.ledger_id not in cluster.bookies.ledgers
+    assert [(row["ledger"], row["action"]) for row in swept.rows] == [(left.ledger_id, "deleted")]
+    assert swept.exit_code == ExitCode.CORRUPT
+    assert f"container-000{damaged}" in swept.errors
 
 
 async def test_a_backup_of_a_store_in_bookkeeper_is_made_offline_and_restored_with_logs_in_files(
