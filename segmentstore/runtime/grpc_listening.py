@@ -30,11 +30,25 @@ async def listening_server(
     calls_at_once_max: int,
     handlers: "Sequence[grpc.GenericRpcHandler[bytes, bytes]]",
     requests: RequestBytes,
+    silence_seconds: float | None = None,
+    answer_seconds: float = 60.0,
 ) -> tuple[grpc.aio.Server, int]:
     """The started server, and its port, which the system chooses for 0. Plain HTTP/2.
 
-    `who` begins the sentence of the InvalidRequestError that says that the address cannot be bound.
+    `who` begins the sentence of the InvalidRequestError that says that the address cannot be bound. A client of which
+    nothing came for `silence_seconds` (None: for two hours) is asked whether it is there; if it does not say so in
+    `answer_seconds`, its connection ends, and its calls.
     """
+    looks_after: list[tuple[str, int]] = []
+    if silence_seconds is not None:
+        looks_after = [
+            ("grpc.keepalive_time_ms", round(silence_seconds * 1000)),
+            # The one or the other, by the version of gRPC.
+            ("grpc.keepalive_timeout_ms", round(answer_seconds * 1000)),
+            ("grpc.http2.ping_timeout_ms", round(answer_seconds * 1000)),
+            # However often it has to be asked.
+            ("grpc.http2.max_pings_without_data", 0),
+        ]
     server = grpc.aio.server(
         maximum_concurrent_rpcs=calls_at_once_max,
         options=[
@@ -47,6 +61,7 @@ async def listening_server(
             # Of what no handler has asked for yet: so much, and not by what the network carries.
             ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
             ("grpc.http2.bdp_probe", 0),
+            *looks_after,
         ],
     )
     server.add_generic_rpc_handlers((ReceivedInTurn(handlers, requests),))

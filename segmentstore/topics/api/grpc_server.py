@@ -22,6 +22,7 @@ Invariants:
   moment may have been stored; a producer with sequences sends them again and they are stored once.
 - Records become batches, and batches records, in a thread, unless they are few. A request has OBJECTS_MAX records and
   headers at most (request_objects.py), and of those that may have many `large_requests_max` are objects at a time.
+- A client that has gone without a word leaves the places of its calls within two minutes.
 - A fault of ours is logged here with its traceback, and reaches the client as INTERNAL without it.
 """
 
@@ -138,6 +139,9 @@ class TopicServerSettings:
     fetch_bytes_max: int = 8 << 20
     wait_seconds_max: float = 30.0
     """Of one fetch at the end of a partition."""
+    silence_seconds: float = 60.0
+    """A client of which nothing came for so long is asked whether it is there; it has `answer_seconds` to say so."""
+    answer_seconds: float = 60.0
     close_grace_seconds: float = 2.0
 
 
@@ -184,6 +188,8 @@ class TopicServer:
             calls_at_once_max=settings.calls_at_once_max,
             handlers=[self._handlers()],
             requests=self._requests,
+            silence_seconds=settings.silence_seconds,
+            answer_seconds=settings.answer_seconds,
         )
 
     async def close(self) -> None:

@@ -247,6 +247,25 @@ async def test_a_stream_too_many_is_refused_and_the_others_go_on() -> None:
         assert (await again.read()).partitions[0].base_offset == 4
 
 
+@pytest.mark.slow
+async def test_a_connection_whose_client_has_gone_without_a_word_ends() -> None:
+    """Each would keep the place of one that streams requests."""
+    settings = TopicServerSettings(port=0, silence_seconds=0.2, answer_seconds=0.2)
+    async with serving(settings) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
+        try:
+            # HTTP/2: it greets, takes the server's settings, and answers nothing more, no PING either.
+            settings_frame, taken = b"\x00\x00\x00\x04\x00", b"\x00\x00\x00\x04\x01"
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings_frame + bytes(4))
+            writer.write(taken + bytes(4))
+            async with asyncio.timeout(20):
+                while await reader.read(1 << 16):
+                    continue
+        finally:
+            writer.close()
+        assert await values_of(served, 0) == []
+
+
 async def test_a_request_that_is_too_long_is_refused() -> None:
     async with serving(TopicServerSettings(port=0, message_bytes_max=1000)) as served:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
