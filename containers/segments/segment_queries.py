@@ -113,8 +113,13 @@ class SegmentQueries:
     async def list_segments(
         self, prefix: str, start_after: str, limit: int
     ) -> Sequence[SegmentProperties]:
-        """Existing segments in name order, at most `limit`."""
+        """Existing segments in name order, at most `limit`. O(active ones), unless one that is active is named."""
         metadata = self._metadata
+        if limit == 1 and start_after < prefix:
+            # How long is this segment? A name sorts before all that it is the beginning of.
+            named = metadata.last_of_name(prefix)
+            if named is not None and self._is_listed(named):
+                return [properties_of(named, metadata.container_id)]
         found = self._list_active(prefix, start_after, limit)
         gone = {key for key, segment in metadata.by_id.items() if segment.is_gone()}
         taken = 0
