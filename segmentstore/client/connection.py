@@ -262,7 +262,8 @@ async def open_connection(
             ssl=None if tls is None else tls.ssl_context(),
             server_hostname=None if tls is None else tls.server_name,
         )
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        # The latter of a name that none can have, as one with an empty part.
         raise ConnectionLostError(
             f"no segment store answers endpoint={endpoint}: {error}"
         ) from error

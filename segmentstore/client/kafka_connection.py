@@ -270,7 +270,8 @@ async def open_kafka_connection(
         raise ConnectionLostError(
             f"connecting takes too long address={host}:{port} seconds_max={connect_seconds:g}"
         ) from error
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        # The latter of a name that none can have, as one with an empty part.
         raise ConnectionLostError(f"no connection address={host}:{port}: {error}") from error
     return connection
 

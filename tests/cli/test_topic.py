@@ -247,6 +247,13 @@ def test_a_server_that_is_not_there_is_told(kafka: KafkaCommands, offline: Comma
     assert offline("topic", "list", "--kafka", "nowhere").exit_code == ExitCode.USAGE
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_a_name_that_no_host_has_is_told_in_one_sentence(offline: CommandLine, host: str) -> None:
+    told = offline("topic", "list", "--kafka", f"{host}:9092")
+    assert told.exit_code == ExitCode.UNAVAILABLE
+    assert told.errors.startswith(f"error: no connection address={host}:9092")
+
+
 def test_an_offset_of_a_partition_that_is_not_there_is_shown_without_an_end(
     kafka: KafkaCommands,
 ) -> None:

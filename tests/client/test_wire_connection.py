@@ -146,6 +146,12 @@ async def test_nobody_listens() -> None:
         await client.close()
 
 
+async def test_a_name_that_no_host_has_is_that_of_no_server() -> None:
+    """Python cannot even encode it, and says so by another error than of an unknown one."""
+    with pytest.raises(ConnectionLostError, match="no segment store answers"):
+        await open_connection(ServerAddress("a..b", 12345))
+
+
 async def test_what_may_not_be_repeated_has_an_unknown_outcome(fake_store: FakeStore) -> None:
     fake_store.create("segment")
     fake_store.on_request = lambda command: (
