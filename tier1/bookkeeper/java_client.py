@@ -415,7 +415,9 @@ class JavaLedgerReader:
         """Damage it is only if no bookie that may have the entries is away, and the ledger was not deleted."""
         try:
             # As before: one that was opened to look may be written.
-            other = await self._client._open(self._ledger_id, fences=self._has_fenced)
+            client = self._client
+            reopen = client.open_fenced if self._has_fenced else client.open_unfenced
+            other = await reopen(self._ledger_id)
         except LedgerNotFoundError as error:
             return error
         await other.close()
