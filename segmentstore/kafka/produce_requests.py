@@ -55,6 +55,7 @@ class Submission:
         self.throttle_ms = 0
         """What the client is told to wait, and the server waits before it takes more from it."""
         self._on_done: Callable[[], None] | None = None
+        self._come_again: list[_Handed] = []
 
     @property
     def is_done(self) -> bool:
@@ -95,11 +96,20 @@ class Submission:
     def outcome(self, topic: int, partition_: int) -> "_Outcome":
         return self._topics[topic][1][partition_][1]
 
+    def comes_again(self, handed: "_Handed") -> None:
+        """A batch was refused, so that its producer sends it again when the request is answered."""
+        handed.note_refusal()
+        self._come_again.append(handed)
+
     def settled(self) -> None:
         """One batch more."""
         self._open -= 1
         assert self._open >= 0, f"a batch is answered twice open={self._open}"
-        if self._open == 0 and self._on_done is not None:
+        if self._open > 0:
+            return
+        for handed in self._come_again:
+            handed.note_answer()
+        if self._on_done is not None:
             self._on_done()
 
 
@@ -226,7 +236,7 @@ class Producing:
             # Names of which no topic is known would be kept without a bound on their length.
             is_passing = isinstance(failure, NotLeaderError | PartitionUnavailableError)
             if is_passing and self._topics.describe(handed.topic) is not None:
-                handed.note_refusal()
+                submission.comes_again(handed)
         else:
             raise failure
         submission.settled()
@@ -256,6 +266,12 @@ class _Handed:
         if self.sent is not None:
             now = asyncio.get_running_loop().time()
             self.refused.note(self.topic, self.index, self.sent, now=now)
+
+    def note_answer(self) -> None:
+        """Its client is told now."""
+        if self.sent is not None:
+            now = asyncio.get_running_loop().time()
+            self.refused.told(self.topic, self.index, now=now)
 
 
 def _broken_off() -> TopicError:

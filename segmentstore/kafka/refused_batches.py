@@ -14,10 +14,12 @@ Invariants:
   connects again has nothing under way.
 - A batch that the partition expects, by what it knows of the producer, is never held up: the refused one is stored, by
   another connection or another broker.
-- The refused batch itself, or another producer or epoch, ends it; so does time, for clients that gave the batch up.
+- The refused batch itself, or another producer or epoch, ends it; so does time, for clients that gave the batch up. It
+  begins when the client is told of the refusal: a request is answered when all of its batches are settled.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from segmentstore.codec.record_batch import SentBatch
@@ -32,8 +34,8 @@ _HALF_OF_SEQUENCES: Final = 1 << 30
 @dataclass(frozen=True, slots=True)
 class _Refused:
     sent: SentBatch
-    until: float
-    """Time of the loop."""
+    until: float = inf
+    """Time of the loop; without an end until the client is told."""
 
 
 class RefusedBatches:
@@ -47,15 +49,22 @@ class RefusedBatches:
         """The first one of each partition."""
 
     def note(self, topic: str, index: int, sent: SentBatch, *, now: float) -> None:
-        """It was refused, and is to come again."""
+        """It was refused, and is to come again, once its client is told."""
         place = topic, index
         known = self._refused.pop(place, None)
         if known is not None and now < known.until and _is_behind(sent, known.sent):
-            self._refused[place] = _Refused(known.sent, now + self._seconds)
+            self._refused[place] = _Refused(known.sent)
             return
         while len(self._refused) >= self._partitions_max:
             del self._refused[next(iter(self._refused))]
-        self._refused[place] = _Refused(sent, now + self._seconds)
+        self._refused[place] = _Refused(sent)
+
+    def told(self, topic: str, index: int, *, now: float) -> None:
+        """The client hears of a refusal now."""
+        place = topic, index
+        known = self._refused.get(place)
+        if known is not None:
+            self._refused[place] = replace(known, until=now + self._seconds)
 
     def holds_up(self, topic: str, index: int, sent: SentBatch, *, now: float) -> bool:
         """Whether a batch before this one is to come first. If not, none of the partition is waited for any more."""

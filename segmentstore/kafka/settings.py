@@ -71,8 +71,8 @@ class KafkaSettings:
     partition_seconds: float = 10.0
     """How long a request waits for a partition that is being recovered."""
     resend_seconds: float = 15.0
-    """How long what an idempotent producer sent behind a refused batch is refused as well, unless that comes again.
-    Longer than a request waits for a partition."""
+    """How long what an idempotent producer sent behind a refused batch is refused as well, unless that comes again:
+    from the answer on. Longer than a request waits for a partition."""
     refused_batches_max: int = 1_000
     """That one connection is remembered to send again; each is of another partition."""
     start_seconds: float = 10.0

@@ -87,12 +87,16 @@ def test_a_batch_is_waited_for_in_bounds() -> None:
 
     for index in range(3):
         refused_batches.note("t", index, first, now=0.0)
+        refused_batches.told("t", index, now=0.0)
     assert [refused_batches.holds_up("t", each, second, now=1.0) for each in range(3)] == [
         False,
         True,
         True,
     ]
     refused_batches.note("t", 1, second, now=5.0)
+    # Its request is answered when all of its batches are settled, which may take long.
+    assert refused_batches.holds_up("t", 1, third, now=50.0)
+    refused_batches.told("t", 1, now=5.0)
     assert refused_batches.holds_up("t", 1, third, now=14.0)
     assert refused_batches.holds_up("t", 1, second, now=14.0)
     assert not refused_batches.holds_up("t", 1, third, now=15.0)
