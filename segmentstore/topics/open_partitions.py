@@ -129,6 +129,9 @@ class OpenPartitions:
             self._resting.pop(key, None)
         if not partition.is_open:
             await self._recover(partition)
+        if not partition.is_open:
+            # One that was under way had opened it already, and it was shut meanwhile.
+            await self._recover(partition)
         return partition
 
     async def _recover(self, partition: Partition) -> None:

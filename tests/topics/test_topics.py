@@ -648,6 +648,31 @@ def test_a_partition_that_recovers_for_longer_than_a_request_waits_is_recovered_
     run_simulation(1, main)
 
 
+def test_a_partition_that_is_shut_again_before_its_recovery_has_ended_is_opened_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind the moment at which it is open a recovery deletes objects: an append that fails meanwhile shuts it."""
+
+    async def main(_: SimLoop) -> None:
+        topics = await Store().start()
+        await topics.create("a", 1, NO_CONFIG)
+        honest = Partition.recover
+        begun = 0
+
+        async def recover(partition: Partition) -> None:
+            nonlocal begun
+            begun += 1
+            await (honest(partition) if begun > 1 else asyncio.sleep(1.0))
+
+        monkeypatch.setattr(Partition, "recover", recover)
+        found = await topics.own_partition("a", 0)
+        assert found.is_open
+        assert (await found.produce(batch_of(b"stored"))).base_offset == 0
+        await topics.close()
+
+    run_simulation(1, main)
+
+
 @pytest.mark.parametrize("ends", ["close", "deletion", "leave"])
 def test_a_recovery_that_no_request_waits_for_ends_with_its_partition(
     monkeypatch: pytest.MonkeyPatch, ends: str
