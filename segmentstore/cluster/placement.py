@@ -241,8 +241,12 @@ class _Planning:
     def _is_trusted_with(self, target: HostId | None, container_id: ContainerId) -> bool:
         """Whether the failure of a container is no reason to wait before it is tried there.
 
-        A failure makes its node a suspect, so what fails everywhere has failed once at each node before it waits.
+        A failure makes its node a suspect, so what fails everywhere has failed once at each node before it waits. What
+        fails the same way for a second time, and for a reason that does not pass by itself, waits wherever it goes.
         """
+        failure = self.containers[container_id].failure
+        if failure is not None and failure.same_count > 1:
+            return False
         is_trusted = target is not None and target not in self._suspects
         return is_trusted and target != self._failed_at(container_id)
 

@@ -381,6 +381,25 @@ def test_a_failed_container_starts_at_once_where_none_has_just_failed() -> None:
     assert not cluster.decide(frozenset([cid(0)]), frozenset(failed_at))
 
 
+def test_what_fails_the_same_way_again_waits_also_where_none_has_just_failed() -> None:
+    """For a reason that does not pass by itself: five such failures keep a container down, until a person comes."""
+    cluster = Cluster.of(3, A, B, C)
+    cluster.settle()
+    failed_at: list[HostId] = []
+    for _ in range(2):
+        at = cluster.map.containers[cid(0)].node
+        assert at is not None
+        cluster.fail(at, cid(0), "not_found")
+        assert cluster.decide(suspects=frozenset(failed_at))
+        failed_at.append(at)
+        for node_id in cluster.nodes:
+            cluster.follow(node_id)
+    assert cluster.map.containers[cid(0)].node is None
+    assert not cluster.decide(frozenset([cid(0)]), frozenset(failed_at))
+    assert cluster.decide(suspects=frozenset(failed_at)), "its pause is over"
+    assert cluster.map.containers[cid(0)].node not in (None, *failed_at)
+
+
 def test_a_failed_container_waits_for_its_pause_and_starts_elsewhere() -> None:
     cluster = Cluster.of(2, A, B)
     cluster.settle()
