@@ -181,18 +181,20 @@ def without_drained(wishes: Wishes, names: Collection[str]) -> Wishes:
     return replace(wishes, drained=[name for name in wishes.drained if name not in names])
 
 
-async def forget_drains_of_the_dead(store: CoordinationStore, node_id: HostId) -> None:
+async def forget_drains_of_the_dead(store: CoordinationStore, node_id: HostId) -> bool:
     """Takes back what processes of this node's name wished for their own ids, and were killed before they did it.
 
-    An id is never used again. Raises CoordinationUnavailableError.
+    An id is never used again. False: some are registered still, as one that was killed is until its session ends.
+    Raises CoordinationUnavailableError.
     """
     name = node_id.rpartition("-")[0]
     drained = (await _read_wishes(store)).drained
     ids = [each for each in drained if is_id_of(each, name) and each != node_id]
     if not ids:
-        return
+        return True
     # Read behind the wishes: a process is registered before it wishes anything, and may have the same name.
     registered = await store.children(NODES_PATH)
     gone = [each for each in ids if each not in registered]
     if gone:
         await change_wishes(store, lambda wishes: without_drained(wishes, gone))
+    return len(gone) == len(ids)

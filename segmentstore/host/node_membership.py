@@ -39,6 +39,8 @@ _RETRY_SECONDS_FIRST = 0.1
 _RETRY_SECONDS_MAX = 2.0
 _LOOK_SECONDS = 0.05
 _FORGET_SECONDS_MAX = 2.0
+_DEAD_SECONDS = 10.0
+"""How often a node looks whether one of its name, that was killed, is registered still."""
 _NO_NODE = HostId("")
 
 
@@ -158,7 +160,9 @@ class NodeMembership:
     async def _forget_drains(self, node_id: HostId) -> None:
         """Of processes that had this place before, and were killed while they were drained."""
         try:
-            await forget_drains_of_the_dead(self._store, node_id)
+            # Those of others that are registered still: one that was killed is until its session ends.
+            while not await forget_drains_of_the_dead(self._store, node_id):  # noqa: ASYNC110
+                await asyncio.sleep(_DEAD_SECONDS)
         except SegmentStoreError as error:
             logger.warning("wishes of processes before this one stay: %s", error)
 

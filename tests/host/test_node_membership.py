@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
+import pytest
+
 from segmentstore.cluster.cluster_state import change_wishes, read_cluster_state, with_drained
 from segmentstore.cluster.node_session import NodeSession
 from segmentstore.cluster.records import (
@@ -14,7 +16,10 @@ from segmentstore.cluster.records import (
     AssignmentMap,
     decode_assignment,
     encode_assignment,
+    encode_node,
+    node_path,
 )
+from segmentstore.contracts.cluster import ClusterNode
 from segmentstore.contracts.containers import HostId
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.host.container_manager import ContainerManager
@@ -163,14 +168,25 @@ async def test_h85_a_node_is_drained_when_its_containers_are_gone_and_its_wish_i
     assert not (await read_cluster_state(node.store)).wishes.drained
 
 
-async def test_a_process_takes_back_the_drain_in_which_the_one_before_it_was_killed() -> None:
+async def test_a_process_takes_back_the_drain_in_which_the_one_before_it_was_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     node = Node()
     membership = await node.membership()
     killed, other, lasting = "n-00000000000000aa", "m-00000000000000aa", "n"
     for name in (killed, other, lasting):
         await change_wishes(node.store, partial(with_drained, name=name))
+    # Its session lasts a little longer than it did.
+    place = node_path(HostId(killed))
+    version = await node.store.create(
+        place, encode_node(ClusterNode(HostId(killed), "", "", 0, "1"))
+    )
+    monkeypatch.setattr("segmentstore.host.node_membership._DEAD_SECONDS", 0.01)
     task = asyncio.create_task(membership.run())
     await membership.wait_until_registered()
+    await asyncio.sleep(0.05)
+    assert killed in (await read_cluster_state(node.store)).wishes.drained
+    await node.store.delete(place, version=version)
     async with asyncio.timeout(20):
         while killed in (await read_cluster_state(node.store)).wishes.drained:
             await asyncio.sleep(0.01)
