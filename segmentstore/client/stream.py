@@ -31,6 +31,8 @@ from segmentstore.client.transaction import (
 from segmentstore.codec.stream_names import segment_name, transaction_epoch_of
 from segmentstore.contracts.errors import InvalidRequestError, SegmentStoreError
 
+_LEASE_SECONDS_MAX: Final = 600.0
+"""The longest that our controllers grant; others may grant less."""
 _NEW_SEGMENTS_MAX: Final = 100_000
 """What the 4 MiB hold that gRPC's servers take as one request; their key ranges are made here."""
 
@@ -181,6 +183,9 @@ class Stream:
     ) -> Transaction:
         """An open transaction that was begun elsewhere; its lease is this one from the entry of its `async with` on.
 
+        None: the longest that controllers grant, or else that of the settings. No call tells how long the lease is that
+        it has, and a shorter one would end a transaction that is to be committed elsewhere, later.
+
         Raises TransactionClosedError, NotFoundError.
         """
         number = transaction_number(transaction_id)
@@ -191,7 +196,11 @@ class Stream:
             raise TransactionClosedError(transaction_id, state.value)
         epoch = transaction_epoch_of(number)
         ranges = await self._controller.epoch_segments(self.name, epoch)
-        return self._transaction(lease_seconds, BegunTransaction(number, ranges))
+        begun = BegunTransaction(number, ranges)
+        if lease_seconds is None:
+            granted = self._calls.settings.transaction_lease_seconds
+            return self._transaction(_LEASE_SECONDS_MAX, begun, lease_seconds_granted=granted)
+        return self._transaction(lease_seconds, begun)
 
     async def transaction_state(self, transaction_id: str) -> TransactionState:
         """Whether a transaction is open, or how far its commit or abort is."""
@@ -221,6 +230,8 @@ class Stream:
         self,
         lease_seconds: float | None,
         resumed: BegunTransaction | None,
+        *,
+        lease_seconds_granted: float | None = None,
     ) -> Transaction:
         default = self._calls.settings.transaction_lease_seconds
         return Transaction(
@@ -229,6 +240,7 @@ class Stream:
             resumed=resumed,
             controller=self._controller,
             calls=self._calls.with_own_connections(),
+            lease_seconds_granted=lease_seconds_granted,
         )
 
     def _check_cut(self, cut: StreamCut) -> None:

@@ -106,10 +106,15 @@ class Transaction:
         resumed: BegunTransaction | None,
         controller: ControllerClient,
         calls: SegmentCalls,
+        lease_seconds_granted: float | None = None,
     ) -> None:
-        """`calls` are the transaction's own: it closes their connections. `resumed` was begun elsewhere."""
+        """`calls` are the transaction's own: it closes their connections. `resumed` was begun elsewhere.
+
+        `lease_seconds_granted` is asked for where a resumed one is not granted `lease_seconds`.
+        """
         self._stream = stream
         self._lease_seconds = lease_seconds
+        self._lease_seconds_granted = lease_seconds_granted
         self._controller = controller
         self._settings = calls.settings
         self._target = _TransactionTarget(stream, controller=controller)
@@ -128,10 +133,7 @@ class Transaction:
 
     async def __aenter__(self) -> Self:
         if self._is_resumed:
-            # Of the lease that it was begun with there may be little left, and no call tells how much.
-            await self._controller.extend_lease(
-                self._stream, self._target.transaction_id, self._lease_seconds
-            )
+            await self._renew_lease()
         else:
             self._target.began(
                 await self._controller.begin_transaction(self._stream, self._lease_seconds)
@@ -139,6 +141,17 @@ class Transaction:
         await self._writer.open()
         self._tasks.start(self._extend_lease(), name=f"lease of transaction {self.id}")
         return self
+
+    async def _renew_lease(self) -> None:
+        """Of the lease that it was begun with there may be little left, and no call tells how much."""
+        transaction_id = self._target.transaction_id
+        try:
+            await self._controller.extend_lease(self._stream, transaction_id, self._lease_seconds)
+        except InvalidRequestError:
+            if self._lease_seconds_granted is None:
+                raise
+            self._lease_seconds = self._lease_seconds_granted
+            await self._controller.extend_lease(self._stream, transaction_id, self._lease_seconds)
 
     async def __aexit__(
         self,

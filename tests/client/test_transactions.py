@@ -83,6 +83,21 @@ async def test_a_resumed_transaction_has_its_lease_from_the_beginning(
     await stream.abort_transaction(found)
 
 
+async def test_a_transaction_that_is_resumed_without_a_lease_keeps_the_one_it_has(
+    stream: Stream, controller: FakeController
+) -> None:
+    """As far as it can be kept: a shorter one would end what another process is to commit later."""
+    found = await stream.begin_transaction(lease_seconds=600)
+    async with await stream.resume_transaction(found) as resumed:
+        await resumed.detach()
+    assert controller.leases_ms == [600_000]
+    controller.lease_ms_max = 120_000
+    async with await stream.resume_transaction(found) as resumed:
+        await resumed.detach()
+    assert controller.leases_ms[1:] == [600_000, SETTINGS.transaction_lease_seconds * 1000]
+    await stream.abort_transaction(found)
+
+
 async def test_the_lease_is_extended_while_the_body_runs(
     stream: Stream, controller: FakeController
 ) -> None:
