@@ -240,10 +240,19 @@ def parse_addresses(text: str) -> Sequence[Address]:
     found = []
     for each in text.split(","):
         host, _, port = each.strip().rpartition(":")
-        if not host or not port.isdecimal() or int(port) > _PORT_MAX:
+        if not host or not port.isdecimal() or int(port) > _PORT_MAX or not _is_text(host):
             raise InvalidRequestError(f"an address is HOST:PORT address={each!r}")
         found.append((host.strip("[]"), int(port)))
     return found
+
+
+def _is_text(name: str) -> bool:
+    """No: a byte of the command line that is not UTF-8 is a lone surrogate here."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _metadata_of(topics: Sequence[str]) -> MetadataRequest:
