@@ -432,6 +432,7 @@ class LedgerAppends:
             next_writer = await self._retries.attempt(lambda: self._maker.create(or_with_few=True))
         ledger = await self._maker.enter(next_writer, ends=(end,))
         if self.failure is not None:
+            self._ahead = next_writer  # close() lets it go
             return
         _LOG.warning(
             "a ledger failed and has a successor path=%s ledger=%d entries=%d successor=%d: %s",

@@ -14,10 +14,16 @@ from tests.contracts.durable_data_log_suite import entries
 from tests.tier1.bookkeeper.simulated_ledgers import SimulatedLedgerClient, SimulatedLedgerWriter
 from tests.tier1.bookkeeper.simulated_network import Network
 from tests.tier1.bookkeeper.worlds import SMALL, BookKeeperLogWorld
-from tier1.bookkeeper.ledger_maker import LedgerEnd
-from tier1.bookkeeper.ledgers import LedgerId, LedgerUnavailableError, Quorum, TooFewBookiesError
+from tier1.bookkeeper.ledger_maker import LedgerEnd, LedgerMaker
+from tier1.bookkeeper.ledgers import (
+    LedgerId,
+    LedgerUnavailableError,
+    LedgerWriter,
+    Quorum,
+    TooFewBookiesError,
+)
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
-from tier1.bookkeeper.log_record import LogRecord, entry_of
+from tier1.bookkeeper.log_record import LedgerInLog, LogRecord, entry_of
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
 from tier1.bookkeeper.settings import GiveUpSettings
 
@@ -290,6 +296,37 @@ async def test_a_log_that_had_failed_lets_its_ledger_go_when_it_is_closed(
     assert closings == [ledger_id]
     assert await entries(successor) == [(address, b"x")]
     await successor.close()
+
+
+async def test_a_ledger_that_is_made_as_its_log_fails_is_let_go_when_the_log_is_closed(
+    world: BookKeeperLogWorld, closings: list[LedgerId], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await own(world)
+    await log.append([b"x"])
+    made: list[LedgerId] = []
+    honest = LedgerMaker.enter
+
+    async def enter(
+        self: LedgerMaker, writer: LedgerWriter, *, ends: Sequence[LedgerEnd]
+    ) -> LedgerInLog:
+        entered = await honest(self, writer, ends=ends)
+        made.append(writer.ledger_id)
+        assert log._appends is not None
+        log._appends.fail(DurableDataLogError("another part of the log failed"))
+        return entered
+
+    monkeypatch.setattr(LedgerMaker, "enter", enter)
+    for number in range(3):
+        world.bookies.kill(number)
+    last = log.append([b"y"])
+    await asyncio.sleep(1.0)
+    for number in range(3):
+        world.bookies.restart(number)
+    with pytest.raises(DurableDataLogError, match="another part"):
+        await last
+    await log.close()
+    assert made
+    assert set(made) <= set(closings)
 
 
 async def test_a_ledger_that_hangs_as_a_log_is_closed_keeps_no_other_open(
