@@ -49,7 +49,9 @@ _ENTRIES_PER_TURN = 512
 _REFERENCE_PAGE = 256
 _SWEPT_PER_STEP = 16
 """Objects of earlier owners, each looked up in some 80 us."""
-_SWEPT_KEYS_MAX = 8_192
+_SWEPT_KEYS_FIRST = 8_192
+_SWEPT_KEYS_MAX = 131_072
+"""So many are held at a time: some 30 MB, for a container with millions of objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,8 @@ class OrphanSweep:
     """Looks once for each claim for what earlier owners left behind, in the order of keys, a few objects in a step.
 
     The keys that it is about to look at are held, a bounded number of them: a listing never stays open between steps,
-    and those that are needed for very many objects begin anew and pass over what was looked at.
+    and those that are needed for very many objects begin anew and pass over what was looked at. So each holds twice as
+    many as the one before it.
     """
 
     def __init__(self, *, object_store: ObjectStore, names: ObjectNames, epoch: int) -> None:
@@ -185,6 +188,7 @@ class OrphanSweep:
         self._names = names
         self._epoch = epoch
         self._ahead: deque[ObjectReference] = deque()
+        self._held_max = _SWEPT_KEYS_FIRST
         self._behind: ObjectReference | None = None
         """The last one that was looked at."""
         self._is_listed = False
@@ -215,6 +219,8 @@ class OrphanSweep:
     async def _list(self) -> None:
         """Hold the next ones of epochs below ours, of SSTs first."""
         ahead: deque[ObjectReference] = deque()
+        held_max = min(self._held_max, _SWEPT_KEYS_MAX)
+        self._held_max = 2 * held_max
         for kind in ObjectKind:
             async with aclosing(self._store.list(self._names.folder(kind))) as listing:
                 async for info in listing:
@@ -225,7 +231,7 @@ class OrphanSweep:
                         break
                     if self._behind is not None and (kind, identity) <= self._behind:
                         continue
-                    if len(ahead) == _SWEPT_KEYS_MAX:
+                    if len(ahead) == held_max:
                         self._ahead = ahead
                         return
                     ahead.append((kind, identity))
