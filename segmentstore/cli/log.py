@@ -47,11 +47,12 @@ def inspect(place: str, container: int | None, operations: bool, output: str) ->
     log of a running store may move on meanwhile. Ends with 7 if a log is damaged, or a ledger is gone; other logs are
     shown all the same.
     """
-    seen = asyncio.run(look_in_cluster(place, container, operations=operations))
-    if seen is None:
-        seen = _look_in_directory(Path(place), container, operations=operations)
-    print_rows(seen.rows, output)
-    _print_damages(seen)
+    seen = LogsSeen()
+    try:
+        if not asyncio.run(look_in_cluster(place, container, seen, operations=operations)):
+            _look_in_directory(Path(place), container, seen, operations=operations)
+    finally:
+        _print_seen(seen, output)
     is_damaged = bool(seen.damages) or any(row.get("damage") for row in seen.rows)
     return ExitCode.CORRUPT if is_damaged else ExitCode.OK
 
@@ -128,40 +129,39 @@ def sweep(place: str, container: int | None, output: str) -> int:
     try:
         asyncio.run(work())
     finally:
-        # Also if it ends early: what was deleted is gone.
-        print_rows(seen.rows, output)
-    _print_damages(seen)
+        _print_seen(seen, output)
     is_found = bool(seen.damages) or any(row["entries"] for row in seen.rows)
     return ExitCode.CORRUPT if is_found else ExitCode.OK
 
 
-def _print_damages(seen: LogsSeen) -> None:
+def _print_seen(seen: LogsSeen, output: str) -> None:
+    """Also of a look that ends early, because bookies of the next log do not answer: what was deleted is gone."""
+    print_rows(seen.rows, output)
     for damage in seen.damages:
         click.echo(f"error: {damage}", err=True)
 
 
-def _look_in_directory(place: Path, container: int | None, *, operations: bool) -> LogsSeen:
-    seen = LogsSeen()
+def _look_in_directory(
+    place: Path, container: int | None, seen: LogsSeen, *, operations: bool
+) -> None:
     for path in log_directories(place, container):
         with seen.looking_at(path.name):
             inspection = LogInspection(path)
             seen.rows += inspection.operation_rows() if operations else inspection.frame_rows()
-    return seen
 
 
 async def look_in_cluster(
-    place: str, container: int | None, *, operations: bool
-) -> LogsSeen | None:
-    """What `inspect` shows. None if the logs are in a directory."""
+    place: str, container: int | None, seen: LogsSeen, *, operations: bool
+) -> bool:
+    """Add what `inspect` shows. False, and nothing, if the logs are in a directory."""
     from segmentstore.recovery import cluster_logs  # loads the whole service
 
     async with cluster_logs.open_cluster_of(place, environment=environment()) as opened:
         if opened is None:
-            return None
-        seen = LogsSeen()
+            return False
         read = cluster_logs.operation_rows if operations else cluster_logs.ledger_rows
         await cluster_logs.see_logs(opened, container, read, seen)
-        return seen
+        return True
 
 
 def _named(container: int | None) -> int:

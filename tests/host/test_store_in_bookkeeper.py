@@ -42,6 +42,7 @@ from segmentstore.recovery.cluster_logs import (
     set_log_aside,
     sweep_ledgers,
 )
+from segmentstore.recovery.log_inspection import LogsSeen
 from segmentstore.recovery.offline_store import make_backup
 from segmentstore.recovery.rebuilt_logs import BookKeeperLogsRebuilt
 from segmentstore.recovery.recover import RecoveryOptions, recover_store
@@ -407,7 +408,8 @@ async def test_a_ledger_that_the_owner_gives_up_while_it_is_inspected_is_no_dama
         return None if found is None else replace(found, ledgers=found.ledgers[1:])
 
     monkeypatch.setattr(SimulatedLedgerClient, "open_unfenced", open_unfenced)
-    seen = await look_in_cluster(PLACE, 1, operations=operations)
+    seen = LogsSeen()
+    assert await look_in_cluster(PLACE, 1, seen, operations=operations)
     assert seen is not None
     assert seen.damages == []
     assert not any(row.get("damage") for row in seen.rows)
@@ -424,7 +426,8 @@ async def test_inspect_names_a_log_whose_record_is_damaged_and_shows_the_others(
     path = log_record_path(0)
     stored = cluster.metadata.values[path]
     cluster.metadata.values[path] = replace(stored, value=stored.value[:-1])
-    seen = await look_in_cluster(PLACE, None, operations=operations)
+    seen = LogsSeen()
+    assert await look_in_cluster(PLACE, None, seen, operations=operations)
     assert seen is not None
     assert {row["log"] for row in seen.rows} == {"container-0001"}
     [damage] = seen.damages
