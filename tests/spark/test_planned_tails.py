@@ -131,3 +131,29 @@ async def test_a_tail_begins_where_the_service_says_that_the_segment_begins_now(
         assert (left.start, left.end) == (head, part.end)
         assert [block.offset for block in left.blocks] == [head]
         assert left.blocks[0].first_event_offset == head
+
+
+@pytest.mark.parametrize("asks_now", [True, False], ids=["asked again", "planned"])
+async def test_a_tail_behind_a_head_that_tier_2_does_not_know_is_whole(*, asks_now: bool) -> None:
+    """Nothing that was asked for is gone, so none of it is told as lost, and no byte before the head is asked for."""
+    history = await served_history()
+    head = history.starts[3]
+
+    async def truncated(name: str) -> SegmentInfo:
+        return replace(await ServedStore(history).segment(name).info(), start_offset=head)
+
+    for start in (head, history.starts[4]):
+        resolver = RangeResolver(
+            await history.segment.view(),
+            asks_service=True,
+            fail_on_data_loss=True,
+            executor=None,
+            placed=ResolvedBlockCache(),
+            served=truncated if asks_now else None,
+        )
+        part = part_of(start, len(history.content))
+        whole = await resolver.place(part)
+        assert whole is not None
+        assert (whole.start, whole.end) == (start, part.end)
+        assert whole.blocks[0].offset == whole.blocks[0].first_event_offset == start
+        assert whole.blocks[-1].offset + whole.blocks[-1].length == part.end

@@ -232,6 +232,9 @@ class RangeResolver:
         Raises DataLossError.
         """
         if self._served_info is None:
+            if found.published_end < part.walk_start:
+                # An event is known to begin there, and the service may have nothing from before it.
+                found = replace(found, blocks=())
             return found, 0, part.end
         try:
             info = await self._served_info(part.segment_name)
@@ -241,11 +244,12 @@ class RangeResolver:
         if info.length < part.end:
             self._lose(part, head=info.start_offset, tail=info.length)
         end = min(part.end, info.length)
-        if info.start_offset <= max(found.published_end, found.start):
+        if info.start_offset <= found.published_end:
             return found, info.start_offset, end
         # Blocks follow each other without a gap: what lies before the head is gone, though Tier 2 may show it still.
-        self._lose(part, head=info.start_offset, tail=info.length)
-        found = replace(found, blocks=(), start=info.start_offset)
+        if info.start_offset > found.start:
+            self._lose(part, head=info.start_offset, tail=info.length)
+        found = replace(found, blocks=(), start=max(found.start, info.start_offset))
         return found, info.start_offset, end
 
     def _served(self, part: SegmentRange, found: Found, head: int, end: int) -> list[BlockLocation]:
