@@ -22,8 +22,8 @@ _CREATING, _REPLACING = 1, 2
 async def require_compare_and_set(store: ObjectStore, key: str, *, racers: int) -> None:
     """Two races, whose writers create an object and replace it; the caller deletes it.
 
-    `key` was never used before. Raises InvalidRequestError if several won, or if what won cannot be read back, and
-    StorageError if the answers do not tell: one that was lost proves nothing, so the caller tries again.
+    `key` was never used before. Raises InvalidRequestError if several won, or if what won cannot be read back, and what
+    the store says, a StorageError, if none is known to have won: that proves nothing, so the caller tries again.
     """
     created = await _race(
         "put-if-absent", racers, lambda racer: store.put_if_absent(key, bytes((_CREATING, racer)))
