@@ -1,6 +1,6 @@
 """Goal: a tail that retention overtakes ends the Java reader's query only where it accepts no loss."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -73,6 +73,15 @@ def test_bytes_of_a_tail_that_went_are_lost_or_left_out(
         assert tail(failOnDataLoss="false") == b""
 
 
+def truncated_to(history: History, head: int) -> Callable[[str], Awaitable[SegmentInfo]]:
+    """What the service says of the segment. Tier 2 shows what is before the head still."""
+
+    async def info(name: str) -> SegmentInfo:
+        return replace(await ServedStore(history).segment(name).info(), start_offset=head)
+
+    return info
+
+
 async def resolved(history: History, part: SegmentRange, *, fails: bool) -> BlockRange | None:
     resolver = RangeResolver(
         await history.segment.view(),
@@ -109,10 +118,6 @@ async def test_a_tail_begins_where_the_service_says_that_the_segment_begins_now(
     part = part_of(history.starts[1], len(history.content))
     head = history.starts[3]
 
-    async def truncated(name: str) -> SegmentInfo:
-        # Tier 2 shows it still.
-        return replace(await ServedStore(history).segment(name).info(), start_offset=head)
-
     for fails in (True, False):
         resolver = RangeResolver(
             view,
@@ -120,7 +125,7 @@ async def test_a_tail_begins_where_the_service_says_that_the_segment_begins_now(
             fail_on_data_loss=fails,
             executor=None,
             placed=ResolvedBlockCache(),
-            served=truncated,
+            served=truncated_to(history, head),
         )
         if fails:
             with pytest.raises(DataLossError, match=f"head={head}"):
@@ -139,9 +144,6 @@ async def test_a_tail_behind_a_head_that_tier_2_does_not_know_is_whole(*, asks_n
     history = await served_history()
     head = history.starts[3]
 
-    async def truncated(name: str) -> SegmentInfo:
-        return replace(await ServedStore(history).segment(name).info(), start_offset=head)
-
     for start in (head, history.starts[4]):
         resolver = RangeResolver(
             await history.segment.view(),
@@ -149,7 +151,7 @@ async def test_a_tail_behind_a_head_that_tier_2_does_not_know_is_whole(*, asks_n
             fail_on_data_loss=True,
             executor=None,
             placed=ResolvedBlockCache(),
-            served=truncated if asks_now else None,
+            served=truncated_to(history, head) if asks_now else None,
         )
         part = part_of(start, len(history.content))
         whole = await resolver.place(part)

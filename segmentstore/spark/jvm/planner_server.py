@@ -176,7 +176,7 @@ async def _place(
 async def _tail(options: SourceOptions, part: SegmentRange) -> bytes:
     """What the service has of it, which may end before the range does; nothing if it is not to be asked.
 
-    Raises DataLossError for what is gone, unless that is to be left out.
+    Raises DataLossError for what is gone where `failOnDataLoss` is true.
     """
     if not options.uses_service:
         return b""

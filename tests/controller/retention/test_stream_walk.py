@@ -41,6 +41,24 @@ def unexpected(scope: str, error: SegmentStoreError) -> None:
     raise AssertionError(f"scope {scope} does not answer") from error
 
 
+async def turns_of_others_during(work: Awaitable[None]) -> int:
+    """How often another task has its turn."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    before = turns
+    await work
+    task.cancel()
+    return turns - before
+
+
 async def test_a_scope_whose_deletion_does_not_end_puts_off_no_other() -> None:
     cluster = FeatureCluster()
     await cluster.start()
@@ -150,20 +168,7 @@ async def test_others_run_while_all_streams_are_looked_at(
     monkeypatch.setattr(stream_history, "_NAMES_PER_READ", PER_READ)
     monkeypatch.setattr(writer_marks, "_NAMES_PER_READ", PER_READ)
     answer_without_a_turn_of_the_loop(monkeypatch)
-    turns = 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(others())
-    await asyncio.sleep(0)
-    before = turns
-    await look(cluster.components)
-    assert turns - before >= turns_min
-    task.cancel()
+    assert await turns_of_others_during(look(cluster.components)) >= turns_min
 
 
 async def test_others_run_while_the_many_cuts_of_a_stream_are_read_and_written(
@@ -183,20 +188,7 @@ async def test_others_run_while_the_many_cuts_of_a_stream_are_read_and_written(
     batch.put(key, key.decode(RetentionCutsRecord(cuts).encode()), await history.table.read(key))
     await history.table.commit(batch)
     answer_without_a_turn_of_the_loop(monkeypatch)
-    turns = 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(others())
-    await asyncio.sleep(0)
-    before = turns
-    await cluster.components.retention.look_at("s", "x")
-    assert turns - before >= count
-    task.cancel()
+    assert await turns_of_others_during(cluster.components.retention.look_at("s", "x")) >= count
     known = (await history.table.read(key)).record
     assert known is not None
     after = RetentionCutsRecord.decode(known.encode())
