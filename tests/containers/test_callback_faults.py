@@ -9,6 +9,7 @@ container's code makes from plain callbacks of the loop raises.
 """
 
 import asyncio
+import inspect
 import sys
 from contextlib import aclosing
 from pathlib import PurePath
@@ -68,6 +69,10 @@ class CallbackFault:
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         if event != "call" or not frame.f_code.co_filename.startswith(FOLDER):
+            return
+        # A generator is entered once more when it is thrown away before its end, and what it raises then Python only
+        # reports: no code of ours runs there. What generators call raises like all else.
+        if frame.f_code.co_flags & inspect.CO_GENERATOR:
             return
         try:
             if asyncio.current_task() is not None:
