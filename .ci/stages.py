@@ -247,6 +247,8 @@ def run(stages: Sequence[Stage]) -> list[Outcome]:
             for each in lanes.values():
                 if each is not None:
                     each.end()
+                    say(f"== {each.stage.name}: ended early")
+                    each.show()
             raise
         return [started[stage.name].outcome() for stage in stages]
 

@@ -15,6 +15,7 @@ import functools
 from pathlib import Path
 
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 _ROOT = Path(__file__).parents[1]
 _INTEGRATION = "tests/integration/"
@@ -40,3 +41,19 @@ class LoadBySharedServer(LoadFileScheduling):  # type: ignore[misc] # of a libra
     def _split_scope(self, nodeid: str) -> str:
         path: str = super()._split_scope(nodeid)
         return group_of(path)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """The test at which the process ended, if it ended at one.
+
+        The library would give that test to the next process, which would end at it as well, and so on until no more may
+        be started.
+        """
+        units = self.assigned_work[node].values()
+        unit = next((each for each in units if not all(each.values())), None)
+        if unit is None:
+            super().remove_node(node)
+            return None
+        ended_at: str = next(name for name, done in unit.items() if not done)
+        unit[ended_at] = True
+        super().remove_node(node)
+        return ended_at

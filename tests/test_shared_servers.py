@@ -46,3 +46,41 @@ def test_two_files_that_share_a_spark_run_in_one_process(tmp_path: Path) -> None
         check=False,
     )
     assert len(list(tmp_path.glob("gw*"))) == 1, done.stdout
+
+
+ITS_OWN_SCHEDULER = """
+from tests.shared_servers import LoadBySharedServer
+
+def pytest_xdist_make_scheduler(config, log):
+    return LoadBySharedServer(config, log)
+"""
+ENDS_ITS_PROCESS = """
+import os
+
+def test_before() -> None: ...
+
+def test_that_ends_its_process() -> None:
+    os._exit(1)
+
+def test_behind() -> None: ...
+"""
+
+
+@pytest.mark.slow
+def test_a_test_that_ends_its_process_fails_once_and_the_next_ones_run(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(ITS_OWN_SCHEDULER)
+    (tmp_path / "test_some.py").write_text(ENDS_ITS_PROCESS)
+    options = ["-n", "1", "--dist", "loadfile", "-p", "no:cacheprovider"]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }
+    environment["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert "1 failed, 2 passed" in done.stdout

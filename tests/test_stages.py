@@ -26,8 +26,11 @@ spec.loader.exec_module(stages)
 ENDLESS = """
 import subprocess, sys, time
 other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-print("other", other.pid, flush=True)
-time.sleep(600)
+try:
+    print("other", other.pid, flush=True)
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("what it says at its end")
 """
 
 
@@ -120,8 +123,11 @@ def test_a_stage_that_is_ended_takes_along_what_it_started(
         assert runner.stdout is not None
         other = next(int(line.split()[1]) for line in runner.stdout if line.startswith("other"))
         runner.send_signal(number)
-        runner.communicate(timeout=60)
+        rest, _ = runner.communicate(timeout=60)
     assert runner.returncode != 0
+    said = rest.splitlines()
+    assert said[0] == "== endless: ended early"
+    assert "what it says at its end" in said[1:]
     for _ in range(600):
         if not runs(other):
             return
