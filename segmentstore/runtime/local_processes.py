@@ -29,7 +29,8 @@ _EXITING: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class LocalProcess:
-    """`started` is what the kernel says of its start, in ticks since the machine's; pid 0: there is none."""
+    """`started` is what the kernel says of its start, in ticks since the machine's. pid 0: there is none; `started` 0:
+    it had ended when it was looked at first."""
 
     pid: int = 0
     started: int = 0
@@ -37,7 +38,7 @@ class LocalProcess:
     @property
     def runs(self) -> bool:
         """Also while it is stopped by a signal."""
-        return self.pid > 0 and start_time(self.pid) == self.started
+        return self.pid > 0 and self.started > 0 and start_time(self.pid) == self.started
 
     @property
     def is_ending(self) -> bool:

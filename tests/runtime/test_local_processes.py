@@ -1,5 +1,6 @@
 """Processes that outlive the one that started them, and ports for them."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -7,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,25 @@ async def test_a_process_runs_until_it_is_ended(tmp_path: Path) -> None:
     process = started(tmp_path, SLEEP)
     await process.end(seconds_max=30)
     assert not process.runs
+
+
+async def test_a_process_that_has_ended_before_it_is_looked_at_runs_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn = os.posix_spawnp
+
+    def spawn_until_it_has_ended(*given: Any, **named: Any) -> int:
+        pid = spawn(*given, **named)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return pid
+
+    monkeypatch.setattr(os, "posix_spawnp", spawn_until_it_has_ended)
+    process = start_process(
+        ["true"], log=tmp_path / "log", environment=os.environ, is_detached=False
+    )
+    assert not process.runs
+    async with asyncio.timeout(30):
+        await process.end(seconds_max=0)
 
 
 async def test_a_process_that_is_stopped_by_a_signal_runs(tmp_path: Path) -> None:
