@@ -6,10 +6,12 @@ Invariants:
 - A container that failed is not shown again for the `since` in which it failed: the leader has to give it anew.
 - A report tells of one moment. It is written when it differs from the one that is there, the newest first: the ones in
   between are left out. A failure is in every report until the map has taken the container away.
-- While the coordination store does not answer, the node keeps what it has; reports follow. It never blocks the manager.
+- While the coordination store does not answer, or has a map that this program cannot read, the node keeps what it has;
+  reports follow. It never blocks the manager.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import replace
 from random import Random
@@ -18,6 +20,7 @@ from typing import Final
 from segmentstore.cluster.records import (
     ASSIGNMENT_PATH,
     AssignmentMap,
+    ClusterRecordError,
     FailureReport,
     NodeReport,
     cause_in_words,
@@ -37,6 +40,8 @@ from segmentstore.coordination.coordination_store import (
 )
 from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.waiting import wait_for_event
+
+_LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS_MAX: Final = 5.0
 """The map is read this often though no change was told."""
@@ -126,8 +131,14 @@ class AssignedContainers:
                 continue
             backoff.reset()
             if found is not None:
-                self._take(decode_assignment(found.value))
+                self._take_value(found.value)
             await wait_for_event(changed, until=loop.time() + LOOK_SECONDS_MAX)
+
+    def _take_value(self, value: bytes) -> None:
+        try:
+            self._take(decode_assignment(value))
+        except ClusterRecordError as error:
+            _LOG.error("node=%s keeps the containers that it has: %s", self._node_id, error)
 
     def _take(self, assignment: AssignmentMap) -> None:
         if self._map is not None and assignment.version <= self._map.version:

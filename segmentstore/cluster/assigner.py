@@ -8,6 +8,8 @@ Invariants:
 - Failures are in the map. The pauses behind them, how long their nodes are suspects, and how long a container has run
   well, are this leader's own: a new leader begins them anew, with the number of failures that the map has. A container
   that only moves waits for no pause, whichever leader moves it.
+- What this program cannot read ends no leader. Wishes are followed as they were read last, a report that makes no sense
+  says nothing, and behind any other value nothing is assigned until it can be read: what runs, goes on.
 - The first map of a cluster gives containers away when the nodes that were started together have had time to come.
 """
 
@@ -30,6 +32,7 @@ from segmentstore.cluster.records import (
     NODES_PATH,
     WISHES_PATH,
     AssignmentMap,
+    ClusterRecordError,
     NodeReport,
     Wishes,
     decode_assignment,
@@ -98,6 +101,9 @@ class Assigner:
         self._node_ids: list[HostId] = []
         self._nodes: dict[HostId, ClusterNode] = {}
         self._nodes_since = 0.0
+        self._wishes: Wishes | None = None
+        """As they were read last."""
+        self._complaint = ""
         self._loads: dict[ContainerId, float] = {}
         self._pauses: dict[tuple[ContainerId, int], float] = {}
         """When the pause behind a failure of a container ends, by container and number of failures."""
@@ -126,11 +132,21 @@ class Assigner:
                 self._map = None
                 await asyncio.sleep(backoff.next_seconds())
                 continue
+            except ClusterRecordError as error:
+                _LOG.error("nothing is assigned until it can be read: %s", error)
+                self._complaint = f"containers are not assigned now: {error}"
+                next_look = inf
+            else:
+                self._complaint = ""
             backoff.reset()
             await wait_for_event(
                 self._changed,
                 until=min(next_look, self._loop.time() + self._settings.look_seconds_max),
             )
+
+    def complaints(self) -> list[str]:
+        """For `/health`."""
+        return [self._complaint] if self._complaint else []
 
     async def _round(self) -> float:
         """Decide once; when the clock alone makes another decision due."""
@@ -215,21 +231,31 @@ class Assigner:
         if known is not None:
             return known
         found = await self._store.get(node_path(node_id))
-        return None if found is None else decode_node(found.value)
+        return None if found is None else decode_node(found.value, node_id)
 
     async def _read_reports(self, nodes: list[ClusterNode]) -> dict[HostId, NodeReport]:
         found = await gather_all(
             self._store.get(report_path(node.node_id), changed=self._changed) for node in nodes
         )
-        return {
-            node.node_id: decode_report(report.value)
-            for node, report in zip(nodes, found, strict=True)
-            if report is not None
-        }
+        reports = {}
+        for node, report in zip(nodes, found, strict=True):
+            if report is None:
+                continue
+            try:
+                reports[node.node_id] = decode_report(report.value, node.node_id)
+            except ClusterRecordError as error:
+                _LOG.error("a node counts as one that has not reported: %s", error)
+        return reports
 
     async def _read_wishes(self) -> Wishes:
         found = await self._store.get(WISHES_PATH, changed=self._changed)
-        return Wishes() if found is None else decode_wishes(found.value)
+        try:
+            self._wishes = Wishes() if found is None else decode_wishes(found.value)
+        except ClusterRecordError as error:
+            if self._wishes is None:
+                raise
+            _LOG.error("wishes are followed as they were read last: %s", error)
+        return self._wishes
 
     # --- what the clock decides -------------------------------------------------------------------
 

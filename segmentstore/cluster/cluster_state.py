@@ -130,9 +130,9 @@ async def read_cluster_state(store: CoordinationStore) -> ClusterState:
         node_id = HostId(name)
         node, report = await store.get(node_path(node_id)), await store.get(report_path(node_id))
         if node is not None:
-            nodes[node_id] = decode_node(node.value)
+            nodes[node_id] = decode_node(node.value, node_id)
         if report is not None:
-            reports[node_id] = decode_report(report.value)
+            reports[node_id] = decode_report(report.value, node_id)
     leader, assignment = await store.get(LEADER_PATH), await store.get(ASSIGNMENT_PATH)
     wishes = await _read_wishes(store)
     return ClusterState(

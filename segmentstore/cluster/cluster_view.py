@@ -4,10 +4,12 @@ Invariants:
 
 - What is shown is never older than what was shown before.
 - The map is read before the nodes are: a node that the map names is shown, unless it has gone.
-- While the coordination store does not answer, what was heard last stays; `is_fresh` says whether that is long ago.
+- While the coordination store does not answer, or has a value that this program cannot read, what was heard last stays;
+  `is_fresh` says whether that is long ago. A node whose registration it cannot read is not shown.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from math import inf
 from random import Random
@@ -18,6 +20,7 @@ from segmentstore.cluster.records import (
     LEADER_PATH,
     NODES_PATH,
     AssignmentMap,
+    ClusterRecordError,
     LeaderRecord,
     decode_assignment,
     decode_leader,
@@ -33,6 +36,8 @@ from segmentstore.coordination.coordination_store import (
 )
 from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.waiting import wait_for_event
+
+_LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS_MAX: Final = 5.0
 """Everything is read this often though no change was told."""
@@ -126,6 +131,8 @@ class ClusterView:
             except CoordinationUnavailableError:
                 await asyncio.sleep(backoff.next_seconds())
                 continue
+            except ClusterRecordError as error:
+                _LOG.error("what is known of the cluster here stays as it was: %s", error)
             backoff.reset()
             await wait_for_event(self._changed, until=loop.time() + LOOK_SECONDS_MAX)
 
@@ -133,7 +140,7 @@ class ClusterView:
         self._reads_begun += 1
         try:
             await self._read_all()
-        except CoordinationUnavailableError as error:
+        except (CoordinationUnavailableError, ClusterRecordError) as error:
             self._last_unanswered, self._why_unanswered = self._reads_begun, str(error)
             raise
         self._last_answered = self._reads_begun
@@ -161,4 +168,10 @@ class ClusterView:
 
     async def _node(self, node_id: HostId) -> ClusterNode | None:
         found = await self._store.get(node_path(node_id))
-        return None if found is None else decode_node(found.value)
+        if found is None:
+            return None
+        try:
+            return decode_node(found.value, node_id)
+        except ClusterRecordError as error:
+            _LOG.error("a node is not known here: %s", error)
+            return None

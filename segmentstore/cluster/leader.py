@@ -8,6 +8,7 @@ Invariants:
 - Two processes may believe that they lead, for a while: only the epoch decides whose writes land. What a leader does
   beside its writes ends with its lease (`session_lease.py`).
 - A leader that has lost its session, or the epoch, stops its work, closes the session and is a candidate again.
+- A controller that cannot read the epoch is no candidate: one of the version that wrote it may be.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from typing import Final
 from segmentstore.cluster.records import (
     EPOCH_PATH,
     LEADER_PATH,
+    ClusterRecordError,
     LeaderRecord,
     decode_epoch,
     encode_epoch,
@@ -100,7 +102,7 @@ class Election:
         while True:
             try:
                 await self._take_part(backoff)
-            except CoordinationUnavailableError as error:
+            except (CoordinationUnavailableError, ClusterRecordError) as error:
                 _LOG.warning(
                     "controller=%s is not in the election: %s", self._leader.controller_id, error
                 )
@@ -114,12 +116,13 @@ class Election:
             try:
                 lease = SessionLease(session, on_lost=self._forget)
                 await lease.begin()
+                await _present_epoch(session)
                 backoff.reset()
                 async with asyncio.TaskGroup() as group:
                     renewal = group.create_task(lease.run())
                     await self._win_and_lead(session, lease)
                     renewal.cancel()
-            except* CoordinationUnavailableError as losses:
+            except* (CoordinationUnavailableError, ClusterRecordError) as losses:
                 lost = first_cause(losses)
             if lost is not None:
                 # Its value keeps others from leading for as long as its session lasts.
@@ -158,14 +161,20 @@ class Election:
 
     async def _raise_epoch(self, session: CoordinationSession) -> tuple[int, int]:
         """The new epoch and its value's version. Raises LeadershipLostError if another leader raised it meanwhile."""
-        found = await session.get(EPOCH_PATH)
+        present, version = await _present_epoch(session)
+        epoch = present + 1
         try:
-            if found is None:
-                return 1, await session.create(EPOCH_PATH, encode_epoch(1))
-            epoch = decode_epoch(found.value) + 1
+            if version is None:
+                return epoch, await session.create(EPOCH_PATH, encode_epoch(epoch))
             version = await session.compare_and_set(
-                EPOCH_PATH, encode_epoch(epoch), version=found.version
+                EPOCH_PATH, encode_epoch(epoch), version=version
             )
         except ValueChangedError as error:
             raise LeadershipLostError("another leader raised the epoch") from error
         return epoch, version
+
+
+async def _present_epoch(session: CoordinationSession) -> tuple[int, int | None]:
+    """And its value's version; 0 and None before the first leader. Raises ClusterRecordError."""
+    found = await session.get(EPOCH_PATH)
+    return (0, None) if found is None else (decode_epoch(found.value), found.version)

@@ -8,7 +8,8 @@
     cluster/assignment         the map: which node has which container since which version; what failed
     cluster/wishes             what a person wants: drained nodes, pinned containers, rebalancing, another attempt
 
-Every value is an object with `format`: 1. A reader passes over fields that it does not know; another format is refused.
+Every value is an object with `format`: 1. A reader passes over fields that it does not know; another format is refused,
+and the reader goes on with what it knows, until it can read the value.
 
 Invariants:
 
@@ -40,6 +41,10 @@ ASSIGNMENT_PATH: Final = "cluster/assignment"
 WISHES_PATH: Final = "cluster/wishes"
 
 _FORMAT: Final = 1
+_RESTART_NODE: Final = "restart that node, which registers anew"
+_RESTART_LEADER: Final = "restart the controller that leads"
+_BEGIN_ANEW: Final = "end all nodes and controllers, delete the value, and start them again"
+_WISH_AGAIN: Final = "delete the value, and then drain and pin again what is to be"
 _CAUSE_CHARACTERS_MAX: Final = 500
 _CAUSE_CHARACTERS: Final = (150, 50, 0)
 """Of each cause, where all of them do not fit into a value: what all containers need may be gone, and all of them
@@ -199,9 +204,9 @@ def encode_node(node: ClusterNode) -> bytes:
     return _encode(asdict(node))
 
 
-def decode_node(value: bytes) -> ClusterNode:
+def decode_node(value: bytes, node_id: HostId) -> ClusterNode:
     """Raises ClusterRecordError."""
-    with _Decoding("node", value) as found:
+    with _Decoding("registration", node_path(node_id), value, _RESTART_NODE) as found:
         return ClusterNode(
             node_id=HostId(found["node_id"]),
             http=found["http"],
@@ -220,7 +225,7 @@ def encode_leader(leader: LeaderRecord) -> bytes:
 
 def decode_leader(value: bytes) -> LeaderRecord:
     """Raises ClusterRecordError."""
-    with _Decoding("leader", value) as found:
+    with _Decoding("leader", LEADER_PATH, value, _RESTART_LEADER) as found:
         return LeaderRecord(controller_id=found["controller_id"], grpc=found["grpc"])
 
 
@@ -231,7 +236,7 @@ def encode_epoch(epoch: int) -> bytes:
 
 def decode_epoch(value: bytes) -> int:
     """Raises ClusterRecordError."""
-    with _Decoding("epoch", value) as found:
+    with _Decoding("epoch", EPOCH_PATH, value, _BEGIN_ANEW) as found:
         return int(found["epoch"])
 
 
@@ -251,9 +256,9 @@ def encode_report(report: NodeReport) -> bytes:
     )
 
 
-def decode_report(value: bytes) -> NodeReport:
+def decode_report(value: bytes, node_id: HostId) -> NodeReport:
     """Raises ClusterRecordError."""
-    with _Decoding("report", value) as found:
+    with _Decoding("report", report_path(node_id), value, _RESTART_NODE) as found:
         return NodeReport(
             version=int(found["version"]),
             held={c: int(since) for c, since in _by_container(found["held"])},
@@ -292,7 +297,7 @@ def encode_assignment(assignment: AssignmentMap) -> bytes:
 
 def decode_assignment(value: bytes) -> AssignmentMap:
     """Raises ClusterRecordError."""
-    with _Decoding("assignment", value) as found:
+    with _Decoding("assignment", ASSIGNMENT_PATH, value, _BEGIN_ANEW) as found:
         return AssignmentMap(
             version=int(found["version"]),
             leader_epoch=int(found["leader_epoch"]),
@@ -339,7 +344,7 @@ def encode_wishes(wishes: Wishes) -> bytes:
 
 def decode_wishes(value: bytes) -> Wishes:
     """Raises ClusterRecordError."""
-    with _Decoding("wishes", value) as found:
+    with _Decoding("wishes", WISHES_PATH, value, _WISH_AGAIN) as found:
         return Wishes(
             drained=list(found["drained"]),
             pinned=dict(_by_container(found["pinned"])),
@@ -373,11 +378,13 @@ def _by_container(values: Mapping[str, Any]) -> list[tuple[ContainerId, Any]]:
 
 
 class _Decoding:
-    """The object in a value; whatever is wrong with it becomes a ClusterRecordError."""
+    """The object in a value; whatever is wrong with it becomes a ClusterRecordError, with what mends a damaged one."""
 
-    def __init__(self, what: str, value: bytes) -> None:
+    def __init__(self, what: str, path: str, value: bytes, remedy: str) -> None:
         self._what = what
+        self._path = path
         self._value = value
+        self._remedy = remedy
 
     def __enter__(self) -> dict[str, Any]:
         try:
@@ -387,7 +394,8 @@ class _Decoding:
             raise self._error() from error
         if not is_known:
             raise ClusterRecordError(
-                f"the {self._what} in ZooKeeper was written by another version of the program format={found['format']}"
+                f"the {self._what} in ZooKeeper was written by another version of the program: start one here that"
+                f" knows its format={found['format']!r} path={self._path}"
             )
         return dict(found)
 
@@ -397,5 +405,5 @@ class _Decoding:
 
     def _error(self) -> ClusterRecordError:
         return ClusterRecordError(
-            f"the {self._what} in ZooKeeper cannot be read value={self._value[:80]!r}"
+            f"the {self._what} in ZooKeeper is damaged: {self._remedy} path={self._path} value={self._value[:80]!r}"
         )

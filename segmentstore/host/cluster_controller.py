@@ -113,6 +113,7 @@ class ClusterController:
         self._random = random
         self._changes = ContainerChanges(locations=view, since_of=self._since_of)
         self._controller: Controller | None = None
+        self._assigner: Assigner | None = None
         self._supervisor: ControllerSupervisor | None = None
         self._host, port = split_address(settings.controller.address)
         self._relay = LeaderRelay(
@@ -183,14 +184,14 @@ class ClusterController:
         self._changes = ContainerChanges(locations=self._view, since_of=self._since_of)
         self._changes.look()
         supervisor = ControllerSupervisor(controller=controller, containers=self._changes)
-        self._controller, self._supervisor = controller, supervisor
+        self._assigner, self._controller, self._supervisor = assigner, controller, supervisor
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(assigner.run(), name="assigner")
                 group.create_task(store.run(), name="remote store")
                 group.create_task(supervisor.run(), name="controller")
         finally:
-            self._controller = self._supervisor = None
+            self._assigner = self._controller = self._supervisor = None
             await store.close()
 
     def _locate(self, segment: str) -> Endpoint:
@@ -227,6 +228,8 @@ class ClusterController:
     def _health(self) -> ProcessHealth:
         leader = self._view.leader()
         complaints = [] if leader is not None else ["no controller leads at the moment"]
+        if self._assigner is not None:
+            complaints += self._assigner.complaints()
         if self._supervisor is not None:
             complaints += self._supervisor.complaints()
         return ProcessHealth(

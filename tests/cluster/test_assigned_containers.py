@@ -33,7 +33,7 @@ def test_a_report_that_is_again_what_it_was_is_written_behind_one_whose_answer_w
             await asyncio.sleep(0.3)
 
         def written() -> Tier2State:
-            return decode_report(world.values[report_path(NODE)].value).tier2
+            return decode_report(world.values[report_path(NODE)].value, NODE).tier2
 
         async with asyncio.TaskGroup() as group:
             running = group.create_task(assignments.run())

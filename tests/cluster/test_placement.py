@@ -99,7 +99,7 @@ class Cluster:
             )
             for node_id in self.nodes
         }
-        reports = {n: decode_report(encode_report(each)) for n, each in reports.items()}
+        reports = {n: decode_report(encode_report(each), n) for n, each in reports.items()}
         observed = Observed(
             nodes=list(self.nodes.values()),
             reports=reports,

@@ -25,18 +25,18 @@ NODE = ClusterNode(HostId("a-1"), "10.0.0.1:1", "10.0.0.1:2", 4, "0.1", "10.0.0.
 
 
 def test_a_node_is_registered_with_all_of_its_addresses() -> None:
-    assert decode_node(encode_node(NODE)) == NODE
+    assert decode_node(encode_node(NODE), NODE.node_id) == NODE
 
 
 def test_a_node_of_a_version_without_topics_serves_none() -> None:
     fields = json.loads(encode_node(NODE))
     del fields["kafka"]
-    assert decode_node(json.dumps(fields).encode()).kafka == ""
+    assert decode_node(json.dumps(fields).encode(), NODE.node_id).kafka == ""
 
 
 @pytest.mark.parametrize("state", list(Tier2State))
 def test_a_report_says_how_the_node_stands_with_tier2(state: Tier2State) -> None:
-    assert decode_report(encode_report(NodeReport(tier2=state))).tier2 is state
+    assert decode_report(encode_report(NodeReport(tier2=state)), NODE.node_id).tier2 is state
 
 
 @pytest.mark.parametrize("told", [None, "frozen"])
@@ -45,7 +45,7 @@ def test_a_node_of_another_version_may_say_nothing_of_tier2(told: str | None) ->
     del fields["tier2"]
     if told is not None:
         fields["tier2"] = told
-    found = decode_report(json.dumps(fields).encode())
+    found = decode_report(json.dumps(fields).encode(), NODE.node_id)
     assert (found.version, found.tier2) == (7, Tier2State.UNKNOWN)
 
 
@@ -83,7 +83,7 @@ def test_a_report_fits_into_a_value_also_when_every_container_has_failed(letter:
         )
         value = encode_report(report)
         assert len(value) <= VALUE_BYTES_MAX
-        found = decode_report(value)
+        found = decode_report(value, NODE.node_id)
         assert (found.held, found.loads) == (report.held, report.loads)
         for each in found.failed.values():
             assert failure.cause.startswith(each.cause)
