@@ -4,6 +4,7 @@ Read from the coordination store alone: no node has to answer. Wishes are change
 of them by itself.
 """
 
+from asyncio import Event
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -66,7 +67,7 @@ class ClusterState:
 
     def is_drained(self, node_id: HostId) -> bool:
         """Whether a person, or the node itself, wants no container there."""
-        return any(is_named(node_id, name) for name in self.wishes.drained)
+        return self.wishes.drains(node_id)
 
     def node_named(self, name: str) -> ClusterNode:
         """By id, the name that outlives its process, or an address. Raises InvalidRequestError."""
@@ -134,7 +135,7 @@ async def read_cluster_state(store: CoordinationStore) -> ClusterState:
         if report is not None:
             reports[node_id] = decode_report(report.value, node_id)
     leader, assignment = await store.get(LEADER_PATH), await store.get(ASSIGNMENT_PATH)
-    wishes = await _read_wishes(store)
+    wishes = await read_wishes(store)
     return ClusterState(
         leader=None if leader is None else decode_leader(leader.value),
         assignment=None if assignment is None else decode_assignment(assignment.value),
@@ -144,8 +145,9 @@ async def read_cluster_state(store: CoordinationStore) -> ClusterState:
     )
 
 
-async def _read_wishes(store: CoordinationStore) -> Wishes:
-    found = await store.get(WISHES_PATH)
+async def read_wishes(store: CoordinationStore, *, changed: Event | None = None) -> Wishes:
+    """`changed` as CoordinationStore.get() says. Raises CoordinationUnavailableError, ClusterRecordError."""
+    found = await store.get(WISHES_PATH, changed=changed)
     return Wishes() if found is None else decode_wishes(found.value)
 
 
@@ -188,7 +190,7 @@ async def forget_drains_of_the_dead(store: CoordinationStore, node_id: HostId) -
     Raises CoordinationUnavailableError.
     """
     name = node_id.rpartition("-")[0]
-    drained = (await _read_wishes(store)).drained
+    drained = (await read_wishes(store)).drained
     ids = [each for each in drained if is_id_of(each, name) and each != node_id]
     if not ids:
         return True

@@ -127,9 +127,7 @@ class _Planning:
         self._reports = observed.reports
         self._wishes = observed.wishes
         self._avoided = nodes_without_tier2(observed.reports) & self._nodes.keys() | {
-            node_id
-            for node_id in self._nodes
-            if any(is_named(node_id, name) for name in observed.wishes.drained)
+            node_id for node_id in self._nodes if observed.wishes.drains(node_id)
         }
         """Drained nodes, and those that are to be left as if they were."""
         self._suspects = set(observed.suspects)

@@ -164,6 +164,10 @@ class Wishes:
     retries: Mapping[ContainerId, int] = field(default_factory=dict)
     """Raised by one to let a container that stays down try again."""
 
+    def drains(self, node_id: HostId) -> bool:
+        """Whether the node is to have no container."""
+        return any(is_named(node_id, name) for name in self.drained)
+
 
 def node_path(node_id: HostId) -> str:
     """Where the node is registered."""

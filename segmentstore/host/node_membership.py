@@ -22,6 +22,7 @@ from typing import Protocol
 from segmentstore.cluster.cluster_state import (
     change_wishes,
     forget_drains_of_the_dead,
+    read_wishes,
     with_drained,
     without_drained,
 )
@@ -60,18 +61,18 @@ class NodeMembership:
         store: CoordinationStore,
         running: Callable[[], Collection[ContainerId]],
         manager_of: Callable[[NodeSession], ContainerManager],
-        can_drain: Callable[[HostId], bool],
+        others: Callable[[HostId], Collection[HostId]],
         random: Random,
     ) -> None:
         """`running`: the containers that take requests here.
 
-        `can_drain`: whether there is a leader, and another node that takes containers.
+        `others`: the nodes beside that one; none while no controller leads, which would give them its containers.
         """
         self._register = register
         self._store = store
         self._running = running
         self._manager_of = manager_of
-        self._can_drain = can_drain
+        self._others = others
         self._random = random
         self._session: NodeSession | None = None
         self._managing: asyncio.Task[None] | None = None
@@ -179,19 +180,28 @@ class NodeMembership:
     async def drain(self, seconds_max: float) -> None:
         """Returns when no container is here any more, when no other node can take them, or when the time is over.
 
+        Nodes that are drained take none: of several that end at the same time none waits for the others.
         The process is about to end: it does not register again, whatever becomes of its session.
         """
         self._is_ending = True
         node_id = self.node_id
-        if not node_id or seconds_max <= 0 or not self._can_drain(node_id):
+        if not node_id or seconds_max <= 0 or not self._others(node_id):
             return
         logger.info("draining node=%s", node_id)
         self._drained = node_id
         try:
             async with asyncio.timeout(seconds_max):
                 await change_wishes(self._store, lambda wishes: with_drained(wishes, node_id))
-                while self.node_id == node_id and self._running() and self._can_drain(node_id):  # noqa: ASYNC110 (each is told elsewhere)
+                changed = asyncio.Event()
+                wishes = await read_wishes(self._store, changed=changed)
+                while self.node_id == node_id and self._running():
+                    if all(wishes.drains(other) for other in self._others(node_id)):
+                        logger.info("no other node takes the containers of node=%s", node_id)
+                        return
                     await asyncio.sleep(_LOOK_SECONDS)
+                    if changed.is_set():
+                        changed.clear()
+                        wishes = await read_wishes(self._store, changed=changed)
         except TimeoutError:
             left = list(self._running())
             logger.warning("not drained within seconds=%g containers=%s", seconds_max, left)

@@ -316,9 +316,11 @@ async def open_node(resolved: ResolvedSettings) -> AsyncIterator[NodeService]:
                 # That of the session in which the container was given to this node, not of a later one.
                 create_container=partial(parts.containers.create, lease=session.lease),
             ),
-            can_drain=lambda node_id: (
-                view.leader() is not None and any(node.node_id != node_id for node in view.nodes())
-            ),
+            others=lambda node_id: [
+                node.node_id
+                for node in view.nodes()
+                if node.node_id != node_id and view.leader() is not None
+            ],
             random=outside.random,
         )
         token = controller_token(place.identity, names)

@@ -32,6 +32,7 @@ from tests.sim.simulation import run_simulation
 from tests.tier1.bookkeeper.simulated_network import Network
 
 ZERO = ContainerId(0)
+OTHER = HostId("m-00000000000000aa")
 SESSION_SECONDS = 1.0
 
 
@@ -44,7 +45,7 @@ class Node:
         self.sessions: list[SimulatedSession] = []
         self.registry = ContainerRegistry(container_count=1)
         self.containers: list[SimpleContainer] = []
-        self.others = True
+        self.others = [OTHER]
 
     async def connect(self) -> SimulatedSession:
         session = await SimulatedSession.connect(self.world, self.network)
@@ -75,7 +76,7 @@ class Node:
                 registry=self.registry,
                 create_container=self._create,
             ),
-            can_drain=lambda _: self.others,
+            others=lambda _: self.others,
             random=Random(4),
         )
 
@@ -173,7 +174,7 @@ async def test_a_process_takes_back_the_drain_in_which_the_one_before_it_was_kil
 ) -> None:
     node = Node()
     membership = await node.membership()
-    killed, other, lasting = "n-00000000000000aa", "m-00000000000000aa", "n"
+    killed, other, lasting = "n-00000000000000aa", OTHER, "n"
     for name in (killed, other, lasting):
         await change_wishes(node.store, partial(with_drained, name=name))
     # Its session lasts a little longer than it did.
@@ -198,7 +199,7 @@ async def test_a_process_takes_back_the_drain_in_which_the_one_before_it_was_kil
 
 async def test_a_node_that_no_other_can_follow_does_not_wait_for_its_drain() -> None:
     node = Node()
-    node.others = False
+    node.others = []
     membership = await node.membership()
     task = asyncio.create_task(membership.run())
     await membership.wait_until_registered()
@@ -207,6 +208,27 @@ async def test_a_node_that_no_other_can_follow_does_not_wait_for_its_drain() -> 
     await membership.drain(20)
     assert node.registry.running() == [ZERO]
     assert not (await read_cluster_state(node.store)).wishes.drained
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.mark.parametrize("name", [OTHER, "m"])
+async def test_nodes_that_end_at_the_same_time_do_not_wait_for_one_another(name: str) -> None:
+    """Neither takes what the other one gives away, and what a person has drained takes nothing either."""
+    node = Node()
+    membership = await node.membership()
+    task = asyncio.create_task(membership.run())
+    await membership.wait_until_registered()
+    await node.assign(membership.node_id)
+    await membership.wait_until_settled()
+    draining = asyncio.create_task(membership.drain(3600))
+    async with asyncio.timeout(20):
+        while not (await read_cluster_state(node.store)).wishes.drained:
+            await asyncio.sleep(0.01)
+        assert not draining.done()
+        await change_wishes(node.store, partial(with_drained, name=name))
+        await draining
+    assert node.registry.running() == [ZERO]
     task.cancel()
     await asyncio.wait([task])
 
