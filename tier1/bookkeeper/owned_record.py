@@ -6,6 +6,8 @@ Invariants:
   the smaller epoch changes nothing any more, and is told so (LogNotPrimaryError).
 - Each change reads the record first, and knows its own by epoch and nonce. The version alone proves nothing: those of a
   record that was deleted and made anew begin again, and come past the one that an owner of the deleted record saw last.
+- A record never goes back: one with an earlier epoch, or fewer changes, than its owner has seen is an older state that
+  was put back, with an old copy of ZooKeeper's data. It lacks ledgers that have entries, so the owner stops.
 - A write whose answer was lost may have happened, or may yet. Steps are made so that taking one again changes nothing.
 - Others than the owner change one thing only, whether the log is disabled: that is taken over, not undone.
 
@@ -180,11 +182,13 @@ class OwnedRecord:
         raise _contended(self.path)
 
     async def check_owner(self) -> None:
-        """Raises LogNotPrimaryError if another owner has claimed the log, MetadataUnavailableError.
+        """Raises LogNotPrimaryError if another owner has claimed the log, LogCorruptedError, MetadataUnavailableError.
 
         It takes nothing over from what it reads, so it does not wait for a change that is under way.
         """
-        self._require_own((await self._get())[0])
+        seen = self._record
+        record, _ = await self._get()
+        self._require_own(record, seen)
 
     async def read(self) -> LogRecord:
         """As it is, owned by this process or another. Raises MetadataUnavailableError, LogCorruptedError."""
@@ -199,11 +203,23 @@ class OwnedRecord:
     async def _read(self) -> int:
         """The version of the record, which is still ours."""
         record, version = await self._get()
-        self._require_own(record)
+        self._require_own(record, self._record)
         self._record = record
         return version
 
-    def _require_own(self, record: LogRecord) -> None:
+    def _require_own(self, record: LogRecord, seen: LogRecord | None) -> None:
+        """`seen`: as it was known when it was asked for."""
+        if (
+            seen is not None
+            and record.log_id == seen.log_id
+            and (record.epoch, record.change) < (seen.epoch, seen.change)
+        ):
+            raise LogCorruptedError(
+                "an older state of the record of the log was put back, as with an old copy of ZooKeeper's data: it does"
+                " not name the ledgers that were made since; end the processes of the store, and put the newest copy"
+                f" back epoch={record.epoch} change={record.change} seen_epoch={seen.epoch} seen_change={seen.change}"
+                f" path={self.path!r}"
+            )
         if (record.epoch, record.nonce) != (self._epoch, self._nonce):
             raise LogNotPrimaryError(
                 f"another process has taken the log over epoch={self._epoch} owner_epoch={record.epoch}"

@@ -364,6 +364,31 @@ async def test_h47_an_old_owner_does_not_take_a_record_that_was_made_anew_for_it
     await successor.close()
 
 
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_an_owner_tells_that_an_older_state_of_its_record_was_put_back(
+    *, is_own: bool
+) -> None:
+    """With an old copy of ZooKeeper's data, from before its claim or from before its newest ledgers: what they have is
+    lost if the log goes on with that."""
+    world = BookKeeperLogWorld()
+    await (await opened(world)).close()
+    copies = [world.metadata.values[PATH]]
+    log = await opened(world)
+    copies.append(world.metadata.values[PATH])
+    for _ in range(8):
+        address = await log.append([bytes(20_000)])
+    await log.truncate(address)
+    newest = world.metadata.values[PATH]
+    await log.check_owner()
+    world.metadata.values[PATH] = copies[is_own]
+    for ask in (log.check_owner, lambda: log.truncate(address)):
+        with pytest.raises(LogCorruptedError, match="older state"):
+            await ask()
+    assert world.metadata.values[PATH] == copies[is_own]
+    await log.close()
+    assert len(decode_record(newest.value, path=PATH).ledgers)
+
+
 async def _fence(world: BookKeeperLogWorld) -> int:
     found = world.metadata.values[PATH]
     version = await take_record(
