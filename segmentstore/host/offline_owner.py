@@ -29,6 +29,7 @@ from segmentstore.host.store_record import log_record_path
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import SystemFileSystem
+from tier1.bookkeeper.owned_record import is_vacant
 from tier1.file_log.log import FileDurableDataLog
 from tier2.settings import StorageSettings
 from tier2.store_reader import StoreReader
@@ -113,7 +114,7 @@ class OfflineOwner:
         opened = await self._stack.enter_async_context(open_cluster(log_place, settings))
 
         async def log_in_bookkeeper(container_id: ContainerId) -> DurableDataLog:
-            if await opened.metadata.get(log_record_path(container_id)) is None:
+            if is_vacant(await opened.metadata.get(log_record_path(container_id))):
                 raise InvalidRequestError(
                     "the log of the container is not there, so its next epoch is not known"
                     f" container={container_id} {opened.names.facts}"

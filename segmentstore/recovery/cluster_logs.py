@@ -3,9 +3,9 @@
 - Looking fences nothing and changes nothing; the log of a running store may move on meanwhile, and of its newest ledger
   only what its writer had confirmed is seen.
 - A log that is set aside keeps its ledgers. Its owner can change its record no more; the record, as it was found, moves
-  to <root>/set-aside/0003-1a2b3c4d; then its ledgers are fenced: a process that still writes them completes no append
-  more, and stops. A ledger that cannot be fenced (it is gone, or too few of its bookies answer) is named by a warning;
-  the log is set aside nevertheless.
+  to <root>/set-aside/0003-1a2b3c4d, and an empty value stays in its place; then its ledgers are fenced: a process that
+  still writes them completes no append more, and stops. A ledger that cannot be fenced (it is gone, or too few of its
+  bookies answer) is named by a warning; the log is set aside nevertheless.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ from segmentstore.runtime.entropy import random_id, system_random
 from tier1.bookkeeper.ledgers import LedgerNotFoundError
 from tier1.bookkeeper.log_record import LedgerInLog, LogRecord, address_of
 from tier1.bookkeeper.opening import fence_ledgers, take_record
-from tier1.bookkeeper.owned_record import edit_record, read_record
+from tier1.bookkeeper.owned_record import edit_record, is_vacant, read_record, vacate_record
 from tier1.bookkeeper.unrecorded_ledgers import delete_unrecorded_ledgers
 
 SET_ASIDE_PATH = "/set-aside"
@@ -153,7 +153,7 @@ async def set_log_aside(opened: OpenedCluster, container_id: int) -> str:
     """Where its record is then. Raises InvalidRequestError if there is no such log, MetadataChangedError."""
     path = log_record_path(container_id)
     found = await opened.metadata.get(path)
-    if found is None:
+    if found is None or is_vacant(found):
         raise _no_such_log(opened, container_id)
     version = found.version
     # What is damaged can be set aside, too: no owner can change it.
@@ -163,7 +163,7 @@ async def set_log_aside(opened: OpenedCluster, container_id: int) -> str:
         )
     aside = f"{SET_ASIDE_PATH}/{container_id:04d}-{random_id(system_random()).hex()[:8]}"
     await opened.metadata.create(aside, found.value)
-    await opened.metadata.delete(path, version=version)
+    await vacate_record(path, metadata=opened.metadata, version=version)
     # Behind that: the process that writes the log finds no record of it, and its container stays down. One that met the
     # fence before would be started again, and begin the log anew.
     with suppress(LogCorruptedError):
@@ -260,7 +260,12 @@ def _no_such_log(opened: OpenedCluster, container_id: int) -> InvalidRequestErro
 
 async def _container_ids(opened: OpenedCluster) -> list[int]:
     names = await opened.metadata.children(CONTAINERS_PATH)
-    return [int(name) for name in names if name.isascii() and name.isdigit()]
+    numbers = [int(name) for name in names if name.isascii() and name.isdigit()]
+    return [
+        number
+        for number in numbers
+        if not is_vacant(await opened.metadata.get(log_record_path(number)))
+    ]
 
 
 def _name(container_id: int) -> str:

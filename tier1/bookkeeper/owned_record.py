@@ -5,7 +5,9 @@ Invariants:
 - A change is made to what this owner has just read, and only if nothing was written since: of two owners the one with
   the smaller epoch changes nothing any more, and is told so (LogNotPrimaryError).
 - Each change reads the record first, and knows its own by epoch and nonce. The version alone proves nothing: those of a
-  record that was deleted and made anew begin again, and come past the one that an owner of the deleted record saw last.
+  record that was deleted by hand and made anew begin again, and come past the one that an owner of it saw last.
+- This program deletes no record. Where a log is set aside an empty value stays (vacate_record): a change that was under
+  way names a version that does not come again, also when the next log is made there.
 - A record never goes back: one with an earlier epoch, or fewer changes, than its owner has seen is an older state that
   was put back, with an old copy of ZooKeeper's data. It lacks ledgers that have entries, so the owner stops.
 - A write whose answer was lost may have happened, or may yet. Steps are made so that taking one again changes nothing.
@@ -38,12 +40,15 @@ from tier1.bookkeeper.metadata_store import (
     MetadataChangedError,
     MetadataStore,
     MetadataUnavailableError,
+    VersionedValue,
 )
 from tier1.bookkeeper.retries import RetriedPart, Retries
 from tier1.bookkeeper.settings import BookKeeperLogSettings, LedgerRules
 
 Step = Callable[[LogRecord], LogRecord]
 
+_VACANT = b""
+"""At the path of a log that was set aside."""
 _REBASES_MAX = 100
 """How often others may come between the reading and the writing of one change."""
 
@@ -133,11 +138,12 @@ class OwnedRecord:
         for _ in range(_REBASES_MAX):
             try:
                 found = await self._metadata.get(self.path)
-                if found is not None:
-                    return decode_record(found.value, path=self.path), found.version
+                record = _decoded(found, self.path)
+                if found is not None and record is not None:
+                    return record, found.version
                 fresh = LogRecord(random_id(self._random))
                 # Read again: another process may have made it first, and a new record has no owner yet.
-                await self._metadata.create(self.path, encode_record(fresh))
+                await _replace(self.path, found, fresh, metadata=self._metadata)
             except MetadataChangedError:
                 continue
             except MetadataUnavailableError as error:
@@ -196,9 +202,10 @@ class OwnedRecord:
 
     async def _get(self) -> tuple[LogRecord, int]:
         found = await self._metadata.get(self.path)
-        if found is None:
+        record = _decoded(found, self.path)
+        if found is None or record is None:
             raise LogCorruptedError(f"the record of the log is gone path={self.path!r}")
-        return decode_record(found.value, path=self.path), found.version
+        return record, found.version
 
     async def _read(self) -> int:
         """The version of the record, which is still ours."""
@@ -237,15 +244,12 @@ async def edit_record(
     """
     for _ in range(_REBASES_MAX):
         found = await metadata.get(path)
-        record = None if found is None else decode_record(found.value, path=path)
+        record = _decoded(found, path)
         wanted = step(record)
         if wanted is None or wanted == record:
             return
         try:
-            if found is None:
-                await metadata.create(path, encode_record(wanted))
-            else:
-                await metadata.compare_and_set(path, encode_record(wanted), version=found.version)
+            await _replace(path, found, wanted, metadata=metadata)
         except MetadataChangedError:
             continue
         return
@@ -254,8 +258,32 @@ async def edit_record(
 
 async def read_record(path: str, *, metadata: MetadataStore) -> LogRecord | None:
     """For tools, which own nothing. None if there is no such log."""
-    found = await metadata.get(path)
-    return None if found is None else decode_record(found.value, path=path)
+    return _decoded(await metadata.get(path), path)
+
+
+async def vacate_record(path: str, *, metadata: MetadataStore, version: int) -> None:
+    """There is no log from then on, until one is made. Raises MetadataChangedError, MetadataUnavailableError."""
+    await metadata.compare_and_set(path, _VACANT, version=version)
+
+
+def is_vacant(found: VersionedValue | None) -> bool:
+    """Whether no log is there, not even a damaged one."""
+    return found is None or found.value == _VACANT
+
+
+def _decoded(found: VersionedValue | None, path: str) -> LogRecord | None:
+    if found is None or is_vacant(found):
+        return None
+    return decode_record(found.value, path=path)
+
+
+async def _replace(
+    path: str, found: VersionedValue | None, wanted: LogRecord, *, metadata: MetadataStore
+) -> None:
+    if found is None:
+        await metadata.create(path, encode_record(wanted))
+    else:
+        await metadata.compare_and_set(path, encode_record(wanted), version=found.version)
 
 
 def _disabled(record: LogRecord, path: str) -> LogDisabledError:

@@ -7,7 +7,8 @@ each of them is the last of one run: without effect, or with an effect of which 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import BufferView, LogAddress
 from tests.contracts.durable_data_log_suite import entries, opened, payloads
+from tests.tier1.bookkeeper.simulated_metadata import MemoryMetadataStore
 from tests.tier1.bookkeeper.worlds import PATH, SMALL, BookKeeperLogWorld
 from tier1.bookkeeper.ledgers import (
     LabelledLedger,
@@ -40,7 +42,7 @@ from tier1.bookkeeper.metadata_store import (
     VersionedValue,
 )
 from tier1.bookkeeper.opening import fence_ledgers, take_record
-from tier1.bookkeeper.owned_record import edit_record, read_record
+from tier1.bookkeeper.owned_record import edit_record, read_record, vacate_record
 
 Result = TypeVar("Result")
 
@@ -362,6 +364,57 @@ async def test_h47_an_old_owner_does_not_take_a_record_that_was_made_anew_for_it
     successor = await opened(world)
     assert await entries(successor) == kept
     await successor.close()
+
+
+@dataclass(slots=True)
+class _MetadataThatWaits(MemoryMetadataStore):
+    """The next change waits for what happens meanwhile."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def compare_and_set(self, path: str, value: bytes, *, version: int) -> int:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return await MemoryMetadataStore.compare_and_set(self, path, value, version=version)
+
+
+async def test_h47_a_change_that_was_under_way_when_the_log_was_set_aside_reaches_no_later_log() -> (
+    None
+):
+    """It names the version that it has read; no version comes again at the path."""
+    world = BookKeeperLogWorld()
+    world.metadata = metadata = _MetadataThatWaits(world.network)
+    old = await opened(world)
+    address = await old.append([b"old"])
+    stale = metadata.values[PATH].version
+    successors = []
+
+    async def set_aside() -> None:
+        await vacate_record(PATH, metadata=metadata, version=await _fence(world))
+        assert await read_record(PATH, metadata=metadata) is None
+        new = await opened(world)
+        await new.append([b"new"])
+        successors.append(new)
+        for number in range(10):
+            if metadata.values[PATH].version != stale:
+                await edit_record(PATH, partial(_noted, f"look {number}"), metadata=metadata)
+
+    metadata.meanwhile = set_aside
+    with pytest.raises(LogNotPrimaryError):
+        await old.truncate(address)
+    await old.close()
+    await edit_record(PATH, partial(_noted, ""), metadata=metadata)
+    for new in successors:
+        await new.close()
+    successor = await opened(world)
+    assert await payloads(successor) == [b"new"]
+    await successor.close()
+
+
+def _noted(disabled: str, found: LogRecord | None) -> LogRecord:
+    assert found is not None
+    return replace(found, disabled=disabled)
 
 
 @pytest.mark.parametrize("is_own", [True, False])
