@@ -127,16 +127,18 @@ async def sweep_ledgers(
     """Deletes ledgers that no record will ever name; one row for each. `container_ids`: none means all."""
     for container_id in container_ids or await _container_ids(opened):
         await _record(opened, container_id)
-        for ledger in await delete_unrecorded_ledgers(
+        unrecorded = delete_unrecorded_ledgers(
             log_record_path(container_id), ledgers=opened.ledgers, metadata=opened.metadata
-        ):
-            yield {
-                "log": _name(container_id),
-                "epoch": ledger.epoch,
-                "ledger": ledger.ledger_id,
-                "entries": ledger.entries,
-                "action": "kept" if ledger.entries else "deleted",
-            }
+        )
+        async with aclosing(unrecorded) as found:
+            async for ledger in found:
+                yield {
+                    "log": _name(container_id),
+                    "epoch": ledger.epoch,
+                    "ledger": ledger.ledger_id,
+                    "entries": ledger.entries,
+                    "action": "kept" if ledger.entries else "deleted",
+                }
 
 
 async def enable_log(opened: OpenedCluster, container_id: int) -> None:

@@ -53,7 +53,7 @@ from tests.host.cluster_in_memory import PLACE, ClusterInMemory
 from tests.host.node_directories import new_node
 from tests.tier1.bookkeeper.simulated_ledgers import SimulatedLedgerClient
 from tier1.bookkeeper.ledgers import LedgerId, LedgerReader, Quorum
-from tier1.bookkeeper.log_record import LogRecord, ledger_labels
+from tier1.bookkeeper.log_record import EPOCH_LABEL, LogRecord, ledger_labels
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
 from tier1.bookkeeper.owned_record import edit_record, read_record
 from tier2.manifest.manifest import Manifest
@@ -612,6 +612,25 @@ async def test_a_sweep_goes_on_beside_a_damaged_record_and_says_what_it_has_dele
     assert [(row["ledger"], row["action"]) for row in swept.rows] == [(left.ledger_id, "deleted")]
     assert swept.exit_code == ExitCode.CORRUPT
     assert f"container-000{damaged}" in swept.errors
+
+
+async def test_a_sweep_says_what_it_has_deleted_of_the_log_in_which_it_fails(
+    data: Path, cluster: ClusterInMemory, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    async with in_bookkeeper(data) as service:
+        await begin(service)
+    record = await read_record(log_record_path(1), metadata=cluster.metadata)
+    assert record is not None
+    labels = ledger_labels(log_record_path(1), replace(record, epoch=record.epoch - 1))
+    client = cluster.bookies.client()
+    left = await client.create(Quorum(), labels=labels)
+    await client.create(Quorum(), labels={**labels, EPOCH_LABEL: b"none"})
+    cli = CommandLine(capfdbinary)
+    swept = await asyncio.to_thread(cli, "log", "sweep", PLACE, "-o", "json")
+    assert left.ledger_id not in cluster.bookies.ledgers
+    assert [(row["ledger"], row["action"]) for row in swept.rows] == [(left.ledger_id, "deleted")]
+    assert swept.exit_code == ExitCode.CORRUPT
+    assert "of which epoch" in swept.errors
 
 
 async def test_a_backup_of_a_store_in_bookkeeper_is_made_offline_and_restored_with_logs_in_files(

@@ -9,6 +9,7 @@ Invariants:
   not the one that belongs to it; an operator may have put back an old copy of ZooKeeper's data.
 """
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from segmentstore.contracts.errors import LogCorruptedError
@@ -35,24 +36,24 @@ async def delete_unrecorded_ledgers(
     ledgers: LedgerClient,
     metadata: MetadataStore,
     rules: LedgerRules | None = None,
-) -> list[UnrecordedLedger]:
+) -> AsyncGenerator[UnrecordedLedger, None]:
     """Those of the log whose record is at `path`, by id; none if there is no record. The empty ones are deleted.
 
-    It goes through all ledgers of the cluster. Raises LogCorruptedError for a record, or a label, that makes no sense;
-    TooFewBookiesError, LedgerUnavailableError, MetadataUnavailableError.
+    Each is told when it is deleted, and before the next one is looked at: what follows may fail. It goes through all
+    ledgers of the cluster. Raises LogCorruptedError for a record, or a label, that makes no sense; TooFewBookiesError,
+    LedgerUnavailableError, MetadataUnavailableError.
     """
     rules = rules or LedgerRules()
     known = await read_record(path, metadata=metadata)
     if known is None:
-        return []
+        return
     labels = ledger_labels(path, known)
     del labels[EPOCH_LABEL]
     labelled = await ledgers.find_labelled(labels)
     # Read behind the walk: what the owner has written down meanwhile is in it.
     record = await read_record(path, metadata=metadata)
     if record is None or record.log_id != known.log_id:
-        return []
-    found = []
+        return
     for ledger in sorted(labelled, key=lambda each: each.ledger_id):
         epoch = _epoch_of(ledger)
         if not rules.is_left_behind(record, ledger.ledger_id, epoch=epoch):
@@ -64,8 +65,7 @@ async def delete_unrecorded_ledgers(
         await reader.close()
         if reader.last_entry < 0:
             await ledgers.delete(ledger.ledger_id)
-        found.append(UnrecordedLedger(ledger.ledger_id, epoch, reader.last_entry + 1))
-    return found
+        yield UnrecordedLedger(ledger.ledger_id, epoch, reader.last_entry + 1)
 
 
 def _epoch_of(ledger: LabelledLedger) -> int:

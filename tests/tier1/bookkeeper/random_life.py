@@ -268,11 +268,13 @@ class Life:
 
     async def _sweep(self) -> None:
         """As an operator does it, whoever owns the log at this moment."""
-        found = await delete_unrecorded_ledgers(
+        unrecorded = delete_unrecorded_ledgers(
             PATH, ledgers=self.bookies.client(), metadata=self.metadata, rules=self._rules
         )
-        if any(ledger.entries for ledger in found):
-            raise LogBreachError(f"a ledger has entries and is in no record: {found}")
+        async with aclosing(unrecorded) as found:
+            async for ledger in found:
+                if ledger.entries:
+                    raise LogBreachError(f"a ledger has entries and is in no record: {ledger}")
 
     def _free(self, number: int) -> None:
         self.bookies.bookies[number].is_read_only = False

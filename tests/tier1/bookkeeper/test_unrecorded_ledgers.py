@@ -3,6 +3,7 @@ down.
 """
 
 import asyncio
+from contextlib import aclosing
 from random import Random
 
 import pytest
@@ -25,9 +26,11 @@ async def own(world: BookKeeperLogWorld) -> BookKeeperDurableDataLog:
 
 
 async def sweep(world: BookKeeperLogWorld) -> list[UnrecordedLedger]:
-    return await delete_unrecorded_ledgers(
+    unrecorded = delete_unrecorded_ledgers(
         PATH, ledgers=world.bookies.client(), metadata=world.metadata
     )
+    async with aclosing(unrecorded) as found:
+        return [ledger async for ledger in found]
 
 
 def unrecorded(world: BookKeeperLogWorld, recorded: tuple[LedgerInLog, ...]) -> set[LedgerId]:
