@@ -429,7 +429,8 @@ async def test_an_owner_tells_that_an_older_state_of_its_record_was_put_back(
     log = await opened(world)
     copies.append(world.metadata.values[PATH])
     for _ in range(8):
-        address = await log.append([bytes(20_000)])
+        await log.append([bytes(20_000)])
+    address = await log.append([b"newest"])
     await log.truncate(address)
     newest = world.metadata.values[PATH]
     await log.check_owner()
