@@ -13,6 +13,8 @@ clientPortAddress=${HOST}
 maxClientCnxns=200
 admin.enableServer=false
 forceSync=yes
+autopurge.purgeInterval=1
+autopurge.snapRetainCount=3
 4lw.commands.whitelist=srvr,cons
 END
 exec "java" \
@@ -31,5 +33,5 @@ exec "java" \
     "--add-opens=java.base/java.util.zip=ALL-UNNAMED" \
     "-classpath" \
     "/opt/bookkeeper/servers/*" \
-    "org.apache.zookeeper.server.ZooKeeperServerMain" \
+    "org.apache.zookeeper.server.quorum.QuorumPeerMain" \
     "/data/settings" "$@"

@@ -182,6 +182,13 @@ def test_the_image_has_what_the_makefile_installs_for_a_cluster() -> None:
     assert (served, bridged, clustered) == EXTRAS
 
 
+def test_zookeeper_deletes_its_old_snapshots() -> None:
+    """Its other main class serves as well, and heeds neither of the two settings."""
+    script = deployment()["start/zookeeper.sh"]
+    assert "org.apache.zookeeper.server.quorum.QuorumPeerMain" in script
+    assert {"autopurge.purgeInterval=1", "autopurge.snapRetainCount=3"} <= set(script.splitlines())
+
+
 def test_the_store_in_one_process_is_served_as_make_run_serves_it() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for name, port in (("HTTP", "http"), ("WIRE", "wire"), ("CONTROLLER", "grpc")):

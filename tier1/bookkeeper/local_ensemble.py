@@ -76,7 +76,8 @@ ZOOKEEPER_ROLE: Final = ProcessRole(
     count=1,
     ports={"port": 2181},
     sizes={"heap": "128"},
-    command=(*_JAVA, "org.apache.zookeeper.server.ZooKeeperServerMain", "{settings}"),
+    # Not ZooKeeperServerMain, which this one calls for a server without others: it deletes no old snapshots.
+    command=(*_JAVA, "org.apache.zookeeper.server.quorum.QuorumPeerMain", "{settings}"),
     directories=("{data}",),
     settings={
         # Sessions end a tick late at most. The shorter that is, the surer the registration of a bookie is gone when the
@@ -90,6 +91,9 @@ ZOOKEEPER_ROLE: Final = ProcessRole(
         "maxClientCnxns": "200",
         "admin.enableServer": "false",
         "forceSync": "yes",
+        # Else snapshots and logs of transactions are kept for ever, and fill the disk. In hours.
+        "autopurge.purgeInterval": "1",
+        "autopurge.snapRetainCount": "3",
         # Which sessions have a connection: so is told apart who is registered from whose registration is left.
         "4lw.commands.whitelist": "srvr,cons",
     },
