@@ -192,19 +192,17 @@ def with_ends(record: LogRecord, ends: Sequence[LedgerEnd]) -> LogRecord:
 
 
 def without_dispensable(record: LogRecord, rules: LedgerRules) -> LogRecord:
-    """The record with ledgers that the truncation has left behind, and empty ones, among the garbage."""
+    """The record with ledgers that the truncation has left behind, and empty ones, among the garbage. O(ledgers)."""
     newest = record.ledgers[-1].ledger_id if record.ledgers else None
-    gone = [
-        ledger
-        for ledger in record.ledgers
+    kept: list[LedgerInLog] = []
+    gone: list[LedgerId] = []
+    for ledger in record.ledgers:
         if rules.is_dispensable(
             ledger, up_to=record.truncated_up_to, is_newest=ledger.ledger_id == newest
-        )
-    ]
+        ):
+            gone.append(ledger.ledger_id)
+        else:
+            kept.append(ledger)
     if not gone:
         return record
-    return replace(
-        record,
-        ledgers=tuple(ledger for ledger in record.ledgers if ledger not in gone),
-        garbage=(*record.garbage, *(ledger.ledger_id for ledger in gone)),
-    )
+    return replace(record, ledgers=tuple(kept), garbage=(*record.garbage, *gone))
