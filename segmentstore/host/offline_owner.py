@@ -2,7 +2,8 @@
 
 - A container's next epoch is claimed as the service would claim it: by opening the container's log. So epochs stay one
   sequence, and a service that starts later claims a higher one and finds nothing that contradicts its log.
-- The logs are held until `close()`, and whatever is in them waits for the next start of the service.
+- The logs are held until `close()`, and whatever is in them waits for the next start of the service. What a claim that
+  failed had of them is given back at once: it may be made again.
 - Of a store in BookKeeper the data directory is held meanwhile: a log there is given to the process that asks last,
   so a service that starts from another machine fences the job, and a job fences a service that runs on another machine.
 """
@@ -80,22 +81,24 @@ class OfflineOwner:
         reader = await StoreReader(
             object_store=self._object_store, settings=StorageSettings(), executor=self._executor
         ).open(container_id)
-        try:
-            epoch = await log.initialize()
-        except LogInUseError as error:
-            raise _in_use(error) from error
-        self._stack.push_async_callback(log.close)
-        storage = TieredStorage(
-            object_store=self._object_store,
-            store_id=reader.manifest.store_id,
-            container_id=container_id,
-            container_count=reader.manifest.container_count,
-            settings=StorageSettings(),
-            wall_clock=SystemWallClock(),
-            random=system_random(),
-            executor=self._executor,
-        )
-        await storage.claim(epoch=epoch, log_id=log.log_id, follows=log.follows)
+        async with AsyncExitStack() as claim:
+            claim.push_async_callback(log.close)
+            try:
+                epoch = await log.initialize()
+            except LogInUseError as error:
+                raise _in_use(error) from error
+            storage = TieredStorage(
+                object_store=self._object_store,
+                store_id=reader.manifest.store_id,
+                container_id=container_id,
+                container_count=reader.manifest.container_count,
+                settings=StorageSettings(),
+                wall_clock=SystemWallClock(),
+                random=system_random(),
+                executor=self._executor,
+            )
+            await storage.claim(epoch=epoch, log_id=log.log_id, follows=log.follows)
+            self._stack.push_async_callback(claim.pop_all().aclose)
         return storage
 
     async def _open_logs(self) -> LogOfContainer:
@@ -104,14 +107,16 @@ class OfflineOwner:
         resolved, log_place = await find_log_place(directory, environment=self._environment)
         if log_place is None:
             return self._log_in_directory
-        held = data_directory_at(directory)
-        try:
-            await held.hold()
-        except DataDirectoryInUseError as error:
-            raise _in_use(error) from error
-        self._stack.push_async_callback(held.close)
         settings = resolved.settings.bookkeeper
-        opened = await self._stack.enter_async_context(open_cluster(log_place, settings))
+        async with AsyncExitStack() as opening:
+            held = data_directory_at(directory)
+            try:
+                await held.hold()
+            except DataDirectoryInUseError as error:
+                raise _in_use(error) from error
+            opening.push_async_callback(held.close)
+            opened = await opening.enter_async_context(open_cluster(log_place, settings))
+            self._stack.push_async_callback(opening.pop_all().aclose)
 
         async def log_in_bookkeeper(container_id: ContainerId) -> DurableDataLog:
             if is_vacant(await opened.metadata.get(log_record_path(container_id))):

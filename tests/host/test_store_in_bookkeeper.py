@@ -24,8 +24,10 @@ from segmentstore.contracts.errors import (
     ContainerNotFoundError,
     ContainerStoppedError,
     SegmentStoreError,
+    StorageFullError,
 )
 from segmentstore.contracts.identifiers import ContainerId
+from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.contracts.segments import read_available
 from segmentstore.host import log_cluster
 from segmentstore.host.data_directory import DataDirectoryError
@@ -52,6 +54,7 @@ from tests.cli.command_line import CommandLine
 from tests.host.cluster_in_memory import PLACE, ClusterInMemory
 from tests.host.node_directories import new_node
 from tests.tier1.bookkeeper.simulated_ledgers import SimulatedLedgerClient
+from tests.tier2.storage.faulty_store import Fault, FaultyStore
 from tier1.bookkeeper.ledgers import LedgerId, LedgerReader, Quorum
 from tier1.bookkeeper.log_record import EPOCH_LABEL, LogRecord, ledger_labels
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
@@ -654,11 +657,46 @@ async def test_a_backup_of_a_store_in_bookkeeper_is_made_offline_and_restored_wi
         assert await content_of(service, NAMES[0]) == b"one two"
 
 
-def owner_at(data: Path) -> OfflineOwner:
+def tier2_at(data: Path) -> ObjectStore:
     store = FilesystemObjectStore(
         str(data / "tier2"), files=SystemFileSystem(), executor=None, random=Random(1)
     )
-    return OfflineOwner(LazyObjectStore(store), None, data_directory=data, environment={})
+    return LazyObjectStore(store)
+
+
+def owner_at(data: Path) -> OfflineOwner:
+    return OfflineOwner(tier2_at(data), None, data_directory=data, environment={})
+
+
+async def test_a_tool_that_could_not_claim_a_container_in_files_claims_it_when_it_is_asked_again(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "files"
+    async with serving(data) as service:
+        await begin(service)
+        await service.store.flush()
+    store = FaultyStore(tier2_at(data))
+    owner = OfflineOwner(store, None, data_directory=data, environment={})
+    store.conditional.append(Fault.FULL)
+    with pytest.raises(StorageFullError):
+        await owner.owner_of(ContainerId(0))
+    assert (await owner.owner_of(ContainerId(0))).reserve_object_keys(1)
+    await owner.close()
+
+
+async def test_a_tool_that_reached_no_cluster_claims_a_container_when_it_is_asked_again(
+    data: Path, cluster: ClusterInMemory
+) -> None:
+    async with in_bookkeeper(data) as service:
+        await begin(service)
+        await service.store.flush()
+    owner = owner_at(data)
+    cluster.is_away = True
+    with pytest.raises(MetadataUnavailableError):
+        await owner.owner_of(ContainerId(1))
+    cluster.is_away = False
+    assert (await owner.owner_of(ContainerId(1))).reserve_object_keys(1)
+    await owner.close()
 
 
 async def test_h9_a_tool_claims_the_next_epoch_of_a_store_that_is_off(data: Path) -> None:
