@@ -33,6 +33,7 @@ from segmentstore.runtime.task_set import TaskSet
 from segmentstore.runtime.thread_pool import FairThreadPool
 from tier1.bookkeeper.ledger_appends import WriterState
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
+from tier1.bookkeeper.log_record import RECORD_BYTES_MAX
 from tier1.bookkeeper.rehearsal import rehearse
 from tier1.bookkeeper.settings import GiveUpSettings
 from tier1.file_log.frame_flush import InlineSyncPolicy
@@ -207,6 +208,15 @@ class BookKeeperLogs:
             )
         elif self._living is not None and self._living < self._settings.ensemble_count:
             told.append(self._of_few_bookies(self._living))
+        for container_id, log in sorted(self._logs.items()):
+            if log.writer_state() is None or 2 * log.record.encoded_bytes < RECORD_BYTES_MAX:
+                continue
+            told.append(
+                f"the log of container {container_id} has {len(log.record.ledgers)} ledgers, and"
+                f" {len(log.record.garbage)} to delete: {log.record.encoded_bytes / RECORD_BYTES_MAX:.0%} of what its"
+                " record in ZooKeeper has room for; see why Tier 2 does not take what it has, or bookies delete no"
+                " ledgers"
+            )
         states = self._states()
         few = [int(each) for each, state in states.items() if state.has_few_bookies]
         if few:

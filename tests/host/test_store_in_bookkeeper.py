@@ -337,6 +337,18 @@ async def test_a_dead_bookie_of_four_is_no_complaint_and_two_are(
         assert await content_of(service, NAMES[0]) == b"one two "
 
 
+async def test_a_log_whose_record_grows_large_is_complained_of(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_bookkeeper(data) as service:
+        await begin(service)
+        assert complaints_of(service) == ""
+        monkeypatch.setattr("segmentstore.host.logs.RECORD_BYTES_MAX", 300)
+        told = complaints_of(service)
+    for number in range(CONTAINERS):
+        assert f"the log of container {number} has 1 ledgers" in told
+
+
 async def test_few_bookies_serve_if_the_settings_allow_it_and_health_says_so(
     data: Path, cluster: ClusterInMemory
 ) -> None:

@@ -64,7 +64,7 @@ from tier1.bookkeeper.log_record import (
     entry_of,
 )
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
-from tier1.bookkeeper.owned_record import OwnedRecord
+from tier1.bookkeeper.owned_record import OwnedRecord, record_is_large
 from tier1.bookkeeper.retries import MAY_PASS, RetriedPart
 from tier1.bookkeeper.settings import BookKeeperLogSettings
 
@@ -344,6 +344,10 @@ class LedgerAppends:
 
     async def _roll_over(self) -> None:
         """A ledger that is large, old, or of few bookies is followed by another; if that cannot be made, later."""
+        record = self._record.record
+        if record.encoded_bytes > self._settings.rollover_record_bytes_max:
+            self._try_later("the next ledger follows", record_is_large(record, self._record.path))
+            return
         next_writer = self._ahead = self._ahead or await self._create_ahead()
         if next_writer is None:
             return

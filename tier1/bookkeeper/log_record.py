@@ -127,6 +127,15 @@ class LogRecord:
         """Of the closed ledgers."""
         return sum(ledger.length for ledger in self.ledgers)
 
+    @property
+    def encoded_bytes(self) -> int:
+        """What encode_record() makes of it, at most."""
+        texts = min(len(self.owner.encode()), _TEXT_BYTES_MAX) + min(
+            len(self.disabled.encode()), _TEXT_BYTES_MAX
+        )
+        lists = len(self.ledgers) * _LEDGER.size + len(self.garbage) * _GARBAGE.size
+        return _HEADER.size + texts + lists + _CHECKSUM.size
+
     def with_ledger(self, ledger: LedgerInLog) -> "LogRecord":
         """The list with a new newest ledger; unchanged if it is there already."""
         if any(each.ledger_id == ledger.ledger_id for each in self.ledgers):

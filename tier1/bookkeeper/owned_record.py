@@ -175,10 +175,7 @@ class OwnedRecord:
                 wanted = replace(wanted, change=self.record.change + 1)
                 value = encode_record(wanted)
                 if len(value) > RECORD_BYTES_MAX:
-                    raise DurableDataLogError(
-                        f"the record of the log is too large ledgers={len(wanted.ledgers)}"
-                        f" garbage={len(wanted.garbage)} path={self.path!r}"
-                    )
+                    raise record_is_large(wanted, self.path)
                 try:
                     await self._metadata.compare_and_set(self.path, value, version=version)
                 except MetadataChangedError:
@@ -284,6 +281,15 @@ async def _replace(
         await metadata.create(path, encode_record(wanted))
     else:
         await metadata.compare_and_set(path, encode_record(wanted), version=found.version)
+
+
+def record_is_large(record: LogRecord, path: str) -> DurableDataLogError:
+    """It has no room for more ledgers, or keeps it for other ones."""
+    return DurableDataLogError(
+        "the record of the log is too large for another ledger: it shrinks when Tier 2 takes what the log has, and"
+        f" bookies delete what it gave up ledgers={len(record.ledgers)} garbage={len(record.garbage)}"
+        f" bytes={record.encoded_bytes} bytes_max={RECORD_BYTES_MAX} path={path!r}"
+    )
 
 
 def _disabled(record: LogRecord, path: str) -> LogDisabledError:

@@ -50,6 +50,9 @@ class BookKeeperLogSettings:
     """A ledger that has grown so large is followed by another: only whole ledgers are given back."""
     ledger_age_seconds_max: float = 900.0
     """The same for one that is so old, and has entries."""
+    rollover_record_bytes_max: int = 600_000
+    """Behind a log's record that is larger no ledger follows one that is large or old, which grows on: what is left up
+    to RECORD_BYTES_MAX is for ledgers that fail, and for those of the next owners."""
     retry_seconds_first: float = 0.05
     """Pause before the second attempt at a step that failed; each further pause is twice as long."""
     retry_pause_seconds_max: float = 2.0

@@ -23,7 +23,7 @@ from tier1.bookkeeper.ledgers import (
     TooFewBookiesError,
 )
 from tier1.bookkeeper.log import BookKeeperDurableDataLog
-from tier1.bookkeeper.log_record import LedgerInLog, LogRecord, entry_of
+from tier1.bookkeeper.log_record import LedgerInLog, LogRecord, encode_record, entry_of
 from tier1.bookkeeper.metadata_store import MetadataUnavailableError
 from tier1.bookkeeper.settings import GiveUpSettings
 
@@ -669,6 +669,32 @@ async def test_an_old_ledger_is_followed_by_another_unless_it_is_empty(
     await asyncio.sleep(2 * world.settings.look_again_seconds)
     assert log.record.last_sequence == 2
     await log.close()
+
+
+async def test_a_log_that_is_not_truncated_keeps_room_in_its_record_for_its_next_owners() -> None:
+    """A record that is as large as ZooKeeper takes could be opened by no process any more."""
+    world = BookKeeperLogWorld(settings=replace(SMALL, rollover_record_bytes_max=400))
+    log = await own(world)
+    appended = {}
+    for _ in range(40):
+        appended[await log.append([bytes(40_000)])] = bytes(40_000)
+        await asyncio.sleep(2 * world.settings.look_again_seconds)
+    assert 400 < log.record.encoded_bytes < 500
+    assert log.record.encoded_bytes == len(encode_record(log.record))
+    await log.close()
+    successor = await own(world)
+    assert dict(await entries(successor)) == appended
+    # What is truncated makes room.
+    addresses = [await successor.append([bytes(40_000)]) for _ in range(2)]
+    sequence = successor.record.last_sequence
+    await asyncio.sleep(2 * world.settings.look_again_seconds)
+    assert successor.record.last_sequence == sequence
+    await successor.truncate(max(appended))
+    await asyncio.sleep(4 * world.settings.look_again_seconds)
+    await successor.truncate(addresses[-1])
+    await asyncio.sleep(4 * world.settings.look_again_seconds)
+    assert successor.record.last_sequence > sequence
+    await successor.close()
 
 
 async def test_truncated_ledgers_are_deleted_and_forgotten(world: BookKeeperLogWorld) -> None:
