@@ -50,7 +50,7 @@ async def open_offline(data_directory: Path, *, tier2_place: str = "") -> AsyncI
     async with open_service(resolved) as service:
         managing = asyncio.create_task(service.manager.run(), name="container manager")
         try:
-            await service.manager.wait_until_settled()
+            await _wait_until_settled(service, managing)
             for health in service.registry.health():
                 if health.state is not ContainerState.RUNNING:
                     raise ContainerStoppedError(
@@ -60,6 +60,18 @@ async def open_offline(data_directory: Path, *, tier2_place: str = "") -> AsyncI
         finally:
             managing.cancel()
             await asyncio.gather(managing, return_exceptions=True)
+
+
+async def _wait_until_settled(service: Service, managing: asyncio.Task[None]) -> None:
+    """Raises what ended the manager, in a group: nothing settles behind that, and the wait would have no end."""
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(_follow(managing), name="container manager's end")
+        await service.manager.wait_until_settled()
+        watching.cancel()
+
+
+async def _follow(task: asyncio.Task[None]) -> None:
+    await asyncio.shield(task)
 
 
 async def make_backup(

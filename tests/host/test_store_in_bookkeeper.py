@@ -30,6 +30,7 @@ from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.object_store import ObjectStore
 from segmentstore.contracts.segments import read_available
 from segmentstore.host import log_cluster
+from segmentstore.host.container_manager import ContainerManager
 from segmentstore.host.data_directory import DataDirectoryError
 from segmentstore.host.offline_owner import OfflineOwner
 from segmentstore.host.service_builder import Service, open_service
@@ -667,6 +668,22 @@ async def test_a_backup_of_a_store_in_bookkeeper_is_made_offline_and_restored_wi
     assert list((tmp_path / "copy" / "tier1").glob("container-*"))
     async with serving(data) as service:
         assert await content_of(service, NAMES[0]) == b"one two"
+
+
+async def test_a_job_on_a_store_that_is_off_ends_when_what_runs_its_containers_breaks(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_bookkeeper(data) as service:
+        await begin(service)
+
+    async def breaks(_: ContainerManager) -> None:
+        raise AssertionError("planted")
+
+    monkeypatch.setattr(ContainerManager, "run", breaks)
+    async with asyncio.timeout(30):
+        with pytest.raises(ExceptionGroup) as broken:
+            await make_backup("monday", data, tier2_place="")
+    assert broken.group_contains(AssertionError, match="planted")
 
 
 def tier2_at(data: Path) -> ObjectStore:
