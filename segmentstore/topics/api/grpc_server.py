@@ -87,6 +87,8 @@ _LOG = logging.getLogger(__name__)
 SERVICE: Final = "segmentstore.topics.v1.Topics"
 _FETCH_BYTES: Final = 1 << 20
 _NO_OFFSET: Final = -1
+_UNKNOWN: Final = -1
+"""In the place of an end of a partition: it cannot be known now."""
 _INLINE_RECORDS_MAX: Final = 256
 _INLINE_BYTES_MAX: Final = 64 << 10
 """Of a request whose records become batches on the loop."""
@@ -231,11 +233,7 @@ class TopicServer:
         request = _parsed(api.CreateTopicRequest, data)
         topics = self._present()
         await topics.create(request.name, request.partitions or 1, dict(request.config))
-        try:
-            return await _shown(topics, await _described(topics, request.name))
-        except PartitionUnavailableError as error:
-            # As it stands it would say that nothing was done.
-            raise PartitionUnavailableError(f"the topic is made: {error}", stored=None) from error
+        return await _shown(topics, await _described(topics, request.name))
 
     async def _describe(self, data: bytes) -> Message:
         topics = self._present()
@@ -574,21 +572,32 @@ async def _described(topics: Topics, name: str) -> TopicDescription:
 async def _shown(topics: Topics, description: TopicDescription) -> api.Topic:
     partitions: list[api.Partition] = []
     for index in range(description.partitions):
-        partition = await topics.partition(description.name, index)
-        await partition.confirm_ends()
-        partitions.append(
-            api.Partition(
-                partition=index,
-                log_start_offset=partition.log_start_offset,
-                high_watermark=partition.high_watermark,
-            )
-        )
+        partitions.append(await _shown_partition(topics, description.name, index))
         await give_way(len(partitions), every=_PARTITIONS_PER_TURN)
     return api.Topic(
         name=description.name,
         topic_id=description.topic_id.bytes,
         config=dict(description.config),
         partitions=partitions,
+    )
+
+
+async def _shown_partition(topics: Topics, name: str, index: int) -> api.Partition:
+    """Its offsets are _UNKNOWN, and it is said why, while they cannot be known."""
+    try:
+        partition = await topics.partition(name, index)
+        await partition.confirm_ends()
+    except PartitionUnavailableError as error:
+        return api.Partition(
+            partition=index,
+            log_start_offset=_UNKNOWN,
+            high_watermark=_UNKNOWN,
+            unavailable=words_of(error),
+        )
+    return api.Partition(
+        partition=index,
+        log_start_offset=partition.log_start_offset,
+        high_watermark=partition.high_watermark,
     )
 
 

@@ -29,6 +29,7 @@ from segmentstore.topics.api.grpc_server import SERVICE, TopicServer, TopicServe
 from segmentstore.topics.errors import CatalogueConflictError, PartitionUnavailableError
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.producer_ids import ProducerIds
+from segmentstore.topics.served_partition import ServedPartition
 from segmentstore.topics.settings import TopicSettings
 from segmentstore.topics.topics import Topics
 from tests.http.memory_segments import MemorySegments
@@ -530,20 +531,28 @@ async def test_an_outcome_that_is_unknown_is_aborted_and_not_unavailable(
     assert caught.value.code() is code
 
 
-async def test_a_topic_that_is_made_is_not_said_to_be_none_when_its_partitions_are_on_their_way(
+async def test_a_topic_is_told_of_while_a_partition_has_no_leader(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(name: str, index: int) -> Partition:
-        raise PartitionUnavailableError(f"no process leads it name={name!r} partition={index}")
-
     (topics,) = served.topics
     assert topics is not None
+    present = topics.partition
+
+    async def away(name: str, index: int) -> ServedPartition:
+        if index == 1:
+            raise PartitionUnavailableError(f"no process leads it name={name!r} partition={index}")
+        return await present(name, index)
+
     monkeypatch.setattr(topics, "partition", away)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await served.call("CreateTopic", api.CreateTopicRequest(name="new"))
-    assert caught.value.code() is grpc.StatusCode.ABORTED
-    monkeypatch.undo()
-    assert len((await served.call("DescribeTopic", api.TopicName(name="new"))).partitions) == 1
+    made = await served.call("CreateTopic", api.CreateTopicRequest(name="new", partitions=3))
+    told = await served.call("DescribeTopic", api.TopicName(name="new"))
+    assert made == told, "what is made is made, whatever cannot be told"
+    ends = [
+        (each.partition, each.log_start_offset, each.high_watermark) for each in told.partitions
+    ]
+    assert ends == [(0, 0, 0), (1, -1, -1), (2, 0, 0)]
+    assert [bool(each.unavailable) for each in told.partitions] == [False, True, False]
+    assert "no process leads it" in told.partitions[1].unavailable
 
 
 async def test_a_topic_that_other_processes_keep_changing_is_an_unknown_outcome(
