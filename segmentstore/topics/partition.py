@@ -436,7 +436,7 @@ class Partition:
             return 0
         return await self._files.make(bytes_max=bytes_max, is_filling=is_filling)
 
-    async def compact(self, *, age_is_known: bool) -> int:
+    async def compact(self, *, age_is_known: Callable[[], bool]) -> int:
         """As PartitionFiles.compact(); 0 without a Tier 2 for files."""
         return 0 if self._files is None else await self._files.compact(age_is_known=age_is_known)
 

@@ -399,18 +399,20 @@ class PartitionFiles:
     def _key_of(self, file: RegisteredFile) -> str:
         return file.name(self._log.topic, self._log.index).key
 
-    async def compact(self, *, age_is_known: bool) -> int:
+    async def compact(self, *, age_is_known: Callable[[], bool]) -> int:
         """One pass of compaction by key over the files, if a pass is due; how many files became smaller.
 
         It is due when half of the files' bytes were in no pass yet (Kafka's `min.cleanable.dirty.ratio`), or some were
-        not for `delete.retention.ms`, or tombstones may go. One call at a time.
+        not for `delete.retention.ms`, or tombstones may go. One call at a time. `age_is_known` is asked again when the
+        pass ends: it may take minutes, and the clock may jump meanwhile.
 
         Raises PartitionUnavailableError, UnknownPartitionError.
         """
         segment = self._log.require_live()
         if not self._log.config.compacts or not len(self._registered):
             return 0
-        now_ms = self._wall_clock.now_ms()
+        is_known, now_ms = age_is_known(), self._wall_clock.now_ms()
+        tombstone_ms = self._log.config.tombstone_ms
         replaced = 0
 
         async def replace_one(number: int, old: RegisteredFile, made: MadeFile) -> bool:
@@ -422,15 +424,13 @@ class PartitionFiles:
         self._is_compacting = True
         try:
             state = CompactionState.of(segment.info())
-            if age_is_known and state.waits_for_clock:
+            if is_known and state.needs_time(now_ms, tombstone_ms):
                 state = replace(state, tombstones_since_ms=now_ms)
                 await self._note_passes(segment, state)
-            removable = (
-                state.removable_end(now_ms, self._log.config.tombstone_ms) if age_is_known else 0
-            )
+            removable = state.removable_end(now_ms, tombstone_ms) if is_known else 0
             if not removable:
                 dirty = await self._dirty_bytes(segment, state.end)
-                waited = age_is_known and state.has_waited(now_ms, self._log.config.tombstone_ms)
+                waited = is_known and state.has_waited(now_ms, tombstone_ms)
                 if not dirty or (2 * dirty < self._registered.size_bytes and not waited):
                     return 0
             end = await compact_files(
@@ -445,9 +445,8 @@ class PartitionFiles:
                 replace=replace_one,
             )
             if end is not None:
-                # Tombstones wait from here on: the last values before them have only just gone. The clock may have
-                # been set back meanwhile.
-                ended_ms = max(now_ms, self._wall_clock.now_ms()) if age_is_known else NOT_TRUSTED
+                # Tombstones wait from here on: the last values before them have only just gone.
+                ended_ms = self._wall_clock.now_ms() if age_is_known() else NOT_TRUSTED
                 after = state.behind(end, ended_ms, tombstones_went=bool(removable))
                 await self._note_passes(segment, after)
         except SegmentStoreError as error:

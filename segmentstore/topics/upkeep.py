@@ -117,7 +117,7 @@ class Upkeep:
                 key = (topic.record.topic_id, index)
                 try:
                     partition = await self._partitions.open(topic.name, index)
-                    await partition.compact(age_is_known=self.clock_watch.trusted())
+                    await partition.compact(age_is_known=self.clock_watch.trusted)
                     await partition.delete_doomed()
                 except NotLeaderError:
                     continue

@@ -32,7 +32,7 @@ from tests.containers.test_recovery_from_tier2_alone import lose_tier1
 from tests.sim.loop import SimLoop
 from tests.sim.simulation import run_simulation
 from tests.tier2.storage.faulty_store import FaultyStore
-from tests.topics.batches import SEGMENT, SMALL, Clock, batch_of, files_in
+from tests.topics.batches import SEGMENT, SMALL, Clock, batch_of, files_in, known
 from tests.topics.planted_bugs import require_found
 from tests.topics.test_key_compaction import CONFIG, keyed, last_values, read_all
 from tests.topics.test_topics_over_a_container import topics_over
@@ -112,7 +112,7 @@ def in_simulation(main: Callable[[Tiers], object]) -> Callable[[], None]:
 async def test_a_replaced_file_is_there_until_tier_2_names_the_other_one(tiers: Tiers) -> None:
     async with tiers.partition() as (container, partition):
         records = await with_published_files(container, partition)
-        assert await partition.compact(age_is_known=True) == 5
+        assert await partition.compact(age_is_known=known) == 5
         await partition.delete_doomed()
     await tiers.lose_tier1()
     async with tiers.partition() as (_, partition):
@@ -135,7 +135,7 @@ async def test_a_sweep_behind_a_crash_leaves_what_tier_2_names(tiers: Tiers) -> 
     """What another process has replaced, and not deleted when it died, looks like an object that never was a file."""
     async with tiers.partition() as (container, partition):
         records = await with_published_files(container, partition)
-        assert await partition.compact(age_is_known=True) == 5
+        assert await partition.compact(age_is_known=known) == 5
     async with tiers.partition() as (_, partition):
         await partition.sweep_files()
         await partition.delete_doomed()
@@ -149,7 +149,7 @@ async def test_it_is_deleted_when_it_is_published_and_nothing_forces_that(tiers:
     """Nothing else happens in the container meanwhile."""
     async with tiers.partition() as (container, partition):
         records = await with_published_files(container, partition)
-        assert await partition.compact(age_is_known=True) == 5
+        assert await partition.compact(age_is_known=known) == 5
         rest = await read_all(partition)
         await partition.delete_doomed()
         assert len(await tiers.files()) == 6 + 5
@@ -195,7 +195,7 @@ async def test_a_full_tier_2_gets_room_from_what_was_deleted_and_not_from_what_w
     async with tiers.partition() as (container, partition):
         await with_published_files(container, partition)
         before = set(await tiers.files())
-        assert await partition.compact(age_is_known=True) == 5
+        assert await partition.compact(age_is_known=known) == 5
         disk.is_full = True
         await asyncio.sleep(LATE_SECONDS)
         async with container.open_segment(SEGMENT) as segment:
@@ -227,7 +227,7 @@ async def test_more_than_can_be_kept_is_left_to_sweeps(tiers: Tiers) -> None:
         kept = partition._start._kept
         assert kept is not None
         kept._count_max = 2
-        assert await partition.compact(age_is_known=True) == 5
+        assert await partition.compact(age_is_known=known) == 5
         has_left_over = kept.has_left_over
         assert has_left_over
         rest = await read_all(partition)
@@ -248,7 +248,7 @@ async def test_another_opening_deletes_nothing_that_it_has_registered(tiers: Tie
     """The process outlives all of Tier 1, and with it what it kept: a file that was replaced is registered again."""
     async with tiers.partition() as (container, partition):
         records = await with_published_files(container, partition)
-        assert await partition.compact(age_is_known=True) == 5
+        assert await partition.compact(age_is_known=known) == 5
         await partition.close()
     await tiers.lose_tier1()
     async with tiers.container() as container:
@@ -339,7 +339,7 @@ class Schedule:
         elif choice < 0.65:
             self.seen["files"] += bool(await partition.make_file())
         elif choice < 0.75:
-            self.seen["replaced"] += await partition.compact(age_is_known=True)
+            self.seen["replaced"] += await partition.compact(age_is_known=known)
         elif choice < 0.8:
             end = min(len(self.history), self.log_start + random.randrange(6))
             self.log_start = await partition.delete_records(end)

@@ -34,7 +34,16 @@ from tests.http.memory_segments import MemorySegments
 from tests.sim.loop import SimLoop
 from tests.sim.object_store import SimulatedObjectStore, StoreFaults
 from tests.sim.simulation import run_simulation
-from tests.topics.batches import NOW, SMALL, Clock, files_in, open_partition, records_in
+from tests.topics.batches import (
+    NOW,
+    SMALL,
+    Clock,
+    files_in,
+    known,
+    not_known,
+    open_partition,
+    records_in,
+)
 from tests.topics.older_compaction import keep_no_last_record
 from tier2.format.record_compaction import NewestOffsets
 from tier2.object_stores.memory import MemoryObjectStore
@@ -45,6 +54,8 @@ CONFIG = {
     "delete.retention.ms": "1000",
     "retention.ms": "1",
 }
+
+YEAR_MS = 365 * 86_400_000
 
 
 def keyed(*pairs: tuple[bytes | None, bytes | None]) -> bytes:
@@ -82,18 +93,18 @@ async def test_superseded_records_go_and_tombstones_later() -> None:
     await partition.produce(keyed((b"a", None)))
     await partition.make_file()
     before = await read_all(partition)
-    assert await partition.compact(age_is_known=True) == 6
+    assert await partition.compact(age_is_known=known) == 6
     records = await read_all(partition)
     assert last_values(records) == last_values(before)
     assert [(r.offset, r.key) for r in records] == [
         (2, b"0"), (5, b"1"), (8, b"2"), (11, b"3"), (14, b"4"), (16, b"b"), (17, b"5"), (18, b"a"),
     ]  # fmt: skip
-    assert await partition.compact(age_is_known=True) == 0, "nothing is new"
+    assert await partition.compact(age_is_known=known) == 0, "nothing is new"
     clock.now += 999
-    assert await partition.compact(age_is_known=True) == 0
+    assert await partition.compact(age_is_known=known) == 0
     clock.now += 1
-    assert await partition.compact(age_is_known=False) == 0, "the clock is not trusted"
-    await partition.compact(age_is_known=True)
+    assert await partition.compact(age_is_known=not_known) == 0, "the clock is not trusted"
+    await partition.compact(age_is_known=known)
     # The file of the tombstone has no other record: it keeps it, and that changes nothing.
     assert await read_all(partition) == records
     await partition.produce(keyed((b"b", None), (b"c", b"c")))
@@ -102,7 +113,7 @@ async def test_superseded_records_go_and_tombstones_later() -> None:
     assert partition.log_start_offset == 0, "nothing goes by its age alone"
     for _ in range(2):
         clock.now += 1000
-        await partition.compact(age_is_known=True)
+        await partition.compact(age_is_known=known)
     assert last_values(await read_all(partition)) == {
         **{b"%d" % n: b"x" for n in range(6)},
         b"c": b"c",
@@ -135,12 +146,12 @@ async def test_tombstones_wait_from_the_end_of_the_pass_that_removed_what_they_h
 
     with monkeypatch.context() as patch:
         patch.setattr(Tier2RecordFiles, "surviving", slow)
-        assert await partition.compact(age_is_known=True) == 1
+        assert await partition.compact(age_is_known=known) == 1
     clock.now += 999
-    await partition.compact(age_is_known=True)
+    await partition.compact(age_is_known=known)
     assert (b"a", None) in {(r.key, r.value) for r in await read_all(partition)}
     clock.now += 1
-    await partition.compact(age_is_known=True)
+    await partition.compact(age_is_known=known)
     assert b"a" not in {r.key for r in await read_all(partition)}
 
 
@@ -153,17 +164,69 @@ async def test_tombstones_of_a_pass_wait_from_when_the_clock_is_trusted() -> Non
     for value in (b"x", None):
         await partition.produce(keyed((b"a", value), (b"b", b"x")))
         await partition.make_file()
-    year_ms = 365 * 86_400_000
-    clock.now -= year_ms
-    assert await partition.compact(age_is_known=False) == 1
-    clock.now += year_ms
+    clock.now -= YEAR_MS
+    assert await partition.compact(age_is_known=not_known) == 1
+    clock.now += YEAR_MS
     for passed in (0, 999):
         clock.now += passed
         assert await partition.rest_until_ms() <= clock.now + 1000
-        await partition.compact(age_is_known=True)
+        await partition.compact(age_is_known=known)
         assert (b"a", None) in {(r.key, r.value) for r in await read_all(partition)}, passed
     clock.now += 1
-    await partition.compact(age_is_known=True)
+    await partition.compact(age_is_known=known)
+    assert b"a" not in {r.key for r in await read_all(partition)}
+
+
+@pytest.mark.parametrize("jump_ms", [YEAR_MS, -YEAR_MS])
+async def test_a_jump_of_the_clock_during_a_pass_does_not_say_since_when_tombstones_wait(
+    monkeypatch: pytest.MonkeyPatch, jump_ms: int
+) -> None:
+    """What it says at the end of the pass is not believed, and they wait once it is right again."""
+    clock = Clock()
+    partition = await open_partition(
+        MemorySegments(), clock=clock, config=CONFIG, record_files=files_in(MemoryObjectStore())
+    )
+    for value in (b"x", None):
+        await partition.produce(keyed((b"a", value), (b"b", b"x")))
+        await partition.make_file()
+    surviving = Tier2RecordFiles.surviving
+    right = clock.now
+
+    async def jumps(files: Tier2RecordFiles, *args: Any, **more: Any) -> MadeFile | None:
+        clock.now = right + jump_ms
+        return await surviving(files, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tier2RecordFiles, "surviving", jumps)
+        assert await partition.compact(age_is_known=lambda: clock.now == right) == 1
+    clock.now = right + 5000  # it came back later
+    for passed in (0, 999):
+        clock.now += passed
+        await partition.compact(age_is_known=known)
+        assert (b"a", None) in {(r.key, r.value) for r in await read_all(partition)}, passed
+    clock.now += 1
+    await partition.compact(age_is_known=known)
+    assert b"a" not in {r.key for r in await read_all(partition)}
+
+
+async def test_tombstones_that_wait_since_a_time_that_has_not_come_wait_from_now() -> None:
+    """A server wrote it whose clock was a year ahead, and was taken for right."""
+    clock = Clock()
+    partition = await open_partition(
+        MemorySegments(), clock=clock, config=CONFIG, record_files=files_in(MemoryObjectStore())
+    )
+    for value in (b"x", None):
+        await partition.produce(keyed((b"a", value), (b"b", b"x")))
+        await partition.make_file()
+    clock.now += YEAR_MS
+    assert await partition.compact(age_is_known=known) == 1
+    clock.now -= YEAR_MS
+    for passed in (0, 999):
+        clock.now += passed
+        await partition.compact(age_is_known=known)
+        assert (b"a", None) in {(r.key, r.value) for r in await read_all(partition)}, passed
+    clock.now += 1
+    await partition.compact(age_is_known=known)
     assert b"a" not in {r.key for r in await read_all(partition)}
 
 
@@ -176,7 +239,7 @@ async def test_a_consumer_reaches_the_end_behind_a_tombstone_that_is_the_last_re
     await partition.produce(keyed((b"c", None), (b"b", None)))
     await partition.make_file()
     for _ in range(3):
-        await partition.compact(age_is_known=True)
+        await partition.compact(age_is_known=known)
         clock.now += 1000
     records = await read_all(partition)
     assert [(r.offset, r.key) for r in records] == [(0, b"a"), (3, b"b")]
@@ -184,7 +247,7 @@ async def test_a_consumer_reaches_the_end_behind_a_tombstone_that_is_the_last_re
     await partition.produce(keyed((b"d", b"x")))
     await partition.make_file()
     for _ in range(3):
-        await partition.compact(age_is_known=True)
+        await partition.compact(age_is_known=known)
         clock.now += 1000
     assert [(r.offset, r.key) for r in await read_all(partition)] == [(0, b"a"), (4, b"d")]
 
@@ -201,7 +264,7 @@ async def test_a_reader_waits_where_an_older_version_left_no_last_record(
     await partition.produce(keyed((b"a", b"x"), (b"b", None)))
     await partition.make_file()
     for _ in range(3):
-        await partition.compact(age_is_known=True)
+        await partition.compact(age_is_known=known)
         clock.now += 1000
     assert await partition.fetch(1, 1000) == b""
     waiting = asyncio.create_task(partition.wait_behind(1))
@@ -247,7 +310,7 @@ async def test_a_file_that_is_replaced_beside_a_slow_look_up_is_not_taken_for_de
     monkeypatch.setattr(MemorySegment, "load_attributes", slow)
     reader = asyncio.create_task(partition.fetch(0, 1))
     await looks.wait()
-    assert await partition.compact(age_is_known=True) == 5
+    assert await partition.compact(age_is_known=known) == 5
     may_answer.set()
     await reader
     assert await partition.sweep_files() == 0
@@ -262,7 +325,7 @@ async def test_what_a_pass_left_out_does_not_hide_that_a_reader_goes_on() -> Non
     for n in range(12):
         await partition.produce(keyed((b"%d" % n, b"kept"), (b"a", b"x"), (b"b", b"x")))
         await partition.make_file()
-    assert await partition.compact(age_is_known=True)
+    assert await partition.compact(age_is_known=known)
     before = files.metrics()["kafka_file_reads_ahead_total"]
     offsets = [each.offset for each in await read_all(partition)]
     assert offsets == [*range(0, 33, 3), 33, 34, 35]
@@ -284,18 +347,18 @@ async def test_a_pass_is_due_when_files_or_tombstones_are_and_a_partition_rests_
         await partition.produce(keyed((b"%d" % n, b"kept" * 100)))
         await partition.make_file()
     assert await partition.rest_until_ms() == -math.inf, "no pass has seen it"
-    assert await partition.compact(age_is_known=True) == 7
+    assert await partition.compact(age_is_known=known) == 7
     assert await partition.rest_until_ms() == NOW + 1000
     clock.now += 1000
-    assert await partition.compact(age_is_known=True) == 0
+    assert await partition.compact(age_is_known=known) == 0
     assert await partition.rest_until_ms() == math.inf, "there is no tombstone"
     clock.now += 100_000
-    assert await partition.compact(age_is_known=True) == 0
+    assert await partition.compact(age_is_known=known) == 0
     await partition.produce(keyed((b"a", None)))
     await partition.make_file()
-    assert await partition.compact(age_is_known=False) == 0, "it is a small part"
+    assert await partition.compact(age_is_known=not_known) == 0, "it is a small part"
     assert await partition.rest_until_ms() <= clock.now, "and it has waited"
-    assert await partition.compact(age_is_known=True) == 1
+    assert await partition.compact(age_is_known=known) == 1
     assert await partition.rest_until_ms() == clock.now + 1000
 
 
@@ -313,7 +376,7 @@ async def test_upkeep_is_told_that_the_container_of_a_compacted_partition_has_en
     )
     calls: Sequence[Callable[[], Awaitable[object]]] = (
         partition.rest_until_ms,
-        partial(partition.compact, age_is_known=True),
+        partial(partition.compact, age_is_known=known),
     )
     for upkeep in calls:
         await partition.produce(keyed((b"a", b"x"), (b"b", b"x")))
@@ -324,7 +387,7 @@ async def test_upkeep_is_told_that_the_container_of_a_compacted_partition_has_en
                 await upkeep()
         assert not partition.is_open
         await partition.recover()
-    assert await partition.compact(age_is_known=True) == 1
+    assert await partition.compact(age_is_known=known) == 1
 
 
 @pytest.mark.parametrize("compression", list(Compression))
@@ -372,7 +435,7 @@ async def one_schedule(loop: SimLoop, seed: int, *, trims: bool = False) -> dict
                 case 1:
                     seen["files"] += bool(await owner.make_file())
                 case _:
-                    seen["compacted"] += await owner.compact(age_is_known=True)
+                    seen["compacted"] += await owner.compact(age_is_known=known)
                     await owner.delete_doomed()
         except PartitionUnavailableError:
             seen["refused"] += 1
@@ -434,7 +497,7 @@ async def one_schedule(loop: SimLoop, seed: int, *, trims: bool = False) -> dict
             pass
         clock.now += 10_000
         for _ in range(40):
-            await owner.compact(age_is_known=True)
+            await owner.compact(age_is_known=known)
             clock.now += 1_000
         records = await read_all(owner)
     except OffsetOutOfRangeError as error:

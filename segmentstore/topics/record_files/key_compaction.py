@@ -16,7 +16,8 @@ Invariants:
   behind the last record that it is given, and would wait at a gap for an end that it is told of and never comes to.
 - Files are filtered in order: what is kept in front is known when a tombstone behind it is judged.
 - A tombstone goes `delete.retention.ms` behind the pass that removed the values before it, at the earliest. Of a pass
-  that ended while the clocks were not trusted that time is counted from when they are.
+  that ended while the clocks were not trusted that time is counted from when they are, and so it is if it has not come
+  yet by more than it lasts: the clock was wrong that was trusted then.
 
 | attribute | says |
 |---|---|
@@ -65,6 +66,14 @@ class CompactionState:
     def waits_for_clock(self) -> bool:
         """Whether it is not known since when tombstones wait."""
         return self.end > 0 and self.tombstones_since_ms == NOT_TRUSTED
+
+    def needs_time(self, now_ms: int, retention_ms: int) -> bool:
+        """Whether the present one is to take the place of that since which tombstones wait.
+
+        One that lies further ahead than they wait is of a clock that was wrong: they would be kept until it comes. One
+        that is less far ahead stays, so that a clock that is a little behind lets none go too early.
+        """
+        return self.waits_for_clock or self.tombstones_since_ms - now_ms > retention_ms
 
     def removable_end(self, now_ms: int, retention_ms: int) -> int:
         """Tombstones below it may go."""

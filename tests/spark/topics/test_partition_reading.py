@@ -30,7 +30,7 @@ from tests.spark.topics.topic_store import (
     some_records,
     topic_store,
 )
-from tests.topics.batches import unreadable_batch
+from tests.topics.batches import known, unreadable_batch
 from tests.topics.older_compaction import keep_no_last_record
 from tests.topics.slow_reads import make_reads_slow
 
@@ -384,7 +384,7 @@ async def test_offsets_at_the_end_that_compaction_left_without_records_are_no_lo
             await store.make_file(small_blocks=False)
         partition = await store.service.topics.own_partition(TOPIC, 0)
         for _ in range(2):  # what the tombstone supersedes, and then the tombstone
-            assert await partition.compact(age_is_known=True)
+            assert await partition.compact(age_is_known=known)
         assert (partition.high_watermark, await partition.fetch(3, 1000)) == (4, b"")
         await store.flush()
         rows = await store.read(store.part(0, 4), served=served, tier2=not served)
