@@ -262,6 +262,7 @@ class Groups:
             group = (
                 self._group_of_member(group_id) if known else self._group(group_id, bounded=True)
             )
+            is_allowed = False
             try:
                 group.check_commit(
                     member_id=member_id,
@@ -269,8 +270,9 @@ class Groups:
                     now=_now(),
                     instance_id=instance_id,
                 )
+                is_allowed = True
             finally:
-                self._look_after(group, keep=bool(accepted))
+                self._look_after(group, keep=is_allowed and bool(accepted))
 
         permit()
         if not accepted:

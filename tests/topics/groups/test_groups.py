@@ -333,6 +333,16 @@ def test_a_consumer_without_a_membership_commits_while_there_are_no_members() ->
     simulated(work)
 
 
+def test_a_commit_that_is_refused_leaves_no_group_behind() -> None:
+    async def work(world: World) -> None:
+        async with world.running() as groups:
+            stranger = GroupProblem.UNKNOWN_MEMBER_ID
+            assert await problem_of(commit(groups, generation=-2)) is stranger
+            assert groups.listing() == []
+
+    simulated(work)
+
+
 def test_what_cannot_be_committed_is_told_for_each_place() -> None:
     async def work(world: World) -> None:
         settings = GroupSettings(offset_metadata_bytes_max=3, offsets_max=2)
