@@ -254,22 +254,23 @@ class HotRecords:
                     offset = header.next_offset
         return offset
 
-    async def end_by_age(self, segment: Segment, oldest_ms: int) -> int:
+    async def end_by_age(self, segment: Segment, oldest_ms: int, undated_end: int) -> int:
         """The end of the last batch before the first one with a record that is young enough.
 
-        Batches whose records have no time (-1) are not known to be old: they go with the next one that is.
+        Batches whose records have no time (-1) are known to be old below `undated_end`, where a batch begins; the
+        others go with the next one that is.
         """
         end = self._log.durable_length
         start = await self._place_before_time(segment, oldest_ms)
         if start.highest_ms >= 0:
             # Behind the batch with that time others without one may stand, before this place: it is looked for.
             start = await self._place_before_time(segment, start.highest_ms)
-        offset = 0
+        offset = min(start.offset, undated_end)
         async with aclosing(walk_batches(segment, start, end)) as batches:
             async for _place, header in batches:
                 if header.max_timestamp >= oldest_ms:
                     break
-                if header.max_timestamp >= 0:
+                if header.max_timestamp >= 0 or header.next_offset <= undated_end:
                     offset = header.next_offset
         return offset
 

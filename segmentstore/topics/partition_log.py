@@ -575,6 +575,18 @@ class PartitionLog:
             raise self.translated(error, of_change=True) from error
         self._raise_start(offset)
 
+    async def note(self, segment: Segment, updates: Sequence[AttributeUpdate]) -> None:
+        """Changes attributes to what is true whatever other owners do. Durable when it returns.
+
+        Raises PartitionUnavailableError, UnknownPartitionError.
+        """
+        try:
+            await await_shielded(segment.append(b"", attribute_updates=updates))
+        except SegmentStoreError as error:
+            if segment is self._segment:
+                self.shut(str(error))
+            raise self.translated(error, of_change=True) from error
+
     def _raise_start(self, offset: int) -> None:
         if offset > self.log_start_offset:
             self.log_start_offset = offset

@@ -12,6 +12,13 @@ Invariants:
 - A batch is never cut by a trim: its bytes go when all of its records are below the log start or in a file.
 - What was known of producers is stored, durably, before the bytes go that say so: a truncation overtakes appends.
 - A read that meets a trim of this opening is tried again; one that meets another owner's closes the partition.
+- Records that say no time (-1) are deleted by their age with the next ones that do, or `retention.ms` behind the moment
+  in which retention first found that they come first.
+
+| attribute | says |
+|---|---|
+| UNDATED_END, UNDATED_SINCE | all records below it were there then, Unix milliseconds; absent: 0. Noted where the |
+| | first records have no time, and again when those that were there are deleted |
 """
 
 import asyncio
@@ -22,6 +29,7 @@ from typing import Final, TypeVar
 
 from segmentstore.codec.topic_files import RegisteredFile, count_of
 from segmentstore.contracts.errors import SegmentStoreError, SegmentTruncatedError
+from segmentstore.contracts.identifiers import CORE_ATTRIBUTE_PREFIX, AttributeKey
 from segmentstore.contracts.segments import (
     AttributeUpdate,
     Segment,
@@ -44,6 +52,9 @@ from segmentstore.topics.record_files.registered_files import (
 _LOG = logging.getLogger(__name__)
 
 _MARKS_PER_UPDATE_MAX: Final = 500
+UNDATED_END: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x0d")
+UNDATED_SINCE: Final = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00topic\x00\x0e")
+
 _READS_MAX: Final = 3
 """Of one request, while trims come in between."""
 
@@ -218,6 +229,33 @@ class PartitionStart:
         offset = await self.read(segment, lambda: self._expired(segment, now_ms))
         if offset > self._log.log_start_offset:
             await self.delete_records(offset)
+        if now_ms is not None and self._log.config.retention_ms >= 0:
+            await self._note_undated(segment, now_ms)
+
+    async def _note_undated(self, segment: Segment, now_ms: int) -> None:
+        """Since when the first records are there, if they do not say it, and it is not noted yet."""
+        end = self._log.high_watermark
+        if self._log.log_start_offset >= end:
+            return
+        noted, since_ms = self._undated(segment)
+        # A time that lies further ahead than records are kept is of a clock that was wrong.
+        is_noted = noted > self._log.log_start_offset
+        if is_noted and since_ms - now_ms <= self._log.config.retention_ms:
+            return
+        if await self.read(segment, lambda: self._time_of_oldest(segment)) < 0:
+            await self._log.note(
+                segment,
+                [AttributeUpdate(UNDATED_END, end), AttributeUpdate(UNDATED_SINCE, now_ms)],
+            )
+
+    def _undated(self, segment: Segment) -> tuple[int, int]:
+        """The offset below which all records were there at a time, and that time."""
+        info = segment.info()
+        attributes = info.core_attributes
+        return (
+            count_of(attributes, UNDATED_END, name=info.name),
+            count_of(attributes, UNDATED_SINCE, name=info.name),
+        )
 
     async def retention_rests_until_ms(self, segment: Segment) -> float:
         """Wall time before which retention by age finds nothing to do, if neither records nor settings change.
@@ -230,8 +268,10 @@ class PartitionStart:
             return math.inf
         oldest_ms = await self.read(segment, lambda: self._time_of_oldest(segment))
         if oldest_ms < 0:
-            # It goes with what is behind it, which is not looked at for this: it is looked after less often.
-            return math.inf
+            # It may go earlier, with what is behind it, which is not looked at for this.
+            undated_end, oldest_ms = self._undated(segment)
+            if undated_end <= self._log.log_start_offset:
+                return math.inf
         return oldest_ms + config.retention_ms + 1
 
     async def _time_of_oldest(self, segment: Segment) -> int:
@@ -258,13 +298,17 @@ class PartitionStart:
             offset = max(offset, end)
         if config.retention_ms >= 0 and now_ms is not None:
             oldest_ms = now_ms - config.retention_ms
+            noted, since_ms = self._undated(segment)
+            undated_end = noted if since_ms < oldest_ms else 0
 
             def is_old(file: RegisteredFile) -> bool | None:
-                return None if file.highest_ms < 0 else file.highest_ms < oldest_ms
+                if file.highest_ms < 0:
+                    return True if file.end_offset <= undated_end else None
+                return file.highest_ms < oldest_ms
 
             end, has_more = await self._end_of_first_files(segment, is_old)
             if not has_more:
-                end = max(end, await self._hot.end_by_age(segment, oldest_ms))
+                end = max(end, await self._hot.end_by_age(segment, oldest_ms, undated_end))
             offset = max(offset, end)
         return offset
 

@@ -691,13 +691,47 @@ async def test_records_without_a_time_go_with_the_next_one_that_is_too_old() -> 
     partition = await open_partition(
         MemorySegments(), clock=clock, config={"retention.ms": "10000"}
     )
-    await partition.produce(batch_of(b"v", time=-1))
-    await partition.expire(age_is_known=True)
-    assert partition.log_start_offset == 0, "nothing says how old it is"
-    for time in (NOW, -1, NOW + 5_000, -1):
+    for time in (-1, NOW, -1, NOW + 5_000, -1):
         await partition.produce(batch_of(b"v", time=time))
     assert await partition.rest_until_ms() == math.inf, "it need not be opened for that"
-    for seconds, start in ((9, 0), (11, 2), (14, 2), (100, 4)):
+    for seconds, start in ((11, 2), (14, 2), (16, 4), (20, 4)):
+        clock.now = NOW + 1000 * seconds
+        await partition.expire(age_is_known=True)
+        assert partition.log_start_offset == start, seconds
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["", "restart"])
+async def test_records_without_a_time_are_as_old_as_retention_has_known_them(
+    *, restart: bool
+) -> None:
+    clock, segments, config = Clock(), MemorySegments(), {"retention.ms": "10000"}
+    partition = await open_partition(segments, clock=clock, config=config)
+    for _ in range(3):
+        await partition.produce(batch_of(b"v", time=-1))
+    await partition.expire(age_is_known=False)
+    assert await partition.rest_until_ms() == math.inf, "it is not known when that was"
+    clock.now += 1_000
+    await partition.expire(age_is_known=True)
+    assert await partition.rest_until_ms() == NOW + 11_001
+    for time in (NOW + 9_000, -1, -1):
+        await partition.produce(batch_of(b"v", time=time))
+    if restart:
+        segments, partition = await reopened(segments, clock=clock, config=config)
+    for seconds, start in ((11, 0), (12, 3), (20, 4), (30, 4), (31, 6)):
+        clock.now = NOW + 1000 * seconds
+        await partition.expire(age_is_known=True)
+        assert partition.log_start_offset == start, seconds
+
+
+async def test_records_without_a_time_do_not_wait_for_a_time_that_a_wrong_clock_gave() -> None:
+    clock = Clock()
+    partition = await open_partition(
+        MemorySegments(), clock=clock, config={"retention.ms": "10000"}
+    )
+    await partition.produce(batch_of(b"v", time=-1))
+    clock.now += 10**12
+    await partition.expire(age_is_known=True)
+    for seconds, start in ((0, 0), (10, 0), (11, 1)):
         clock.now = NOW + 1000 * seconds
         await partition.expire(age_is_known=True)
         assert partition.log_start_offset == start, seconds
@@ -712,9 +746,11 @@ async def test_very_many_records_without_a_time_stay_behind_one_that_is_too_old(
     await partition.produce(batch_of(b"v"))
     for _ in range(40):
         await partition.produce(batch_of(b"v" * 5_000, time=-1))
-    clock.now = NOW + 20_000
-    await partition.expire(age_is_known=True)
-    assert partition.log_start_offset == 1
+    for seconds, start in ((20, 1), (30, 1), (31, 41)):
+        clock.now = NOW + 1000 * seconds
+        await partition.expire(age_is_known=True)
+        assert partition.log_start_offset == start, seconds
+        await partition.produce(batch_of(b"v" * 5_000, time=-1))
 
 
 async def test_an_owner_that_is_not_up_to_date_refuses_no_producer_for_ever() -> None:

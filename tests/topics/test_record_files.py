@@ -524,14 +524,16 @@ async def test_files_without_a_time_go_with_the_next_one_that_is_too_old() -> No
     for time in (-1, NOW, -1, NOW + 300_000, -1):
         await partition.produce(batch_of(b"v", time=time))
         await partition.make_file()
-    for seconds, start in ((0, 0), (599, 0), (601, 2), (899, 2), (901, 4), (10**9, 4)):
+    for seconds, start in ((400, 0), (599, 0), (601, 2), (899, 2), (901, 4), (1000, 4), (1001, 5)):
         store.clock.now = NOW + 1000 * seconds
         await partition.expire(age_is_known=True)
         assert partition.log_start_offset == start, seconds
-    assert len(await store.registered()) == 1
-    await partition.produce(batch_of(b"v"))
+    assert await store.registered() == []
+    for time in (-1, NOW):
+        await partition.produce(batch_of(b"v", time=time))
+        await partition.make_file()
     await partition.expire(age_is_known=True)
-    assert partition.log_start_offset == 6, "and with the next batch as well"
+    assert partition.log_start_offset == 7, "and with the next file as well"
 
 
 async def test_retention_by_size_deletes_whole_files() -> None:
