@@ -303,7 +303,7 @@ class Retention:
         subscribed = await self._subscribers.lowest_cut(history)
         if subscribed is not None:
             ranges = {**ranges, **{segment.segment_id: segment for segment in subscribed}}
-        chosen = choose_cut(
+        chosen = await choose_cut(
             limits=limits,
             cuts=cuts,
             time_ms=self._wall_clock.now_ms(),
@@ -359,7 +359,7 @@ async def _encoded(cuts: Sequence[RetentionCut]) -> list[bytes]:
     return encoded
 
 
-def choose_cut(
+async def choose_cut(
     *,
     limits: RetentionLimits,
     cuts: Sequence[RetentionCut],
@@ -371,7 +371,8 @@ def choose_cut(
     """Offsets to truncate at; None if everything stays. `cuts` are in order, oldest first.
 
     `bytes_total` counts as RetentionCut.bytes_before does; `subscribed` is the lowest position of all subscribers, None
-    without any; `keyed` adds the key ranges to the segments of a cut.
+    without any; `keyed` adds the key ranges to the segments of a cut. Others run while cuts are compared: there may be
+    hundreds, of a thousand segments each.
     """
 
     def beyond(cut: RetentionCut) -> int:
@@ -392,14 +393,14 @@ def choose_cut(
         return forced.offsets
     if order_of(subscribed, keyed(allowed.offsets)) is CutOrder.BEFORE:
         return _offsets_of(subscribed)
-    passed = _newest_cut(
-        cuts,
-        lambda cut: (
+    for compared, cut in enumerate(reversed(cuts), 1):
+        if (
             cut.time_ms <= allowed.time_ms
             and order_of(subscribed, keyed(cut.offsets)) is CutOrder.AT_OR_AFTER
-        ),
-    )
-    return None if passed is None else passed.offsets
+        ):
+            return cut.offsets
+        await give_way(compared, every=_CUTS_PER_TURN)
+    return None
 
 
 def _is_behind(cut: CutWithRanges, other: CutWithRanges) -> bool:

@@ -17,6 +17,7 @@ from segmentstore.controller.streams.stream_cuts import (
     order_of,
     uncovered,
 )
+from tests.reference.loop_turns import work_of_turns
 
 LEFT = SegmentWithRange(0, 0.0, 0.5)
 RIGHT = SegmentWithRange(1, 0.5, 1.0)
@@ -35,14 +36,14 @@ def keyed(offsets: Mapping[int, int]) -> dict[SegmentWithRange, int]:
     return {RANGES[each]: at for each, at in offsets.items()}
 
 
-def chosen(
+async def chosen(
     type_: RetentionType,
     keep: int,
     *,
     keep_max: int | None = None,
     subscribed: Mapping[int, int] | None = None,
 ) -> Mapping[int, int] | None:
-    return choose_cut(
+    return await choose_cut(
         limits=RetentionLimits(type=type_, keep=keep, keep_max=keep_max),
         cuts=CUTS,
         time_ms=40,
@@ -66,10 +67,10 @@ def chosen(
         (RetentionType.SIZE, 0, {WHOLE.segment_id: 100}),
     ],
 )
-def test_without_subscribers_the_newest_cut_beyond_the_limit_is_chosen(
+async def test_without_subscribers_the_newest_cut_beyond_the_limit_is_chosen(
     type_: RetentionType, keep: int, expected: Mapping[int, int] | None
 ) -> None:
-    assert chosen(type_, keep) == expected
+    assert await chosen(type_, keep) == expected
 
 
 @pytest.mark.parametrize(
@@ -87,15 +88,38 @@ def test_without_subscribers_the_newest_cut_beyond_the_limit_is_chosen(
         ({0: 10, 1: 80}, 25, {0: 50, 1: 50}),
     ],
 )
-def test_the_slowest_subscriber_moves_the_cut_within_the_bounds_of_the_policy(
+async def test_the_slowest_subscriber_moves_the_cut_within_the_bounds_of_the_policy(
     subscribed: Mapping[int, int], keep_max: int | None, expected: Mapping[int, int]
 ) -> None:
-    assert chosen(RetentionType.TIME, 5, keep_max=keep_max, subscribed=subscribed) == expected
+    assert await chosen(RetentionType.TIME, 5, keep_max=keep_max, subscribed=subscribed) == expected
 
 
-def test_where_subscribers_cross_the_newest_cut_the_newest_one_they_have_passed_is_chosen() -> None:
-    assert chosen(RetentionType.TIME, 15, subscribed={0: 120, 1: 60}) == {0: 50, 1: 50}
-    assert chosen(RetentionType.TIME, 29, subscribed={0: 60, 1: 10}) is None
+async def test_where_subscribers_cross_the_newest_cut_the_newest_one_they_have_passed_is_chosen() -> (
+    None
+):
+    assert await chosen(RetentionType.TIME, 15, subscribed={0: 120, 1: 60}) == {0: 50, 1: 50}
+    assert await chosen(RetentionType.TIME, 29, subscribed={0: 60, 1: 10}) is None
+
+
+async def test_others_run_while_very_many_cuts_are_compared() -> None:
+    cuts = [RetentionCut(time_ms=n, bytes_before=n, offsets={0: 50, 1: n}) for n in range(500)]
+    async with work_of_turns() as work:
+
+        def counted(offsets: Mapping[int, int]) -> dict[SegmentWithRange, int]:
+            work.note()
+            return keyed(offsets)
+
+        choice = await choose_cut(
+            limits=RetentionLimits(type=RetentionType.TIME, keep=5, keep_max=None),
+            cuts=cuts,
+            time_ms=500,
+            bytes_total=500,
+            subscribed=keyed({0: 10, 1: 1000}),
+            keyed=counted,
+        )
+    assert choice is None, "the subscriber crosses all of them"
+    assert work.total > 400
+    assert max(work.each_turn) <= 10
 
 
 def test_cuts_are_compared_key_by_key() -> None:
