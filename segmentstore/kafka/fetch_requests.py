@@ -45,7 +45,7 @@ from segmentstore.kafka.quotas import ByteQuota
 from segmentstore.kafka.refusals import fetch_code_of
 from segmentstore.kafka.settings import ITEMS_PER_TURN, KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
-from segmentstore.runtime.waiting import give_way, wait_for_event
+from segmentstore.runtime.waiting import SharedTime, give_way, wait_for_event
 from segmentstore.topics.errors import OffsetOutOfRangeError, TopicError
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.topics import Topics
@@ -265,7 +265,7 @@ class Fetching:
     async def list_offsets(
         self, request: ListOffsetsRequest, *, version: int
     ) -> ListOffsetsResponse:
-        """Each by itself: one that cannot be told does not hide the others.
+        """Each by itself: those that cannot be told, or not in time, do not hide the others.
 
         A partition whose records are looked into twice is refused, as Kafka refuses all that are named twice. Both ends
         of one may be asked for at once: other brokers of this store do.
@@ -278,13 +278,14 @@ class Fetching:
         )
         topics = []
         told = 0
+        time_of_all = SharedTime(self._settings.read_seconds)
         for topic in request.topics:
             partitions: list[ListedOffset] = []
             for each in topic.partitions:
                 partitions.append(
                     _named_twice(each)
                     if looked_into[topic.name, each.partition_index] > 1
-                    else await self._list_offset(topic.name, each, version)
+                    else await self._list_offset(topic.name, each, version, time_of_all)
                 )
                 told += 1
                 await give_way(told, every=ITEMS_PER_TURN)
@@ -292,11 +293,11 @@ class Fetching:
         return ListOffsetsResponse(topics=tuple(topics))
 
     async def _list_offset(
-        self, topic: str, wanted: ListOffsetsPartition, version: int
+        self, topic: str, wanted: ListOffsetsPartition, version: int, time_of_all: SharedTime
     ) -> ListedOffset:
         error_code, timestamp, offset = ErrorCode.NONE, _UNKNOWN, _UNKNOWN
         try:
-            async with asyncio.timeout(self._settings.read_seconds):
+            async with time_of_all.limit():
                 found = await self._topics.own_partition(topic, wanted.partition_index)
                 if wanted.timestamp in (LATEST, EARLIEST):
                     await found.confirm_ends()

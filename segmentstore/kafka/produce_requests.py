@@ -5,6 +5,7 @@ Invariants:
 - submit() hands over every batch of a request before it returns; the next request of the connection comes behind it.
 - A batch is answered once, and with success only when its records are durable.
 - No task for a batch: the partition's futures call the request back.
+- Partitions that are being recovered hold up a request together as long as one of them may; then the others are next.
 - What an idempotent producer sent behind a batch that it is to send again waits for that (`refused_batches.py`).
 """
 
@@ -29,6 +30,7 @@ from segmentstore.kafka.refused_batches import RefusedBatches
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
 from segmentstore.runtime.guarded_callback import guarded
+from segmentstore.runtime.waiting import SharedTime
 from segmentstore.topics.errors import (
     NotLeaderError,
     PartitionUnavailableError,
@@ -150,6 +152,7 @@ class Producing:
         submission = Submission(request)
         refusal = self._refusal_of(request)
         byte_count = 0
+        time_of_all = SharedTime(self._settings.partition_seconds)
         for at, topic in enumerate(request.topics):
             for partition_at, wanted in enumerate(topic.partitions):
                 outcome = submission.outcome(at, partition_at)
@@ -162,7 +165,7 @@ class Producing:
                 # Now: the memory of the records is used again before they are settled.
                 sent = sent_batch(wanted.records)
                 handed = _Handed(topic.name, wanted.index, len(wanted.records), sent, refused)
-                future = await self._produce(handed, wanted.records)
+                future = await self._produce(handed, wanted.records, time_of_all)
                 settle = guarded(partial(self._settle, submission, outcome, handed), fail)
                 if future.done():
                     # What comes behind it in this turn of the loop has to know.
@@ -182,8 +185,10 @@ class Producing:
             return ErrorCode.INVALID_REQUIRED_ACKS
         return ErrorCode.NONE
 
-    async def _produce(self, handed: "_Handed", records: Buffer) -> "Future[Appended]":
-        found = await self._partition(handed)
+    async def _produce(
+        self, handed: "_Handed", records: Buffer, time_of_all: SharedTime
+    ) -> "Future[Appended]":
+        found = await self._partition(handed, time_of_all)
         if isinstance(found, TopicError):
             return _failed(found)
         # Behind the wait for the partition, in which one before it may have been refused.
@@ -197,7 +202,9 @@ class Producing:
             )
         return found.produce(records)
 
-    async def _partition(self, handed: "_Handed") -> Partition | TopicError:
+    async def _partition(
+        self, handed: "_Handed", time_of_all: SharedTime
+    ) -> Partition | TopicError:
         length_max = self._settings.batch_bytes_max
         if handed.byte_count > length_max:
             return RecordBatchTooLargeError(size=handed.byte_count, size_max=length_max)
@@ -206,7 +213,7 @@ class Producing:
         if found is not None:
             return found
         try:
-            async with asyncio.timeout(self._settings.partition_seconds):
+            async with time_of_all.limit():
                 return await self._topics.own_partition(topic, index)
         except TimeoutError:
             return PartitionUnavailableError(

@@ -12,7 +12,7 @@ from segmentstore.codec.kafka_protocol import administration as messages
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
 from segmentstore.kafka.refusals import code_of
 from segmentstore.kafka.settings import ITEMS_PER_TURN, KafkaSettings
-from segmentstore.runtime.waiting import give_way
+from segmentstore.runtime.waiting import SharedTime, give_way
 from segmentstore.topics.brokers import Brokers
 from segmentstore.topics.errors import TopicError, TopicNotFoundError
 from segmentstore.topics.topic_config import make_config
@@ -142,10 +142,11 @@ class TopicRequests:
     ) -> messages.DeleteRecordsResponse:
         topics: list[messages.DeletedRecordsTopic] = []
         told = 0
+        time_of_all = SharedTime(self._settings.partition_seconds)
         for topic in request.topics:
             partitions: list[messages.DeletedRecordsPartition] = []
             for each in topic.partitions:
-                partitions.append(await self._delete_records(topic.name, each))
+                partitions.append(await self._delete_records(topic.name, each, time_of_all))
                 told += 1
                 await give_way(told, every=ITEMS_PER_TURN)
             topics.append(
@@ -154,12 +155,16 @@ class TopicRequests:
         return messages.DeleteRecordsResponse(topics=tuple(topics))
 
     async def _delete_records(
-        self, topic: str, wanted: messages.DeleteRecordsPartition
+        self, topic: str, wanted: messages.DeleteRecordsPartition, time_of_all: SharedTime
     ) -> messages.DeletedRecordsPartition:
         code, low_watermark = ErrorCode.NONE, -1
         try:
-            found = await self._topics.own_partition(topic, wanted.partition_index)
+            # Not of the deletion: what it has begun ends.
+            async with time_of_all.limit():
+                found = await self._topics.own_partition(topic, wanted.partition_index)
             low_watermark = await found.delete_records(wanted.offset)
+        except TimeoutError:
+            code = ErrorCode.REQUEST_TIMED_OUT
         except TopicError as error:
             code = code_of(error)
         return messages.DeletedRecordsPartition(

@@ -4,6 +4,7 @@
   once, and what it leaves behind goes on beside whatever its caller does next.
 - wait_for_event(): an event or a point in time, without a timeout that cancels anything.
 - give_way(): between the items of work that waits for nothing, and may have very many of them.
+- SharedTime: what the items of one request may take together, so that some that take too long hide no others.
 - sleep_and_tell_lateness(): for looks whether another process has been silent for too long, and not this one.
 - Change: any number of waiters for something that happens again and again.
 - first_cause(): which of the errors of several is told.
@@ -86,3 +87,19 @@ def _causes(error: Exception) -> list[Exception]:
     if not isinstance(error, ExceptionGroup):
         return [error]
     return [cause for each in error.exceptions for cause in _causes(each)]
+
+
+class SharedTime:
+    """Of the items of one request, which are worked on one after the other. When it is over, each of those behind has a
+    little, which is enough for what is at hand, for a second in all; then only what needs no wait is done."""
+
+    _ITEM_SECONDS = 0.05
+    _REST_SECONDS = 1.0
+
+    def __init__(self, seconds: float) -> None:
+        self._until = asyncio.get_running_loop().time() + seconds
+
+    def limit(self) -> asyncio.Timeout:
+        """Of the next item."""
+        little = asyncio.get_running_loop().time() + self._ITEM_SECONDS
+        return asyncio.timeout_at(max(self._until, min(little, self._until + self._REST_SECONDS)))
