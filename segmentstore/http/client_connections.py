@@ -11,27 +11,22 @@ whether it was carried out. So a connection ends in one of two ways:
 Invariants:
 
 - What comes behind a farewell is never carried out.
-- An answer that its client does not take is held for `write_seconds_max`, and as long again for each further
-  `window_bytes` of it: then the connection is cut. That bounds what clients that have stopped hold in memory.
-- A connection above `connections_max` ends before anything of it is read. One on which no whole head has come for 75
-  seconds makes room.
+- What clients may hold is bounded as `segmentstore/runtime/http_connections.py` says. A connection on which no whole
+  head has come for 75 seconds makes room.
 - The connection stays open behind its farewell until the client has closed its side: closed at once it would be reset
   by what is on its way, and a reset may overtake the farewell.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
-from typing import Any
 
-from aiohttp import ClientConnectionResetError, StreamReader, web
+from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 
 from segmentstore.http import header_names
 from segmentstore.http.responses import busy, refusal_response
-
-_LOGGER = logging.getLogger(__name__)
+from segmentstore.runtime.http_connections import BoundedConnection, BoundedConnections
 
 
 def farewell(retry_after_seconds: int) -> bytes:
@@ -48,16 +43,10 @@ def farewell(retry_after_seconds: int) -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-class ClientConnection(web.RequestHandler):
-    """aiohttp's, which can part from its client."""
+class ClientConnection(BoundedConnection):
+    """A connection that can part from its client."""
 
-    __slots__ = ("_patience",)
-
-    def __init__(
-        self, connections: "ClientConnections", *, loop: asyncio.AbstractEventLoop, **kwargs: Any
-    ) -> None:
-        super().__init__(connections, loop=loop, **kwargs)
-        self._patience = connections.patience
+    __slots__ = ()
 
     @property
     def is_idle(self) -> bool:
@@ -69,19 +58,6 @@ class ClientConnection(web.RequestHandler):
     def is_parting(self) -> bool:
         """Takes no further request."""
         return self._close or self._force_close
-
-    async def _drain_helper(self) -> None:
-        """aiohttp's, behind each write: until the client has taken most of it. Raises ConnectionError."""
-        transport = self.transport
-        if transport is None or not self._paused:
-            await super()._drain_helper()
-            return
-        try:
-            async with asyncio.timeout(self._patience(transport.get_write_buffer_size())):
-                await super()._drain_helper()
-        except TimeoutError as error:
-            transport.abort()
-            raise ClientConnectionResetError("the client did not take the answer") from error
 
     def part(self, farewell: bytes) -> None:
         """Of an idle one."""
@@ -95,18 +71,8 @@ class ClientConnection(web.RequestHandler):
         self.close()
 
 
-class ClientConnections(web.Server):
-    """aiohttp's server over connections that can part, so many at most."""
-
-    connections_max: int
-    patience: Callable[[int], float]
-    """Seconds for which so many bytes may wait for their client."""
-
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        if len(self._connections) > self.connections_max:
-            _LOGGER.warning("connection refused: there are too many count=%s", self.connections_max)
-            transport.abort()
+class ClientConnections(BoundedConnections):
+    """aiohttp's server over connections that can part."""
 
     def __call__(self) -> web.RequestHandler:
         return ClientConnection(self, loop=self._loop, **self._kwargs)

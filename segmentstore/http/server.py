@@ -71,6 +71,7 @@ from segmentstore.http.topic_verbs import TopicVerbs
 from segmentstore.http.whole_store import ContainerParts, ContainersHere, WholeStore
 from segmentstore.runtime.clock import ClockWatch, WallClock
 from segmentstore.runtime.handle_cache import HandleCache
+from segmentstore.runtime.http_connections import ConnectionBounds
 from segmentstore.topics.topics import Topics
 
 _BACKLOG = 1024
@@ -110,8 +111,14 @@ class HttpServer:
         """Listen; on sockets that were bound for this server, if there are any. Raises OSError if the port is taken."""
         assert self._runner is None, "the server is started already"
         self._owns_sockets = not listening
+        settings = self._settings
         connections = ClientConnections(
             self.router.handle,
+            bounds=ConnectionBounds(
+                connections_max=settings.connections_max,
+                window_bytes=settings.window_bytes,
+                window_seconds_max=settings.write_seconds_max,
+            ),
             access_log=None,
             # A reader that goes away ends its wait at once; commits are shielded.
             handler_cancellation=True,
@@ -120,12 +127,10 @@ class HttpServer:
             keepalive_timeout=75.0,
             request_factory=self._request,
         )
-        connections.connections_max = self._settings.connections_max
-        connections.patience = self._settings.patience
         runner = ServerRunner(
             connections,
             end_waits=self._end_waits,
-            shutdown_seconds=self._settings.shutdown_seconds,
+            shutdown_seconds=settings.shutdown_seconds,
         )
         self._runner = runner
         await runner.setup()
@@ -134,8 +139,7 @@ class HttpServer:
             self._others.start()
         try:
             if not listening:
-                host, port = self._settings.host, self._settings.port
-                await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
+                await web.TCPSite(runner, settings.host, settings.port, backlog=_BACKLOG).start()
             for each in listening:
                 await web.SockSite(runner, each, backlog=_BACKLOG).start()
         except BaseException:

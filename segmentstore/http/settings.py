@@ -1,7 +1,6 @@
 """Values that a user may tune in the HTTP server. Every bound of this package has its name here."""
 
 from dataclasses import dataclass
-from math import ceil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,3 @@ class HttpSettings:
     """Names by which clients may address the server besides what it listens on (cross_origin.py); "*": any."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may use the server; "*": all."""
-
-    def patience(self, byte_count: int) -> float:
-        """Seconds for which so many bytes of an answer may wait for their client."""
-        return self.write_seconds_max * max(1, ceil(byte_count / self.window_bytes))

@@ -16,14 +16,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
-from aiohttp import ClientConnectionResetError, web
+from aiohttp import web
 
 from segmentstore.contracts.errors import InvalidRequestError, StorageError
 from segmentstore.runtime.clock import SystemWallClock, WallClock
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.files import FileSystem, SystemFileSystem
+from segmentstore.runtime.http_connections import BoundedConnections, ConnectionBounds
 from segmentstore.runtime.process import (
     freeze_long_lived_objects,
     loop_factory,
@@ -129,8 +129,13 @@ class S3Server:
         """Listen. Raises OSError if the port is taken."""
         assert self._runner is None, "the server is started already"
         settings = self._settings
-        server = _BoundedConnections(
+        server = BoundedConnections(
             self._dispatch.handle,
+            bounds=ConnectionBounds(
+                connections_max=settings.connections_max,
+                window_bytes=settings.window_bytes,
+                window_seconds_max=settings.window_seconds_max,
+            ),
             access_log=None,
             handler_cancellation=True,
             # Bodies are kept as they come: Content-Encoding is a property of the object.
@@ -140,8 +145,6 @@ class S3Server:
             max_line_size=settings.header_bytes_max,
             max_field_size=settings.header_bytes_max,
         )
-        server.connections_max = settings.connections_max
-        server.patience = settings.patience
         runner = web.ServerRunner(server, shutdown_timeout=settings.shutdown_seconds)
         self._runner = runner
         await runner.setup()
@@ -157,48 +160,6 @@ class S3Server:
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
-
-
-class _PatientConnection(web.RequestHandler):
-    """aiohttp's, which waits for a client that does not take its answer, and not for ever."""
-
-    __slots__ = ("_patience",)
-
-    def __init__(
-        self, connections: "_BoundedConnections", *, loop: asyncio.AbstractEventLoop, **kwargs: Any
-    ) -> None:
-        super().__init__(connections, loop=loop, **kwargs)
-        self._patience = connections.patience
-
-    async def _drain_helper(self) -> None:
-        """aiohttp's, behind each write: until the client has taken most of it. Raises ConnectionError."""
-        transport = self.transport
-        if transport is None or not self._paused:
-            await super()._drain_helper()
-            return
-        try:
-            async with asyncio.timeout(self._patience(transport.get_write_buffer_size())):
-                await super()._drain_helper()
-        except TimeoutError as error:
-            transport.abort()
-            raise ClientConnectionResetError("the client did not take the answer") from error
-
-
-class _BoundedConnections(web.Server):
-    """aiohttp's server over so many connections at most: one more ends before anything of it is read."""
-
-    connections_max: int
-    patience: Callable[[int], float]
-    """Seconds for which so many bytes may wait for their client."""
-
-    def __call__(self) -> web.RequestHandler:
-        return _PatientConnection(self, loop=self._loop, **self._kwargs)
-
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        if len(self._connections) > self.connections_max:
-            _LOGGER.warning("connection refused: there are too many count=%s", self.connections_max)
-            transport.abort()
 
 
 @dataclass(frozen=True, slots=True)

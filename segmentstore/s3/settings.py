@@ -1,7 +1,6 @@
 """Values that a user may tune in the S3 endpoint. Every bound of this package has its name here."""
 
 from dataclasses import dataclass
-from math import ceil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,3 @@ class EndpointSettings:
     presigned_seconds_max: int = 7 * 24 * 3600
     shutdown_seconds: float = 10.0
     """How long close() waits for requests under way."""
-
-    def patience(self, byte_count: int) -> float:
-        """Seconds for which so many bytes of an answer may wait for their client."""
-        return self.window_seconds_max * max(1, ceil(byte_count / self.window_bytes))
