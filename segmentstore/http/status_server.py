@@ -13,6 +13,9 @@ from aiohttp import web
 
 from segmentstore.http.health_and_metrics import CONTENT_TYPE, MetricsExposition, RequestStatistics
 from segmentstore.http.responses import json_response
+from segmentstore.runtime.http_connections import BoundedConnections, ConnectionBounds
+
+_BOUNDS = ConnectionBounds(connections_max=1_000, window_bytes=256 << 10, window_seconds_max=60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,9 @@ class StatusServer:
     async def start(self) -> None:
         """Listen. Raises OSError if the port is taken."""
         self._runner = web.ServerRunner(
-            web.Server(self._answer, access_log=None, keepalive_timeout=75.0)
+            BoundedConnections(
+                self._answer, bounds=_BOUNDS, access_log=None, keepalive_timeout=75.0
+            )
         )
         await self._runner.setup()
         try:

@@ -1,10 +1,15 @@
-"""Connections of HTTP clients: so many at most, and none that is held for ever by a client that takes no bytes.
+"""Connections of HTTP clients: so many at most, and none that is held by a client that takes nothing of its answer.
 
 Invariants:
 
 - A connection above `connections_max` ends before anything of it is read.
 - An answer that its client does not take is held for `window_seconds_max`, and as long again for each further
   `window_bytes` of it: then the connection is cut. That bounds what clients that have stopped hold in memory.
+- No answer is given before its last byte is with the kernel: a connection that is idle holds nothing of one.
+
+aiohttp waits for a client only while more than 64 KiB are behind, and for ever. So the bound for what may be behind is
+zero here: bytes that no wait looks at would stay with a connection that nothing can close, since closing it waits for
+them.
 """
 
 import asyncio
@@ -12,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import ClientConnectionResetError, web
 
@@ -43,8 +48,13 @@ class BoundedConnection(web.RequestHandler):
         super().__init__(connections, loop=loop, **kwargs)
         self._bounds = connections.bounds
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are asyncio's by their methods alone.
+        cast(asyncio.Transport, transport).set_write_buffer_limits(high=0)
+        super().connection_made(transport)
+
     async def _drain_helper(self) -> None:
-        """aiohttp's, behind each write: until the client has taken most of it. Raises ConnectionError."""
+        """aiohttp's, behind each answer and longer piece: until all is taken. Raises ConnectionError."""
         transport = self.transport
         if transport is None or not self._paused:
             await super()._drain_helper()
