@@ -24,7 +24,7 @@ from segmentstore.contracts.storage import SegmentRecord, StorageStatistics
 from tier2.container_objects import CONTAINERS_PREFIX, ObjectNames, container_of_key
 from tier2.format.chunk_format import ChunkIndex
 from tier2.layout_entry import LayoutEntry
-from tier2.manifest.manifest import Manifest, decode_manifest
+from tier2.manifest.manifest import BRING_BACK, Manifest, decode_manifest
 from tier2.manifest.view import ManifestView
 from tier2.read.components import Components
 from tier2.read.layout_walk import LayoutWalk
@@ -98,15 +98,21 @@ class ContainerReader(PublishedSegments):
         try:
             manifest = decode_manifest(found.content)
         except CorruptedDataError as error:
-            raise CorruptedDataError(f"{error} container={self.container_id}") from error
+            raise CorruptedDataError(f"{error}; {self._where_to_mend}") from error
         if manifest.container_id != self.container_id:
             raise CorruptedDataError(
-                f"manifest is that of another container other={manifest.container_id} container={self.container_id}"
+                f"manifest is that of another container other={manifest.container_id}; {self._where_to_mend}"
             )
         if self._view is None or manifest.version != self._view.manifest.version:
             self.forget_everything()
             self._view = self._components.view(manifest)
         return self._view
+
+    @property
+    def _where_to_mend(self) -> str:
+        return (
+            f"{BRING_BACK} container={self.container_id} manifest={self._components.names.manifest}"
+        )
 
     async def chunk_index(self, entry: LayoutEntry) -> ChunkIndex:
         """The index of an image that a layout names; one request. Raises CorruptedDataError, ObjectNotFoundError."""

@@ -88,15 +88,25 @@ class Tier2Reader:
         return self._count
 
     async def open(self) -> None:
-        """Learn the number of containers from the first manifest. Raises ObjectNotFoundError if there is none."""
+        """Learn the number of containers from the first sound manifest.
+
+        Raises ObjectNotFoundError if there is none, CorruptedDataError if there are some and all are damaged. One that
+        is damaged concerns its own container alone: who asks for that hears of it.
+        """
+        damage: CorruptedDataError | None = None
         for number in range(_MANIFESTS_PROBED_MAX):
             try:
                 container = await self._reader.open(ContainerId(number))
             except ObjectNotFoundError:
                 continue
+            except CorruptedDataError as error:
+                damage = damage or error
+                continue
             self._containers[number] = container
             self._count = container.manifest.container_count
             return
+        if damage is not None:
+            raise damage
         raise ObjectNotFoundError(f"no container has a manifest containers={_MANIFESTS_PROBED_MAX}")
 
     async def container(self, container_id: int) -> ContainerReader | None:

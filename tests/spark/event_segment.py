@@ -198,19 +198,27 @@ async def event_segment(
     settings: StorageSettings = SETTINGS, name: str = NAME, store: CountingStore | None = None
 ) -> EventSegment:
     store = store or CountingStore()
+    owner = await claimed_container(store, 0, count=1, settings=settings)
+    record = SegmentRecord(SEGMENT_ID, name, 0, 0, False, START_MS, SequenceNumber(0))
+    return EventSegment(store, owner, record, [], [])
+
+
+async def claimed_container(
+    store: CountingStore, number: int, *, count: int, settings: StorageSettings = SETTINGS
+) -> TieredStorage:
+    """The owner of one of so many containers, with a manifest."""
     owner = TieredStorage(
         object_store=store,
         store_id=b"\x01" * 16,
-        container_id=ContainerId(0),
-        container_count=1,
+        container_id=ContainerId(number),
+        container_count=count,
         settings=settings,
         wall_clock=SystemWallClock(),
         random=Random(3),
         executor=None,
     )
     await owner.claim(epoch=Epoch(1), log_id=b"\x02" * 16)
-    record = SegmentRecord(SEGMENT_ID, name, 0, 0, False, START_MS, SequenceNumber(0))
-    return EventSegment(store, owner, record, [], [])
+    return owner
 
 
 def reading(

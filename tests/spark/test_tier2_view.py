@@ -2,14 +2,16 @@ from pathlib import Path
 
 import pytest
 
-from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.errors import CorruptedDataError, InvalidRequestError
+from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.spark import tier2_access
 from segmentstore.spark.options import parse_options
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.streams import stream_source
 from segmentstore.spark.streams.stream_source import StreamSource
-from segmentstore.spark.tier2_access import Tier2Location, open_tier2_reader
-from tests.spark.event_segment import NAME, event_segment
+from segmentstore.spark.tier2_access import Tier2Location, Tier2Reader, open_tier2_reader
+from tests.spark.event_segment import NAME, CountingStore, claimed_container, event_segment
+from tier2.container_objects import ObjectNames
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +40,31 @@ async def test_a_segment_is_found_by_its_name_without_a_listing() -> None:
     assert record.length == 9
     assert await view.find("s/t/9.#epoch.0") is None
     assert segment.store.listings == 0
+
+
+async def test_a_damaged_manifest_hides_its_own_container_and_no_other() -> None:
+    store = CountingStore()
+    for number in range(2):
+        await claimed_container(store, number, count=2)
+    names = ObjectNames(ContainerId(0))
+    stored = await store.get(names.manifest)
+    await store.put_if_match(names.manifest, stored.content[:-1] + b"~", stored.tag)
+    view = Tier2Reader(store=store, executor=None)
+    await view.open()
+    assert view.container_count == 2
+    assert await view.container(1) is not None
+    with pytest.raises(CorruptedDataError, match=f"container=0 manifest={names.manifest}"):
+        await view.container(0)
+
+
+async def test_a_store_of_which_every_manifest_is_damaged_says_which_and_what_to_do() -> None:
+    store = CountingStore()
+    await claimed_container(store, 0, count=1)
+    names = ObjectNames(ContainerId(0))
+    stored = await store.get(names.manifest)
+    await store.put_if_match(names.manifest, b"", stored.tag)
+    with pytest.raises(CorruptedDataError, match=r"bring it back .*container=0 manifest="):
+        await Tier2Reader(store=store, executor=None).open()
 
 
 async def test_the_newest_root_is_seen_after_a_refresh() -> None:

@@ -32,7 +32,7 @@ from segmentstore.runtime.entropy import random_id
 from tier2.conditional_puts import require_compare_and_set
 from tier2.container_objects import ObjectNames, StorageCounters
 from tier2.manifest.commit import unknown_outcome
-from tier2.manifest.manifest import Manifest, decode_manifest
+from tier2.manifest.manifest import BRING_BACK, Manifest, decode_manifest
 
 _ATTEMPTS_MAX = 16
 _RACERS = 4
@@ -40,10 +40,6 @@ _NONCES_MAX = 64
 """Attempts remembered while Tier 2 does not answer; an older one that lands only costs another epoch."""
 _WAY_OUT = (
     "if Tier 1 was lost, `segmentstore recover --from-tier2` continues above what Tier 2 holds"
-)
-_BRING_BACK = (
-    "bring it back if a copy or an older version of it is kept somewhere;"
-    " `segmentstore recover --from-tier2 --dry-run` says what else can be done"
 )
 
 
@@ -113,7 +109,7 @@ class ManifestClaimer:
             return decode_manifest(content)
         except CorruptedDataError as error:
             raise CorruptedDataError(
-                f"{error}; {_BRING_BACK} container={self._container_id} manifest={self._names.manifest}"
+                f"{error}; {BRING_BACK} container={self._container_id} manifest={self._names.manifest}"
             ) from error
 
     def _new_nonce(self) -> bytes:
@@ -158,7 +154,7 @@ class ManifestClaimer:
                     await self._store.get(self._names.manifest)
                 except ObjectNotFoundError:
                     raise CorruptedDataError(
-                        f"the manifest is gone, and objects below it are left; {_BRING_BACK}"
+                        f"the manifest is gone, and objects below it are left; {BRING_BACK}"
                         f" container={self._container_id} manifest={self._names.manifest} found={info.key}"
                     ) from None
                 return

@@ -56,6 +56,12 @@ _PART = struct.Struct(">20sQIQQ")
 _SHORT = struct.Struct(">H")
 ID_BYTES = 16
 
+BRING_BACK = (
+    "bring it back if a copy or an older version of it is kept somewhere;"
+    " `segmentstore recover --from-tier2 --dry-run` says what else can be done"
+)
+"""What a person can do about a manifest that is damaged or gone: a container has no other one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
