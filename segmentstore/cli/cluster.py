@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import click
 
@@ -291,15 +291,29 @@ async def _health_of(node: ClusterNode) -> _NodeHealth:
             health = await client.health()
     except (ServerError, TimeoutError) as error:
         return _NodeHealth([f"node {node.node_id} does not answer: {str(error) or 'too late'}"], [])
-    problems = []
-    if health["storage_state"] != "ok":
-        problems.append(
-            f"node {node.node_id} does not reach Tier 2: {health['storage_cause'] or health['storage_state']}"
+    return told_by(node.node_id, health)
+
+
+def told_by(node_id: str, health: Mapping[str, object]) -> _NodeHealth:
+    """What is to be told of a `/health`. While a cluster is upgraded nodes of other versions answer as well."""
+    problems, notes = [], []
+    state = health.get("storage_state")
+    if isinstance(state, str) and state != "ok":
+        cause = health.get("storage_cause") or state
+        problems.append(f"node {node_id} does not reach Tier 2: {cause}")
+    throttle = health.get("throttle")
+    if isinstance(throttle, str) and throttle:
+        problems.append(f"node {node_id} slows writers down: {throttle}")
+    complaints = health.get("complaints")
+    if isinstance(complaints, list):
+        notes += [f"node {node_id}: {each}" for each in complaints]
+    unknown = [name for name in ("storage_state", "throttle", "complaints") if name not in health]
+    if unknown:
+        notes.append(
+            f"node {node_id} does not say, so it is not known here: {', '.join(unknown)}"
+            " (is it of another version of the program?)"
         )
-    if health["throttle"]:
-        problems.append(f"node {node.node_id} slows writers down: {health['throttle']}")
-    complaints = cast("list[str]", health["complaints"])
-    return _NodeHealth(problems, [f"node {node.node_id}: {each}" for each in complaints])
+    return _NodeHealth(problems, notes)
 
 
 def _container_of(access: ClusterAccess, number: int) -> ContainerId:
