@@ -48,7 +48,7 @@ def pin(name: str, server: str, data_directory: Path | None, tier2_place: str, o
 
     With --server the store goes on serving; with --data it must not be running.
     """
-    directory = _directory_unless_online(server, data_directory)
+    directory = _directory_unless_online(server, data_directory, tier2_place)
     if directory is None:
         pinned = with_client(server, lambda client: client.make_backup(name))
         print_rows([_shown(row) for row in pinned], output)
@@ -100,7 +100,7 @@ def list_backups(place: str, server: str, output: str) -> None:
 @tier2_option
 def drop(name: str, server: str, data_directory: Path | None, tier2_place: str) -> int:
     """Keep NAME no longer; what only it named is deleted after a while."""
-    directory = _directory_unless_online(server, data_directory)
+    directory = _directory_unless_online(server, data_directory, tier2_place)
     if directory is None:
         dropped = with_client(server, lambda client: client.drop_backup(name))
     else:
@@ -148,10 +148,14 @@ def restore(
     return exit_code_of_kind(result.failure)
 
 
-def _directory_unless_online(server: str, data_directory: Path | None) -> Path | None:
+def _directory_unless_online(
+    server: str, data_directory: Path | None, tier2_place: str
+) -> Path | None:
     """The directory to open, or None where a server does it. Raises UsageError unless one of them is named."""
     if bool(server) == (data_directory is not None):
         raise click.UsageError("name --server, if the store is running, or --data, if it is not")
+    if server and tier2_place:
+        raise click.UsageError("a running store knows its Tier 2: --tier2 goes with --data")
     return data_directory
 
 

@@ -118,6 +118,8 @@ def read(name: str, offset: int | None, length: int | None, server: str) -> None
 @server_option
 def tail(name: str, offset: int | None, from_start: bool, server: str) -> None:
     """Follow a segment to stdout until it is sealed or the command is interrupted."""
+    if offset is not None and from_start:
+        raise click.UsageError("begin at an --offset or --from-start, not at both")
 
     async def work(client: HttpClient) -> None:
         info = await client.info(name)

@@ -209,7 +209,9 @@ def compact(
 
     The owner checks every byte before it publishes. Running it again finds nothing to do.
     """
-    if bool(server) == (data_directory is not None) and not dry_run:
+    is_named_twice = bool(server) and data_directory is not None
+    is_named = bool(server) or data_directory is not None
+    if is_named_twice or not (is_named or dry_run):
         raise InvalidRequestError(
             "name the owner: --server URL of the running store, or --data DIR of one that is off"
         )
@@ -381,6 +383,10 @@ def export(
     """
     if bool(stream) == bool(topic):
         raise InvalidRequestError("an export is of a stream or of a topic: --stream or --topic")
+    if stream and kafka:
+        raise InvalidRequestError("--kafka is for topics; --controller has the rest of a stream")
+    if topic and controller:
+        raise InvalidRequestError("--controller is for streams; --kafka has the rest of a topic")
     given = {
         "stream": stream,
         "topic": topic,
@@ -481,6 +487,8 @@ def import_files(
         raise InvalidRequestError("an import is into a stream or a topic: --stream or --topic")
     if topic and (segments is not None or records):
         raise InvalidRequestError("--segments and --records are for streams")
+    if stream and kafka:
+        raise InvalidRequestError("--kafka is for topics")
     sink = {"controller": controller}
     sink |= {"topic": topic, "kafka": kafka} if topic else {"stream": stream}
     if segments is not None:

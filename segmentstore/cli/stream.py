@@ -134,6 +134,8 @@ def tail(
     name: str, start: str | None, from_head: bool, limit: int | None, controller: str, output: str
 ) -> None:
     """Follow a stream to stdout until it is sealed or the command is interrupted."""
+    if start is not None and from_head:
+        raise click.UsageError("begin at a cut (--from) or --from-head, not at both")
 
     async def work(store: Store) -> None:
         begin = _cut(start)
