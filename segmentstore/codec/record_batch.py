@@ -498,8 +498,9 @@ def decode_batches(
     """The records of whole batches from `offset` on, and the offset behind the last batch, or `offset` without one.
 
     A batch begins below `offset` if that lies inside of it. The markers of control batches are no records. With
-    `told_bytes_max` no further record is told behind so many bytes of them in memory, and the offset is the one behind
-    the last that is: from there the next call goes on. Raises BatchError for damage.
+    `told_bytes_max` no further record is told behind so many bytes of them in memory, nor behind a batch that is
+    damaged, and the offset is the one behind the last that is: from there the next call goes on. Raises BatchError for
+    damage; with `told_bytes_max` of the first batch alone, and with the offsets of that batch.
     """
     records: list[Record] = []
     at, next_offset = 0, offset
@@ -510,8 +511,15 @@ def decode_batches(
             if not header.is_control:
                 if room <= 0:
                     break
-                with view[at : at + header.size] as batch:
-                    told = _decoded(batch, from_offset=offset, room=room)
+                try:
+                    with view[at : at + header.size] as batch:
+                        told = _decoded(batch, from_offset=offset, room=room)
+                except BatchError as error:
+                    if told_bytes_max is None:
+                        raise
+                    if next_offset > offset:
+                        break
+                    raise _unreadable(error, header) from error
                 records += told.records
                 if told.next_offset != header.next_offset:
                     return records, told.next_offset
@@ -519,6 +527,12 @@ def decode_batches(
             next_offset = max(next_offset, header.next_offset)
             at += header.size
     return records, next_offset
+
+
+def _unreadable(error: BatchError, header: BatchHeader) -> BatchError:
+    """Who reads on from the offset behind it passes it over."""
+    facts = f"first_offset={header.base_offset} next_offset={header.next_offset}"
+    return BatchError(error.problem, f"{error} {facts}")
 
 
 def require_offsets(base_offset: int, last_offset_delta: int) -> None:

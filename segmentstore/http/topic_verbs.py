@@ -219,6 +219,13 @@ class TopicVerbs:
             return await work
         except TopicError as error:
             raise self._refusal(error) from error
+        except BatchError as error:
+            raise Refusal(
+                500,
+                f"the records of a stored batch cannot be read: {error}; those behind it can, from next_offset on,"
+                f" and its bytes with Accept: {BATCH_TYPE}",
+                kind="corrupt",
+            ) from error
         except PartlyStoredError as error:
             cause = self._refusal(error.cause)
             # 503 would say that nothing was done.
@@ -447,7 +454,8 @@ class TopicVerbs:
         """An event for each record, behind `first`, until the connection's time is over or the server stops."""
         settings = self._settings
         # What cannot be read is refused before the answer begins.
-        await partition.fetch(offset, 0)
+        content = await partition.fetch(offset, 0)
+        await self._in_executor(partial(_as_events, content, offset), is_short=is_short(content))
         async with self._waiters.connection():
             headers = {
                 **SECURITY_HEADERS,
@@ -487,9 +495,12 @@ class TopicVerbs:
             except (TopicError, SegmentStoreError, Refusal):
                 # Deleted, cut, moved: the reader asks again, from behind its last event, and learns why.
                 return
-            events, offset = await self._in_executor(
-                partial(_as_events, content, offset), is_short=is_short(content)
-            )
+            try:
+                events, offset = await self._in_executor(
+                    partial(_as_events, content, offset), is_short=is_short(content)
+                )
+            except BatchError:
+                return  # as above
             yield events
 
 

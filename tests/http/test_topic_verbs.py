@@ -20,6 +20,7 @@ from segmentstore.cluster.remote_partitions import RemotePartitions
 from segmentstore.codec.container_hash import container_of
 from segmentstore.codec.murmur2 import partition_of
 from segmentstore.codec.record_batch import (
+    BATCH_HEADER_BYTES,
     Compression,
     Record,
     check_batch,
@@ -539,3 +540,32 @@ async def test_a_topic_is_told_of_while_a_partition_has_no_leader() -> None:
         status, _ = await served.call("PATCH", "/t", json={"config": {"retention.ms": "9"}})
         assert status == 200, "what is changed is changed, whatever cannot be shown"
     await topics.close()
+
+
+async def test_a_batch_that_cannot_be_read_is_named_and_hides_no_other(served: Served) -> None:
+    """Goal: a producer's batch whose records do not decompress is told of by its offsets, and can be passed over.
+
+    Method: its checksum is right, so it is stored, as by Kafka: what is inside is its readers' matter.
+    """
+    await served.call("PUT", "/t", json={"partitions": 1})
+    path = "/t/partitions/0/records"
+    sound = encode_batch([Record(n, START_MS, None, b"sound") for n in range(2)])
+    lost = [Record(n, START_MS, None, b"lost") for n in range(3)]
+    broken = bytearray(encode_batch(lost, compression=Compression.GZIP))
+    broken[BATCH_HEADER_BYTES:] = bytes(len(broken) - BATCH_HEADER_BYTES)
+    broken[17:21] = crc32c(bytes(broken[21:])).to_bytes(4, "big")
+    for batch in (sound, bytes(broken), sound):
+        status, _ = await served.call(
+            "POST", path, data=batch, headers={"Content-Type": BATCH_TYPE}
+        )
+        assert status == 200
+    told = await served.read(path, offset=0)
+    assert [each["value"] for each in told["records"]] == ["sound", "sound"]
+    assert told["next_offset"] == 2
+    for accept in ("application/json", LINES_TYPE, EVENTS_TYPE):
+        status, refused = await served.call(
+            "GET", path, params={"offset": 3}, headers={"Accept": accept}
+        )
+        assert (status, refused["kind"]) == (500, "corrupt")
+        assert "first_offset=2 next_offset=5" in refused["error"]
+    assert [each["offset"] for each in (await served.read(path, offset=5))["records"]] == [5, 6]
