@@ -5,6 +5,7 @@ Invariants:
 - A connection above `connections_max` ends before anything of it is read.
 - An answer that its client does not take is held for `window_seconds_max`, and as long again for each further
   `window_bytes` of it: then the connection is cut. That bounds what clients that have stopped hold in memory.
+- A request that is no HTTP costs one line of the log: anything that reaches the port may send it.
 - No answer is given before its last byte is with the kernel: a connection that is idle holds nothing of one.
 
 aiohttp waits for a client only while more than 64 KiB are behind, and for ever. So the bound for what may be behind is
@@ -20,6 +21,7 @@ from math import ceil
 from typing import Any, cast
 
 from aiohttp import ClientConnectionResetError, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -52,6 +54,21 @@ class BoundedConnection(web.RequestHandler):
         # uvloop's transports are asyncio's by their methods alone.
         cast(asyncio.Transport, transport).set_write_buffer_limits(high=0)
         super().connection_made(transport)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """aiohttp's, which logs an error with its traceback. What is no HTTP is its client's fault, and common."""
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        _LOGGER.info("request refused: it is no HTTP peer=%s why=%.200r", request.remote, message)
+        response = web.Response(status=status, text=message, content_type="text/plain")
+        response.force_close()
+        return response
 
     async def _drain_helper(self) -> None:
         """aiohttp's, behind each answer and longer piece: until all is taken. Raises ConnectionError."""

@@ -1,4 +1,4 @@
-"""A client that leaves the last bytes of an answer does not keep its connection."""
+"""What clients of HTTP may hold of a server, and write into its log."""
 
 import asyncio
 import socket
@@ -78,3 +78,20 @@ def test_a_client_that_leaves_the_last_bytes_of_an_answer_is_disconnected(
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(run())
+
+
+async def test_what_is_no_http_is_refused_in_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bounds = ConnectionBounds(connections_max=8, window_bytes=1 << 20, window_seconds_max=60.0)
+    async with server(bounds) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with caplog.at_level("INFO"), closing(writer):
+            writer.write(b"GET / HTTP/1.1\r\nContent-Length: five\r\n\r\n")
+            async with asyncio.timeout(60):
+                answer = await reader.read()
+    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
+    (said,) = [each for each in caplog.records if each.levelname != "DEBUG"]
+    assert said.levelname == "INFO"
+    assert said.exc_info is None
+    assert "\n" not in said.getMessage()
