@@ -48,7 +48,7 @@ from segmentstore.contracts.storage import SegmentRecord
 from segmentstore.spark.options import Content, SourceOptions
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
-from segmentstore.spark.streams.offsets import named_in
+from segmentstore.spark.streams.offsets import is_ahead_of, named_in
 from segmentstore.spark.streams.segment_graph import (
     SegmentGraph,
     StreamMetadata,
@@ -309,6 +309,10 @@ async def _seen_streams(source: StreamSource, options: SourceOptions) -> list[St
 
 
 async def _is_all_seen(source: StreamSource, stream: StreamMetadata) -> bool:
+    options = source.options
+    for text in (options.starting_offsets, options.ending_offsets):
+        if is_ahead_of(_named_offsets(text), stream):
+            return False
     starts, ends = await source.starts(stream), await source.ends(stream)
     return all(
         max(starts[each.segment_id], ends[each.segment_id]) <= each.end_offset
@@ -335,7 +339,7 @@ async def _check_named_segments(
             if offset is None or segment_id in drained or others.get(segment_id) == offset:
                 continue
             loss = DataLossError(
-                f"{stream.scope}/{stream.stream} segment_id={segment_id}",
+                f"{stream.name} segment_id={segment_id}",
                 start=offset,
                 end=offset,
                 head=0,

@@ -37,7 +37,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.spark.scan.data_loss import DataLossPolicy
 from segmentstore.spark.streaming.event_boundaries import Boundary
-from segmentstore.spark.streams.offsets import StreamsOffset, named_in
+from segmentstore.spark.streams.offsets import StreamsOffset, is_ahead_of, named_in
 from segmentstore.spark.streams.segment_graph import (
     Cut,
     OffsetRange,
@@ -177,7 +177,7 @@ class MicroBatchPlanner:
         return await _looked_again(lambda: self._next_end(start, limited=limited))
 
     async def _next_end(self, start: StreamsOffset, *, limited: bool) -> StreamsOffset:
-        streams = await self._seen_up_to(start)
+        streams = await self._seen_up_to(start, look=self._streams)
         fronts: list[_Front] = []
         joined: dict[str, Cut] = {}
         for name in sorted({*start, *streams}):
@@ -199,7 +199,7 @@ class MicroBatchPlanner:
 
     async def stretches(self, start: StreamsOffset, end: StreamsOffset) -> list[BatchRange]:
         """The bytes of a batch, in the order of streams and segments. Raises DataLossError, InvalidRequestError."""
-        streams = await self._source.maps()
+        streams = await self._seen_up_to(start, end, look=self._maps)
         found: list[BatchRange] = []
         for name in sorted(start):
             if name not in end:
@@ -209,7 +209,8 @@ class MicroBatchPlanner:
                 continue
             stream = streams[name]
             order = SegmentGraph.of(stream)
-            begin, until = named_in(start[name], stream), named_in(end[name], stream)
+            begin = named_in(start[name], stream, like=end[name])
+            until = named_in(end[name], stream)
             await self._tell_gone(name, order, begin, until)
             if not self._losses.fails:
                 begin = _not_behind(begin, until, stream)
@@ -232,23 +233,32 @@ class MicroBatchPlanner:
             if stream is None:
                 continue
             order = SegmentGraph.of(stream)
-            ends[name] = {
-                each: stream.by_id[each].end_offset for each in order.from_here(position[name])
-            }
+            ahead = order.from_here(named_in(position[name], stream))
+            ends[name] = {each: stream.by_id[each].end_offset for each in ahead}
+            if not stream.scope and 0 in position[name]:
+                # As the position has it: a difference is taken between what has the same name in both.
+                ends[name] = {0: sum(ends[name].values())}
         return ends
 
-    async def _seen_up_to(self, start: StreamsOffset) -> Mapping[str, StreamMetadata]:
-        """The streams, once this process sees as much as the one that made the position: volumes are seen late."""
-        streams = await self._streams()
+    async def _seen_up_to(
+        self, *positions: StreamsOffset, look: Callable[[], Awaitable[Mapping[str, StreamMetadata]]]
+    ) -> Mapping[str, StreamMetadata]:
+        """The streams, once this process sees as much as the one that made the positions: volumes are seen late."""
+        streams = await look()
         for _ in range(OPEN_ATTEMPTS - 1):
-            behind = [
-                name for name, cut in start.items() if name in streams and self._behind(name, cut)
-            ]
-            if not behind:
+            named = [(name, cut) for position in positions for name, cut in position.items()]
+            if not any(self._is_late(*each) for each in named if each[0] in streams):
                 break
             await asyncio.sleep(OPEN_PAUSE_SECONDS)
-            streams = await self._streams()
+            streams = await look()
         return streams
+
+    def _is_late(self, name: str, cut: Cut) -> bool:
+        return is_ahead_of(cut, self._live[name]) or bool(self._behind(name, cut))
+
+    async def _maps(self) -> Mapping[str, StreamMetadata]:
+        self._live = await self._source.maps()
+        return self._live
 
     def _behind(self, name: str, cut: Cut) -> dict[int, int]:
         """The segments of a cut that end before it, and where."""
@@ -261,7 +271,7 @@ class MicroBatchPlanner:
         }
 
     async def _streams(self) -> Mapping[str, StreamMetadata]:
-        streams = self._live = await self._source.maps()
+        streams = await self._maps()
         if self._frozen is not None:
             streams = {
                 name: _clipped(streams[name], frozen)

@@ -160,11 +160,20 @@ class Position:
         return found
 
 
-def named_in(cut: Cut, stream: StreamMetadata) -> dict[int, int]:
-    """The cut with the id of a segment that is in no stream in the place of 0, which older versions wrote."""
+def named_in(cut: Cut, stream: StreamMetadata, *, like: Cut | None = None) -> dict[int, int]:
+    """The cut with the id of a segment that is in no stream in the place of 0, which older versions wrote.
+
+    It is the one that `like` names, the end of a batch that begins at the cut: whoever found that end looked at it.
+    """
     if stream.scope or 0 not in cut:
         return dict(cut)
-    return {stream.segments[0].segment_id if each == 0 else each: cut[each] for each in cut}
+    own_id = max(like or (0,)) or stream.segments[0].segment_id
+    return {own_id if each == 0 else each: cut[each] for each in cut}
+
+
+def is_ahead_of(cut: Cut, stream: StreamMetadata) -> bool:
+    """Whether the cut names a segment in no stream that was made again since `stream` was seen: its ids only grow."""
+    return not stream.scope and max(cut, default=0) > stream.segments[0].segment_id
 
 
 def _resolved(offset: int, earliest: int, latest: int) -> int:

@@ -83,6 +83,11 @@ class StreamMetadata:
     """The whole stream: no segment takes events, none will be added."""
     created_ms: int = 0
 
+    @property
+    def name(self) -> str:
+        """For messages: of a segment that is in no stream its own."""
+        return f"{self.scope}/{self.stream}" if self.scope else self.segments[0].name
+
     @cached_property
     def by_id(self) -> Mapping[int, StreamSegmentMetadata]:
         """The segments by id."""
@@ -143,7 +148,7 @@ class SegmentGraph:
     def of(cls, stream: StreamMetadata) -> Self:
         """The order of a stream as it is mapped. O(segments + edges)."""
         return cls(
-            name=f"{stream.scope}/{stream.stream}",
+            name=stream.name,
             successors={each.segment_id: each.successors for each in stream.segments},
             final_lengths={
                 each.segment_id: each.end_offset for each in stream.segments if each.is_sealed

@@ -18,6 +18,7 @@ from segmentstore.spark.streaming.micro_batches import (
     TriggerSettings,
 )
 from segmentstore.spark.streaming.stream_reader import StreamingQuerySource
+from segmentstore.spark.streams.offsets import encode_offset, lag_bytes
 from segmentstore.spark.streams.stream_source import StreamSource
 from tests.spark.event_segment import EventSegment, event_segment, reading, rows_of
 
@@ -40,8 +41,30 @@ async def source_of(segment: EventSegment, options: SourceOptions) -> StreamSour
     return StreamSource(options=options, view=await segment.view(), store=None, served=None)
 
 
+async def late_source_of(
+    segment: EventSegment, options: SourceOptions, monkeypatch: pytest.MonkeyPatch, *, looks: int
+) -> StreamSource:
+    """Of a process that sees for so many looks what is there now."""
+    source = await source_of(segment, options)
+    assert source.view is not None
+    refresh, left = source.view.refresh, looks
+
+    async def refresh_late() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            await refresh()
+
+    monkeypatch.setattr(source.view, "refresh", refresh_late)
+    await source.selected_streams()
+    return source
+
+
 async def batches_of(segment: EventSegment, *, fails: bool, **words: str) -> MicroBatchPlanner:
-    source = await source_of(segment, options_of(**words))
+    return batches_from(await source_of(segment, options_of(**words)), fails=fails)
+
+
+def batches_from(source: StreamSource, *, fails: bool) -> MicroBatchPlanner:
     return MicroBatchPlanner(
         source=StreamingQuerySource(source, wall_clock=SystemWallClock()),
         limits=BatchLimits(),
@@ -146,6 +169,73 @@ async def test_a_checkpoint_that_names_the_segment_by_0_goes_on() -> None:
         await batches.next_end({NAME: {0: length + 1}})
 
 
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_planner_that_sees_the_segment_before_still_waits_for_the_one_that_a_position_names(
+    monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    segment = await begun(20)
+    late = [
+        batches_from(await late_source_of(segment, options_of(), monkeypatch, looks=3), fails=fails)
+        for _ in range(2)
+    ]
+    await make_again(segment, 10)
+    middle, end = segment.offsets[4], segment.record.length
+    assert await late[0].next_end({NAME: {2: middle}}) == {NAME: {2: end}}
+    assert await parts_of(late[1], {2: middle}, {2: end}) == [(middle, end)]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_batch_that_ends_behind_what_a_planner_sees_is_planned_once_that_is_seen(
+    monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    segment = await begun(5)
+    late = await late_source_of(segment, options_of(), monkeypatch, looks=3)
+    await segment.append([b"more"])
+    end = segment.record.length
+    assert await parts_of(batches_from(late, fails=fails), {1: 0}, {1: end}) == [(0, end)]
+
+
+async def test_a_batch_read_waits_for_the_segment_that_its_ends_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    segment = await begun(20)
+    words = [{"startingOffsets": '{"2": 0}'}, {"endingOffsets": '{"2": -1}'}]
+    options = [options_of(**each) for each in words]
+    late = [await late_source_of(segment, each, monkeypatch, looks=3) for each in options]
+    await make_again(segment, 10)
+    for source in late:
+        (part,) = await plan_scan(source, source.options, NO_BOUNDS)
+        assert (part.own_id, part.start, part.end) == (2, 0, segment.record.length)
+
+
+async def test_a_batch_that_an_older_version_began_is_one_of_the_segment_that_its_end_names() -> (
+    None
+):
+    segment = await begun(20)
+    strict, lenient = [await batches_of(segment, fails=fails) for fails in (True, False)]
+    start = {0: segment.offsets[5]}
+    end = dict((await strict.next_end({NAME: start}))[NAME])
+    assert list(end) == [1]
+    await make_again(segment, 40)
+    with pytest.raises(DataLossError, match=f"{NAME} segment_id=1"):
+        await parts_of(strict, start, end)
+    assert await parts_of(lenient, start, end) == []
+
+
+async def test_what_is_before_a_query_is_counted_by_the_name_that_its_position_has() -> None:
+    segment = await begun(20)
+    batches = await batches_of(segment, fails=True)
+    reached, length = segment.offsets[5], segment.record.length
+    for number in (0, 1):
+        position = {NAME: {number: reached}}
+        await batches.next_end(position)
+        lag = lag_bytes(
+            end_offset=encode_offset(position, single=NAME),
+            latest_offset=encode_offset(batches.latest(position), single=NAME),
+        )
+        assert lag == length - reached
+
+
 @pytest.mark.parametrize("number", [0, 1])
 async def test_a_user_names_the_segment_by_0_or_by_its_id(number: int) -> None:
     segment = await begun(20)
@@ -168,7 +258,7 @@ async def test_a_user_names_the_segment_by_0_or_by_its_id(number: int) -> None:
     assert (list(first.values()), list(end.values())) == ([low], [high])
     await make_again(segment, 40)
     if number:
-        with pytest.raises(DataLossError, match="segment_id=1"):
+        with pytest.raises(DataLossError, match=f"{NAME} segment_id=1"):
             await planned()
     else:
         assert await planned() == [(low, high)]
