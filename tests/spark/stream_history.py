@@ -25,6 +25,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.identifiers import BufferView, SegmentId, SequenceNumber
 from segmentstore.contracts.storage import DataPiece, MergePiece, RunEvents, SegmentPublication
 from segmentstore.spark.jvm.block_locations import RangeResolver, ResolvedBlockCache
+from segmentstore.spark.jvm.planner_server import read_tail
 from segmentstore.spark.options import SourceOptions, parse_options
 from segmentstore.spark.scan.arrow_batches import EventBatchBuilder
 from segmentstore.spark.scan.block_reader import Block, BlockInfo
@@ -65,6 +66,8 @@ class History:
     """Segments that were merged."""
     is_gone: bool = False
     """The service does not have the segment any more."""
+    next_heads: list[tuple[int, int]] = field(default_factory=list)
+    """Behind so many reads of the service the segment is truncated there; Tier 2 does not learn of it."""
 
     @property
     def published_end(self) -> int:
@@ -136,6 +139,13 @@ class History:
         self._step()
         await self._offer(SegmentPublication(self.segment.record))
 
+    def is_read(self) -> None:
+        """The service is asked for bytes."""
+        left = [(reads - 1, head) for reads, head in self.next_heads]
+        self.next_heads = [(reads, head) for reads, head in left if reads >= 0]
+        heads = [head for reads, head in left if reads < 0]
+        self.segment.record = replace(self.segment.record, start_offset=max([self.head, *heads]))
+
     async def remove(self) -> None:
         """With its chunks, as deletions do."""
         self._step()
@@ -191,6 +201,7 @@ class ServedSegment:
 
     async def read(self, offset: int, length: int) -> bytes:
         history = self._history
+        history.is_read()
         if history.is_gone:
             raise SegmentNotFoundError(NAME)
         if offset < history.head:
@@ -303,27 +314,28 @@ class Reads:
             return [row async for batch in batches for row in batch.to_pylist()]
 
     async def _by_java(self, view: Tier2Reader | None, part: SegmentRange) -> list[Row]:
-        resolver = RangeResolver(
+        return await JavaReader(self, view, part).rows()
+
+    def resolver(self, view: Tier2Reader | None, *, asks_now: bool) -> RangeResolver:
+        served = self._served() if asks_now else None
+        return RangeResolver(
             view,
             asks_service=self.with_service,
             fail_on_data_loss=self.options.fail_on_data_loss,
             executor=None,
             placed=ResolvedBlockCache(),
+            served=None if served is None else lambda _: served.info(),
         )
-        return await JavaReader(self, resolver, view, part).rows()
 
 
 class JavaReader:
     """RangeReader.java, without what it does to be fast."""
 
-    def __init__(
-        self, reads: Reads, resolver: RangeResolver, view: Tier2Reader | None, part: SegmentRange
-    ) -> None:
+    def __init__(self, reads: Reads, view: Tier2Reader | None, part: SegmentRange) -> None:
         self._reads = reads
         self._view = view
         self._store = reads.history.segment.store
         self._served = reads._served()
-        self._resolver = resolver
         self._part = part
         self._start, self._end = part.start, part.end
         self._asked = False
@@ -332,6 +344,7 @@ class JavaReader:
         self._time_ms = 0
         self._begun: BlockLocation | None = None
         self._joined = b""
+        self._failed: BlockLocation | None = None
         self._rows: list[Row] = []
 
     async def rows(self) -> list[Row]:
@@ -342,8 +355,8 @@ class JavaReader:
                 return self._rows
             except ObjectNotFoundError:
                 # The planner opens Tier 2 anew for each question.
-                assert self._view is not None, "an object without Tier 2"
-                await self._view.refresh()
+                if self._view is not None:
+                    await self._view.refresh()
                 range_ = await self._resolved()
         return self._rows
 
@@ -355,7 +368,7 @@ class JavaReader:
         )
         if self._asked:
             # Asked again, by a question that has no bounds of times.
-            names = ("scope", "stream", "segment_id", "segment_name", "container_id")
+            names = ("scope", "stream", "segment_id", "own_id", "segment_name", "container_id")
             plain = {name: getattr(rest, name) for name in names}
             rest = SegmentRange(
                 **plain,
@@ -364,18 +377,18 @@ class JavaReader:
                 content=rest.content,
                 walk_from=rest.walk_from,
             )
+        resolver = self._reads.resolver(self._view, asks_now=self._asked)
         self._asked = True
-        return await self._resolver.place(rest)
+        return await resolver.place(rest)
 
     async def _read(self, part: BlockRange) -> None:
         is_bytes = part.content == "bytes"
         self._start, self._end, self._begun, self._joined = part.start, part.end, None, b""
-        first = part.blocks[0].first_event_offset
-        if is_bytes:
-            self._next_offset = part.start
-        else:
-            assert first is not None, "the first block has no event"
-            self._next_offset = first
+        first = part.start if is_bytes else part.blocks[0].first_event_offset
+        assert first is not None, "the first block has no event"
+        if first != self._next_offset:
+            self._number = None
+        self._next_offset = first
         last = part.blocks[0]
         for block in part.blocks:
             if self._next_offset >= part.end:
@@ -392,15 +405,19 @@ class JavaReader:
             await self._complete_last(part, last)
 
     async def _complete_last(self, part: BlockRange, block: BlockLocation) -> None:
-        while True:
-            at = self._next_offset + len(self._joined)
-            piece = await self._served.read(at, 1 << 20) if self._served is not None else b""
-            if not piece:
-                return
-            whole, offset = self._joined + piece, self._next_offset
-            self._cut(part, block, whole, offset)
-            if self._next_offset > offset:
-                return
+        at = self._next_offset + len(self._joined)
+        whole = self._joined + await self._tail(at, at + (1 << 20))
+        self._cut(part, block, whole, self._next_offset)
+
+    async def _tail(self, start: int, end: int) -> bytes:
+        if self._served is None:
+            return b""
+        return await read_tail(
+            cast(ByteSegment, self._served),
+            replace(self._part, start=start, end=end),
+            max(self._next_offset, self._start),
+            fail_on_data_loss=self._reads.options.fail_on_data_loss,
+        )
 
     def _add_bytes(self, part: BlockRange, block: BlockLocation, content: bytes) -> None:
         end = min(part.end, block.offset + block.length)
@@ -456,14 +473,11 @@ class JavaReader:
 
     async def _content_of(self, block: BlockLocation) -> bytes:
         if not block.object_key:
-            assert self._served is not None, "bytes of the service without it"
-            content = b""
-            while len(content) < block.length:
-                piece = await self._served.read(
-                    block.offset + len(content), block.length - len(content)
-                )
-                assert piece, "the service has fewer bytes than planned"
-                content += piece
+            content = await self._tail(block.offset, block.offset + block.length)
+            if len(content) < block.length:
+                assert block != self._failed, f"the same bytes are named again {block}"
+                self._failed = block
+                raise ObjectNotFoundError("the service has fewer bytes than planned")
             return content
         length = block.stored_length + BLOCK_CHECKSUM_BYTES
         stored = await self._store.get_range(block.object_key, block.position, length)

@@ -1,15 +1,16 @@
 """Goal: a tail that retention overtakes ends the Java reader's query only where it accepts no loss."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from segmentstore.client.byte_segment import SegmentInfo
 from segmentstore.spark.jvm import planner_server
 from segmentstore.spark.jvm.block_locations import RangeResolver, ResolvedBlockCache
-from segmentstore.spark.jvm.planner_server import Question, answer
+from segmentstore.spark.jvm.planner_server import Question, answer, parse_question
 from segmentstore.spark.python_worker import LoopRunner
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.scan.partitions import BlockRange, SegmentRange
@@ -71,6 +72,34 @@ def test_bytes_of_a_tail_that_went_are_lost_or_left_out(
         with pytest.raises(DataLossError, match=f"head={head}"):
             tail()
         assert tail(failOnDataLoss="false") == b""
+
+
+def test_bytes_of_a_tail_that_a_reader_only_walks_over_are_no_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A start that a user named is walked to from where an event is known to begin: retention may take that away."""
+    with LoopRunner() as runner:
+        history = runner.run(served_history())
+
+        @asynccontextmanager
+        async def connect(_: object) -> AsyncIterator[ServedStore]:
+            yield ServedStore(history)
+
+        monkeypatch.setattr(planner_server, "connect_service", connect)
+        part = part_of(history.starts[2], len(history.content))
+        head = history.starts[3]
+        history.segment.record = replace(history.segment.record, start_offset=head)
+
+        def tail(wanted: int) -> bytes:
+            fields = {"verb": "tail", "options": SERVED, "range": asdict(part), "wanted": wanted}
+            question = parse_question(json.dumps(fields).encode())
+            return answer(question, runner, ResolvedBlockCache())[1]
+
+        for wanted in (head, history.starts[4]):
+            # Fewer bytes than it was told of: the reader asks where the rest lies by now.
+            assert tail(wanted) == b""
+        with pytest.raises(DataLossError, match=f"head={head}"):
+            tail(head - 1)
 
 
 def truncated_to(history: History, head: int) -> Callable[[str], Awaitable[SegmentInfo]]:

@@ -144,6 +144,7 @@ class RangeResolver:
             scope=part.scope,
             stream=part.stream,
             segment_id=part.segment_id,
+            own_id=part.own_id,
             segment_name=part.segment_name,
             container_id=part.container_id,
             start=start,

@@ -11,13 +11,15 @@ The interpreter is that of the option `python`, of `spark.segmentstore.python`, 
     {"verb": "schema", "options": {}}                          {"schema": "offset bigint, ..."}
     {"verb": "plan", "options": {}, "filters": []}             {"places": [], "ranges": []}
     {"verb": "resolve", "options": {}, "range": {}}            {"places": [], "ranges": []}, of one range or none
-    {"verb": "tail", "options": {}, "range": {}}               {}, and the bytes [start, end) of the segment
+    {"verb": "tail", "options": {}, "range": {}, "wanted": 0}  {}, and the bytes [start, end) of the segment
                                                                {"error": "sentence"} instead of any of these
 
 `options` are those of the data source. A filter is [column, comparison, [number, ...]]: segment_id, offset, or
-timestamp in microseconds; =, <, <=, >, >= or in. A place is one of block_locations.py, or "service:". A range:
+timestamp in microseconds; =, <, <=, >, >= or in. A place is one of block_locations.py, or "service:". What lies before
+`wanted` is only walked over by the reader that asks for a tail: it is no loss. A range:
 
     scope, stream, segment_id    null for a segment that is no stream's
+    own_id                       of such a segment, in its container: another one of its name is not read for it
     segment                      its qualified name
     content                      raw, record or bytes
     start, end                   the events that begin in [start, end) are asked for
@@ -38,7 +40,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import BinaryIO, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, cast
 
 from pyspark.sql.datasource import (
     EqualTo,
@@ -68,6 +70,10 @@ from segmentstore.spark.streams.stream_source import StreamSource, open_stream_s
 from segmentstore.spark.tier2_access import is_bucket, locate_objects
 from tier2.outside_access import ObjectLocation
 
+if TYPE_CHECKING:
+    # Only queries that ask the service need its client library.
+    from segmentstore.client.byte_segment import ByteSegment
+
 IDLE_SECONDS_MAX: Final = 600.0
 PLACED_OBJECTS_MAX: Final = 1000
 """Objects whose indexes are read for a plan; those of further ranges are left to the tasks that read them."""
@@ -91,6 +97,7 @@ class Question:
     options: Mapping[str, str]
     filters: Sequence[tuple[str, str, Sequence[int]]] = ()
     range: SegmentRange | None = None
+    wanted: int = 0
 
 
 def answer(
@@ -110,7 +117,7 @@ def answer(
         case "resolve" if question.range is not None:
             return _resolve(options, question.range, runner, placed), b""
         case "tail" if question.range is not None:
-            return {}, runner.run(_tail(options, question.range))
+            return {}, runner.run(_tail(options, question.range, question.wanted))
         case _:
             raise InvalidRequestError(f"unknown question verb={question.verb!r}")
 
@@ -173,30 +180,37 @@ async def _place(
     return whole
 
 
-async def _tail(options: SourceOptions, part: SegmentRange) -> bytes:
-    """What the service has of it, which may end before the range does; nothing if it is not to be asked.
-
-    Raises DataLossError for what is gone where `failOnDataLoss` is true.
-    """
+async def _tail(options: SourceOptions, part: SegmentRange, wanted: int) -> bytes:
     if not options.uses_service:
         return b""
-    content = bytearray()
     async with connect_service(options) as store:
         segment = store.segment(part.segment_name)
-        try:
-            while len(content) < part.length:
-                wanted = min(part.length - len(content), _TAIL_READ_BYTES)
-                piece = await segment.read(part.start + len(content), wanted)
-                if not piece:
-                    break
-                content += piece
-        except (SegmentNotFoundError, SegmentTruncatedError) as error:
-            head = error.start_offset if isinstance(error, SegmentTruncatedError) else 0
+        return await read_tail(segment, part, wanted, fail_on_data_loss=options.fail_on_data_loss)
+
+
+async def read_tail(
+    segment: "ByteSegment", part: SegmentRange, wanted: int, *, fail_on_data_loss: bool
+) -> bytes:
+    """What the service has of it, which may end before the range does.
+
+    Raises DataLossError for what is gone from `wanted` on, where that is asked for.
+    """
+    content = bytearray()
+    try:
+        while len(content) < part.length:
+            size = min(part.length - len(content), _TAIL_READ_BYTES)
+            piece = await segment.read(part.start + len(content), size)
+            if not piece:
+                break
+            content += piece
+    except (SegmentNotFoundError, SegmentTruncatedError) as error:
+        # A reader that gets fewer bytes than it was told of asks for the range anew.
+        head = error.start_offset if isinstance(error, SegmentTruncatedError) else 0
+        if not 0 < head <= wanted:
             loss = DataLossError(
                 part.segment_name, start=part.start, end=part.end, head=head, tail=head
             )
-            # A reader that gets fewer bytes than it was told of asks for the range anew.
-            pass_over(loss, fail=options.fail_on_data_loss)
+            pass_over(loss, fail=fail_on_data_loss)
     return bytes(content)
 
 
@@ -243,6 +257,7 @@ def _exported_range(
         "scope": part.scope,
         "stream": part.stream,
         "segment_id": part.segment_id,
+        "own_id": part.own_id,
         "segment": part.segment_name,
         "content": part.content,
         "start": part.start,
@@ -283,6 +298,7 @@ def parse_question(content: bytes) -> Question:
         options=fields["options"],
         filters=[tuple(each) for each in fields.get("filters", ())],
         range=None if part is None else SegmentRange(**part),
+        wanted=fields.get("wanted", 0),
     )
 
 

@@ -20,6 +20,7 @@ from segmentstore.spark.streaming.micro_batches import (
 from segmentstore.spark.streaming.stream_reader import StreamingQuerySource
 from segmentstore.spark.streams.offsets import encode_offset, lag_bytes
 from segmentstore.spark.streams.stream_source import StreamSource
+from segmentstore.spark.tier2_access import Tier2Reader
 from tests.spark.event_segment import EventSegment, event_segment, reading, rows_of
 
 NAME = "logs/today"
@@ -70,6 +71,16 @@ def batches_from(source: StreamSource, *, fails: bool) -> MicroBatchPlanner:
         limits=BatchLimits(),
         trigger=TriggerSettings(),
         losses=DataLossPolicy(fail_on_data_loss=fails),
+    )
+
+
+def resolver_of(view: Tier2Reader, *, fails: bool) -> RangeResolver:
+    return RangeResolver(
+        view,
+        asks_service=False,
+        fail_on_data_loss=fails,
+        executor=None,
+        placed=ResolvedBlockCache(),
     )
 
 
@@ -135,19 +146,17 @@ async def test_a_range_of_a_segment_that_was_made_again_since_it_was_planned_is_
     options = options_of()
     (part,) = await plan_scan(await source_of(segment, options), options, NO_BOUNDS)
     assert len(await rows_of(reading(part, await segment.view()))) == 20
+    placed = await resolver_of(await segment.view(), fails=True).place(part)
+    assert placed is not None
+    # What the Java reader asks by when blocks are not there any more.
+    assert placed.own_id == part.own_id == 1
     await make_again(segment, 40)
     view = await segment.view()
     with pytest.raises(DataLossError, match="head=0 tail=0"):
         await rows_of(reading(part, view))
     assert await rows_of(reading(part, view, fail_on_data_loss=False)) == []
     for fails in (True, False):
-        resolver = RangeResolver(
-            view,
-            asks_service=False,
-            fail_on_data_loss=fails,
-            executor=None,
-            placed=ResolvedBlockCache(),
-        )
+        resolver = resolver_of(view, fails=fails)
         if fails:
             with pytest.raises(DataLossError, match="head=0 tail=0"):
                 await resolver.place(part)

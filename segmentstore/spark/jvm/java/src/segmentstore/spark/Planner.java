@@ -52,9 +52,9 @@ final class Planner implements Serializable {
     return ranges(ask("resolve", Map.of("range", rest)).fields()).stream().findFirst();
   }
 
-  /** Bytes [start, end) of a segment that are not in Tier 2 yet. */
-  byte[] tail(SegmentRange range, long start, long end) {
-    return ask("tail", Map.of("range", place(range, start, end))).bytes();
+  /** Bytes [start, end) of a segment that are not in Tier 2 yet; what lies before {@code wanted} may be gone. */
+  byte[] tail(SegmentRange range, long start, long end, long wanted) {
+    return ask("tail", Map.of("range", place(range, start, end), "wanted", wanted)).bytes();
   }
 
   /** As Python's SegmentRange has it. */
@@ -63,6 +63,7 @@ final class Planner implements Serializable {
     place.put("scope", range.scope());
     place.put("stream", range.stream());
     place.put("segment_id", range.segmentId());
+    place.put("own_id", range.ownId());
     place.put("segment_name", range.segment());
     place.put("container_id", range.containerId());
     place.put("start", start);
@@ -92,7 +93,8 @@ final class Planner implements Serializable {
           new SegmentRange(
               range.get("scope").textValue(),
               range.get("stream").textValue(),
-              range.get("segment_id").isNull() ? null : range.get("segment_id").asLong(),
+              longOrNull(range.get("segment_id")),
+              longOrNull(range.get("own_id")),
               range.get("segment").textValue(),
               range.get("container_id").asInt(),
               SegmentRange.Content.valueOf(range.get("content").asText().toUpperCase(Locale.ROOT)),
@@ -120,6 +122,10 @@ final class Planner implements Serializable {
               knownOrNot(numbers.get(at + 8))));
     }
     return blocks;
+  }
+
+  private static Long longOrNull(JsonNode number) {
+    return number.isNull() ? null : number.asLong();
   }
 
   private static long knownOrNot(JsonNode number) {

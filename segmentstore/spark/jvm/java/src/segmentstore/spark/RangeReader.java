@@ -83,10 +83,14 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     nextBlock = 0;
     begun = null;
     joined = NOTHING;
-    nextOffset = start;
+    long first = start;
     if (range.content() != SegmentRange.Content.BYTES && !range.blocks().isEmpty()) {
-      nextOffset = range.blocks().get(0).firstEventOffset();
+      first = range.blocks().get(0).firstEventOffset();
     }
+    if (first != nextOffset) {
+      nextNumber = EventColumns.UNKNOWN; // it is that of another event
+    }
+    nextOffset = first;
   }
 
   @Override
@@ -226,8 +230,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     if (waiting == 0 || waiting >= length) {
       return waiting > 0;
     }
-    byte[] rest = planner.tail(range, nextOffset + waiting, nextOffset + length);
-    storedBytes += rest.length;
+    byte[] rest = tail(nextOffset + waiting, nextOffset + length);
     append(ByteBuffer.wrap(rest));
     return rest.length == length - waiting;
   }
@@ -247,8 +250,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
 
   private ByteBuffer contentOf(Block block) throws IOException {
     if (block.place().equals(ObjectReader.SERVICE)) {
-      byte[] tail = planner.tail(range, block.offset(), block.endOffset());
-      storedBytes += tail.length;
+      byte[] tail = tail(block.offset(), block.endOffset());
       if (tail.length != block.length()) {
         throw new ObjectReader.VanishedException("the service has fewer bytes than planned");
       }
@@ -257,6 +259,13 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
     int length = block.storedLength() + BlockDecoder.CHECKSUM_BYTES;
     storedBytes += length;
     return decoder.decode(block, objects.read(block.place(), block.position(), length));
+  }
+
+  /** What the service has of these bytes; an error if what is still to be given is gone. */
+  private byte[] tail(long from, long to) {
+    byte[] tail = planner.tail(range, from, to, Math.max(nextOffset, start));
+    storedBytes += tail.length;
+    return tail;
   }
 
   private void refuseTwice(Block block, IOException why) throws IOException {

@@ -8,12 +8,14 @@ import org.apache.spark.sql.connector.read.InputPartition;
  * an event is known to begin in the first one at or before {@code start}, or there is none before it, and they go on
  * until the last event ends, if its end is anywhere. An event begins at {@code walkFrom}, at or before {@code start},
  * which is for the planner: it may know of none from elsewhere. Scope, stream and segment id are null for a segment that is no
- * stream's; blocks are null where their reader is to ask for them.
+ * stream's, and {@code ownId}, its id in its container, for any other. Blocks are null where their reader is to ask for
+ * them.
  */
 record SegmentRange(
     String scope,
     String stream,
     Long segmentId,
+    Long ownId,
     String segment,
     int containerId,
     Content content,
