@@ -388,3 +388,71 @@ async def truncate_while_the_tail_is_read(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(200))
 async def test_what_is_truncated_while_the_tail_is_read_is_loss_by_either_reader(seed: int) -> None:
     await truncate_while_the_tail_is_read(seed)
+
+
+async def read_between(seed: int) -> None:
+    """Goal: whatever says where reading begins and ends, the rows are those of the plain read from there to there.
+
+    An offset may lie anywhere in an event. A start in time may be earlier, by a block, than the first row of that time;
+    an end in time leaves out nothing before the first row of that time.
+    """
+    random = Random(seed)
+    content = random.choice(["raw", "raw", "record"])
+    way, made = way_of(random), Events(content)
+    history = await begin_history(joins=random.random() < 0.5)
+    await live(history, steps_of(random), made)
+    if way.places != "tier2":
+        history.write(made.some(way.tail))
+    elif not history.published_end:
+        return
+    end = history.published_end if way.places == "tier2" else len(history.content)
+    still = Way(way.places, way.tail, {}, 1 << 20, 1 << 20, None)
+    plain = await reads_of(history, still, content).rows("python")
+    words, expected = dict(way.words), plain
+    first = last = None
+    for word in ("starting", "ending"):
+        kind = random.choice(["", "offset", "offset", "time", "word"])
+        if kind == "time" and way.places == "service":
+            kind = ""  # It does not know times.
+        offset = random.randrange(history.head, end + 1)
+        time = datetime.fromtimestamp(at_ms(random.randrange(4)) / 1000, UTC)
+        is_start = word == "starting"
+        if kind == "offset":
+            words[f"{word}Offsets"] = f'{{"0": {offset}}}'
+            expected = [row for row in expected if (row["offset"] >= offset) is is_start]  # type: ignore[operator]
+        elif kind == "time":
+            words[f"{word}Timestamp"] = time.isoformat()
+            first, last = (time, last) if is_start else (first, time)
+        elif kind == "word":
+            number = random.choice([-2, -1])
+            words[f"{word}Offsets"] = f'{{"0": {number}}}'
+            expected = expected if (number == -2) is is_start else []
+    asked = filters_of(random) if random.random() < 0.5 else []
+    reader = random.choice(READERS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_reader, "JOINED_BYTES_MIN", way.joined_bytes)
+        reads = reads_of(history, replace(way, words=words), content)
+        found = in_order(await reads.rows(reader, asked))
+        whole = in_order(await reads.rows(reader)) if asked else found
+    assert [row for row in found if matches(row, asked)] == [
+        row for row in whole if matches(row, asked)
+    ], f"{reader=} {words=} {asked=}"
+    at = expected.index(whole[0]) if whole else 0 if first is None else len(expected)
+    assert expected[at : at + len(whole)] == whole, f"{reader=} {words=}"
+    assert at == 0 or first is not None
+    assert at + len(whole) == len(expected) or last is not None
+    if content == "record":
+        # Records bring times of their own; those of blocks are of their appends.
+        return
+    for row in expected[:at] if whole or last is None else []:
+        assert row["timestamp"] is not None, f"{reader=} {words=} {row=}"
+        assert row["timestamp"] < first, f"{reader=} {words=} {row=}"  # type: ignore[operator]
+    for row in expected[at + len(whole) :][:1]:
+        # Times of merged events lie in any order: what follows the first later one is left out, too.
+        until = [each["timestamp"] for each in plain[: plain.index(row) + 1]]
+        assert any(each is None or each >= last for each in until), f"{reader=} {words=} {row=}"  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("seed", range(200))
+async def test_every_start_and_end_gives_the_rows_between_them(seed: int) -> None:
+    await read_between(seed)
