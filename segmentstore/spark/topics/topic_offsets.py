@@ -59,6 +59,11 @@ class OffsetWords:
     def asks_for_earliest(self) -> bool:
         return self.everywhere == EARLIEST or any(each[2] == EARLIEST for each in self.named)
 
+    def is_of_any(self, topic: str, partition: int) -> bool:
+        """Whether an offset is named for the partition, whichever topic has the name."""
+        offset = self.of(topic, partition)
+        return offset not in (None, EARLIEST, LATEST) and topic not in dict(self.ids)
+
     def of(self, topic: str, partition: int) -> int | None:
         """What is said of a partition; None if nothing is."""
         if self.everywhere is not None:

@@ -203,8 +203,14 @@ class _OpenTopics:
         """The start of a batch, and the frozen ends, without topics that were made again. Raises DataLossError."""
         others = _others(start.ids, partitions)
         self._lose_topics(self._reached(start), start, others)
-        if self._stop is not None and self._options.ending_timestamp_ms is not None:
-            # Where the old topic reached the time says nothing of the new one.
+        ending = self._options.ending
+        if self._stop is not None and ending is not None:
+            # Its end as it was when the query was made: what is there instead lies behind it.
+            behind = [each for each in partitions if each.topic in others]
+            heads = {each.key: each.start for each in behind if not ending.is_of_any(*each.key)}
+            self._stop = {**self._stop, **heads}
+        elif self._stop is not None:
+            # Where the old topic reached a time says nothing of the new one.
             self._stop = {key: end for key, end in self._stop.items() if key[0] not in others}
         if self._frozen is not None:
             # What is there instead came behind the beginning of the run.

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from segmentstore.codec.record_batch import Record, encode_batch
+from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.topics import topic_stream_reader
 from segmentstore.spark.topics.topic_offsets import decode_topic_position, encode_topic_offsets
@@ -231,6 +232,40 @@ async def test_an_end_in_time_of_a_topic_that_was_made_again_is_looked_for_in_th
         begun = await until.position_behind(reached)
         assert plain(begun) == at(0)
         assert await until.end(begun) == at(3)
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [("latest", 0), ('{"0": -1}', 0), ('{"0": 6, "id": "ID"}', 0), ('{"0": 6}', 6)],
+)
+async def test_an_end_in_a_topic_is_none_in_the_one_that_was_made_again_by_its_name(
+    words: str, end: int
+) -> None:
+    """An offset without the topic's id is one of whichever topic has the name."""
+    async with topic_store() as store:
+        await store.produce(some_records(Random(0), 8))
+        described = store.service.topics.describe(TOPIC)
+        assert described is not None
+        words = words.replace("ID", described.topic_id.hex)
+        async with (
+            query(store, endingOffsets=words) as strict,
+            query(store, endingOffsets=words, failOnDataLoss="false") as until,
+        ):
+            reached = await until.position_behind(at(0))
+            assert await strict.position_behind(at(0)) == reached
+            assert plain(reached) in (at(6), at(8))
+            await make_again(store, 20)
+            with pytest.raises(DataLossError, match="whose topic was made again"):
+                await strict.position_behind(reached)
+            begun = await until.position_behind(reached)
+            assert plain(begun) == at(0)
+            assert await until.end(begun) == at(end)
+        async with query(store, endingOffsets=words, failOnDataLoss="false") as again:
+            if described.topic_id.hex in words:
+                with pytest.raises(
+                    InvalidRequestError, match="a topic of that name that was deleted"
+                ):
+                    await again.position_behind(reached)
 
 
 async def produce_at(store: TopicStore, *times: int) -> None:
