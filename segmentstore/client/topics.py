@@ -348,11 +348,34 @@ class Topics:
         return [PartitionOffsets(each, first[each], end[each]) for each in range(count)]
 
     async def offsets_at_time(self, name: str, time_ms: int) -> Mapping[int, int]:
-        """By partition the first offset whose record is not older; partitions without one are left out."""
+        """By partition the first offset whose record is not older; partitions without one are left out.
+
+        A time before 1970 costs a look at every record before the first one from 1970 on. Also raises as fetch().
+        """
         count = await self.partition_count(name)
         # To a server a negative number is no time: -1 is the end, -2 the beginning.
-        found = await self._offsets_at(name, count, max(0, time_ms))
+        found = dict(await self._offsets_at(name, count, max(0, time_ms)))
+        if time_ms < 0:
+            for each in await self.offsets(name):
+                end = found[each.partition] if found[each.partition] >= 0 else each.end
+                before = await self._first_not_older(name, each.partition, each.first, end, time_ms)
+                found[each.partition] = found[each.partition] if before is None else before
         return {each: offset for each, offset in found.items() if offset >= 0}
+
+    async def _first_not_older(
+        self, name: str, partition: int, start: int, end: int, time_ms: int
+    ) -> int | None:
+        """Among the records [start, end)."""
+        while start < end:
+            fetched = await self.fetch_columns(name, partition, offset=start)
+            columns = fetched.columns
+            for offset, at_ms in zip(columns.offsets, columns.timestamps_ms, strict=True):
+                if offset < end and at_ms >= time_ms:
+                    return offset
+            if fetched.next_offset <= start:
+                break
+            start = fetched.next_offset
+        return None
 
     # --- records ----------------------------------------------------------------------------------
 

@@ -48,12 +48,13 @@ from segmentstore.codec.kafka_protocol.one_partition import (
     was_given_up,
 )
 from segmentstore.codec.kafka_protocol.produce import ProduceResponse
-from segmentstore.codec.record_batch import BatchProblem
+from segmentstore.codec.record_batch import BatchError, BatchProblem
 from segmentstore.contracts.cluster import ContainerLocations
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.cancellation import await_shielded
 from segmentstore.runtime.waiting import sleep_and_tell_lateness
 from segmentstore.topics.brokers import Broker
+from segmentstore.topics.consume import next_offset_of
 from segmentstore.topics.errors import (
     InvalidRecordError,
     InvalidTimestampError,
@@ -67,8 +68,11 @@ from segmentstore.topics.errors import (
     UnknownPartitionError,
 )
 from segmentstore.topics.partition_log import Appended
+from segmentstore.topics.record_files.record_ranks import first_not_older
 
 _UNKNOWN: Final = -1
+_LOOK_BYTES: Final = 1 << 20
+"""Looked at together for a time."""
 _WAIT_BYTES: Final = 1 << 20
 """That a wait at the end may bring at once; one batch may be longer."""
 
@@ -370,8 +374,33 @@ class RemotePartition:
     async def offset_at_time(self, time_ms: int) -> tuple[int, int] | None:
         with self._not_sent():
             # One before 1970 would be a word of the protocol: the end, say.
-            (found,) = await self._listed(max(0, time_ms))
-        return None if found.offset == _UNKNOWN else (found.offset, found.timestamp)
+            found, first, end = await self._listed(max(0, time_ms), EARLIEST, LATEST)
+        is_there = found.offset != _UNKNOWN
+        if time_ms < 0:
+            until = found.offset if is_there else end.offset
+            before = await self._first_before_1970(first.offset, until, time_ms)
+            if before is not None:
+                return before
+        return (found.offset, found.timestamp) if is_there else None
+
+    async def _first_before_1970(
+        self, start: int, end: int, time_ms: int
+    ) -> tuple[int, int] | None:
+        """Among the records [start, end), which are all before that but where clocks went back."""
+        while start < end:
+            content = await self.fetch(start, _LOOK_BYTES)
+            if not content:
+                break
+            try:
+                found = await first_not_older(content, time_ms, start)
+                start = next_offset_of(content, start)
+            except BatchError as error:
+                raise PartitionUnavailableError(
+                    f"records do not read topic={self._topic!r} partition={self._index}: {error}"
+                ) from error
+            if found is not None and found[0] < end:
+                return found
+        return None
 
     async def _listed(self, *timestamps: int) -> Sequence[ListedOffset]:
         request = offsets_request(self._topic, [self._index], timestamps)

@@ -433,6 +433,33 @@ async def test_a_time_before_1970_is_looked_for_at_another_process_and_is_no_wor
                 assert await partition.offset_at_time(time_ms) == (0, 5), time_ms
 
 
+async def test_records_of_times_before_1970_are_found_at_another_process_as_at_their_own() -> None:
+    times = [-9_000, -7, -3, -1, -5_000, 5, -2, 9]
+    async with cluster() as made:
+        partition = await made.nodes[0].topics.partition("t", 1)
+        for each in times:
+            await partition.produce(batch_of(b"a", time=each))
+        found = []
+        for node in made.nodes:
+            partition = await node.topics.partition("t", 1)
+            asked = [-(1 << 62), -9_000, -8_999, -7, -6, -3, -2, -1, 0, 6, 10]
+            found.append([await partition.offset_at_time(each) for each in asked])
+        assert found[0] == [
+            (0, -9_000),
+            (0, -9_000),
+            (1, -7),
+            (1, -7),
+            (2, -3),
+            (2, -3),
+            (3, -1),
+            (3, -1),
+            (5, 5),
+            (7, 9),
+            None,
+        ]
+        assert found[1:] == found[:1] * (len(found) - 1)
+
+
 async def test_errors_of_another_process_arrive_as_themselves() -> None:
     async with cluster() as made:
         await made.nodes[0].topics.alter("t", {"max.message.bytes": "100"})

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from random import Random
 from uuid import UUID
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThan
 
+from segmentstore.codec.record_batch import Record
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.spark.scan.data_loss import DataLossError
 from segmentstore.spark.topics.topic_catalogue import Tier2TopicCatalogue
@@ -167,6 +169,37 @@ async def test_a_start_at_a_time_before_1970_takes_all_records(time: str, served
 
 def partition(index: int, start: int, end: int) -> TopicPartition:
     return TopicPartition("logs", index, f"p{index}", start, end)
+
+
+@pytest.mark.parametrize("served", [True, False])
+async def test_a_start_and_an_end_before_1970_are_found_wherever_they_are_looked_for(
+    served: bool,
+) -> None:
+    times = [-9_000, -7, -3, -1, -5_000, -2]
+    async with topic_store() as store:
+        for each in times:
+            await store.produce([Record(0, each, None, b"")])
+        for more in ([], [Record(0, 5, None, b"")]):
+            if more:
+                await store.produce(more)
+            await store.flush()
+            end = len(store.produced)
+            expected = {-9_000: 0, -8_999: 1, -7: 1, -6: 2, -3: 2, -2: 3, -1: 3, 0: 6, 6: end}
+            async with TopicService(store.service.address) as service:
+                for time_ms, offset in expected.items():
+                    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
+                    source = await source_of(
+                        store,
+                        service if served else None,
+                        startingTimestamp=time.isoformat(),
+                        endingTimestamp=time.isoformat(),
+                    )
+                    partitions = await source.partitions()
+                    for found in (
+                        await source.starts(partitions, default=LATEST),
+                        await source.ends(partitions),
+                    ):
+                        assert found == {(TOPIC, 0): offset}, time_ms
 
 
 def test_what_is_not_there_is_loss_or_left_out() -> None:
