@@ -1,6 +1,7 @@
 """Goal: a segment of no stream that was deleted and made again is not taken for the one before it."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -65,10 +66,12 @@ async def batches_of(segment: EventSegment, *, fails: bool, **words: str) -> Mic
     return batches_from(await source_of(segment, options_of(**words)), fails=fails)
 
 
-def batches_from(source: StreamSource, *, fails: bool) -> MicroBatchPlanner:
+def batches_from(
+    source: StreamSource, *, fails: bool, bytes_max: int | None = None
+) -> MicroBatchPlanner:
     return MicroBatchPlanner(
         source=StreamingQuerySource(source, wall_clock=SystemWallClock()),
-        limits=BatchLimits(),
+        limits=BatchLimits(bytes_max=bytes_max),
         trigger=TriggerSettings(),
         losses=DataLossPolicy(fail_on_data_loss=fails),
     )
@@ -92,7 +95,8 @@ async def begun(count: int) -> EventSegment:
 
 async def make_again(segment: EventSegment, count: int) -> None:
     await segment.remove()
-    segment.record = replace(segment.record, segment_id=SegmentId(2), length=0)
+    own_id = SegmentId(segment.record.segment_id + 1)
+    segment.record = replace(segment.record, segment_id=own_id, start_offset=0, length=0)
     segment.events.clear()
     segment.offsets.clear()
     await segment.append([b"new %d" % number for number in range(count)])
@@ -271,3 +275,63 @@ async def test_a_user_names_the_segment_by_0_or_by_its_id(number: int) -> None:
             await planned()
     else:
         assert await planned() == [(low, high)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_whatever_becomes_of_a_segment_a_query_reads_once_what_is_there(seed: int) -> None:
+    """Goal: over appends, truncations and segments made again no batch holds an event twice, or one that is not there,
+    and what is there at the end was read. With failOnDataLoss there is an error where some of it is gone, only there.
+
+    Batches are limited, other processes go on with them, and the first position is one of an older version.
+    """
+    random = Random(seed)
+    options = options_of()
+    segment = await begun(random.randrange(8))
+    position: dict[int, int] = {0: 0}
+    read: set[tuple[int, int]] = set()
+    batches = batches_from(await source_of(segment, options), fails=False, bytes_max=60)
+    for step in range(24):
+        match random.randrange(6) if step < 16 else 5:
+            case 0:
+                await segment.append([b"%d" % step] * random.randint(1, 4))
+            case 1:
+                left = [each for each in segment.offsets if each > segment.record.start_offset]
+                if left:
+                    await segment.truncate(random.choice([*left, segment.record.length]))
+            case 2 if segment.record.segment_id < 8:
+                await make_again(segment, random.randrange(6))
+            case 3:
+                batches = batches_from(await source_of(segment, options), fails=False, bytes_max=60)
+            case _:
+                now = segment.record
+                own_id, offset = next(iter(position.items()))
+                strict = batches_from(await source_of(segment, options), fails=True, bytes_max=60)
+                is_other = own_id not in (0, now.segment_id)
+                if is_other or not now.start_offset <= offset <= now.length:
+                    with pytest.raises(DataLossError):
+                        await strict.next_end({NAME: position})
+                else:
+                    planned = await strict.next_end({NAME: position})
+                    assert planned == await batches.next_end({NAME: position})
+                    some_left = await strict.stretches({NAME: position}, planned)
+                    assert some_left or planned == {NAME: position}
+                end = dict((await batches.next_end({NAME: position}))[NAME])
+                for start, stop in await parts_of(batches, position, end):
+                    assert now.start_offset <= start < stop <= now.length
+                    some = {each for each in segment.offsets if start <= each < stop}
+                    assert {start} <= some
+                    events = {(now.segment_id, each) for each in some}
+                    assert not events & read, "an event twice"
+                    read |= events
+                position = end
+    for _ in range(40):
+        end = dict((await batches.next_end({NAME: position}))[NAME])
+        for start, stop in await parts_of(batches, position, end):
+            read |= {
+                (segment.record.segment_id, each)
+                for each in segment.offsets
+                if start <= each < stop
+            }
+        position = end
+    here = [each for each in segment.offsets if each >= segment.record.start_offset]
+    assert {(segment.record.segment_id, each) for each in here} <= read
