@@ -163,7 +163,7 @@ class Position:
 def named_in(cut: Cut, stream: StreamMetadata, *, like: Cut | None = None) -> dict[int, int]:
     """The cut with the id of a segment that is in no stream in the place of 0, which older versions wrote.
 
-    It is the one that `like` names, the end of a batch that begins at the cut: whoever found that end looked at it.
+    It is the one that `like` names, the end of a batch that begins at the cut: what found that end looked at it.
     """
     if stream.scope or 0 not in cut:
         return dict(cut)
