@@ -16,7 +16,8 @@ Invariants:
   topic that is added to the options is first entered in a position, at its earliest records, and read from the batch
   after it, so that its beginning is a part of the checkpoint.
 - A position names the id of each topic. One that was deleted and made again is loss: the offsets say nothing of it.
-  Without failOnDataLoss it is entered in the position as a topic that is added, and no batch holds records of both.
+  Without failOnDataLoss it is entered in the position as a topic that is added, and no batch holds records of both; an
+  end that was found in the old one ends nothing in the new one.
 - A position behind the end of a partition is loss: the topic of one without ids (of an older version) was made again,
   and what comes next would count as read. Without failOnDataLoss it goes back to the end.
 - `maxOffsetsPerTrigger` is shared among the partitions in proportion to what waits in each, and no partition that has
