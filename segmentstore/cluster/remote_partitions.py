@@ -374,9 +374,11 @@ class RemotePartition:
     async def offset_at_time(self, time_ms: int) -> tuple[int, int] | None:
         with self._not_sent():
             # One before 1970 would be a word of the protocol: the end, say.
-            found, first, end = await self._listed(max(0, time_ms), EARLIEST, LATEST)
+            words = (EARLIEST, LATEST) if time_ms < 0 else ()
+            found, *ends = await self._listed(max(0, time_ms), *words)
         is_there = found.offset != _UNKNOWN
-        if time_ms < 0:
+        if ends:
+            first, end = ends
             until = found.offset if is_there else end.offset
             before = await self._first_before_1970(first.offset, until, time_ms)
             if before is not None:
