@@ -11,6 +11,7 @@ from random import Random
 
 from containers.attributes.extended_attributes import AttributeFetches, AttributeMemory
 from containers.container_settings import ContainerSettings
+from containers.held_changes import HeldChanges
 from containers.housekeeping import Housekeeping
 from containers.log.data_frame import DataFrameBuilder
 from containers.log.log_truncation import LogTruncation
@@ -70,6 +71,7 @@ def build_components(
     random: Random,
     executor: Executor | None,
     lease: Lease | None,
+    held: HeldChanges,
 ) -> ContainerComponents:
     """Parts over a recovered state; nothing runs yet."""
 
@@ -147,6 +149,7 @@ def build_components(
         mapper=mapper,
         processor=processor,
         ownership=ownership,
+        held=held,
         fetches=attribute_fetches,
         storage=state.storage,
         executor=executor,

@@ -16,7 +16,7 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from random import Random
@@ -24,6 +24,7 @@ from random import Random
 from containers.cache.cache_manager import CacheManager
 from containers.container_components import ContainerComponents, build_components
 from containers.container_settings import ContainerSettings
+from containers.held_changes import HeldChanges
 from containers.log.checkpoints import CheckpointPolicy
 from containers.log.in_memory_log import InMemoryLog
 from containers.log.log_truncation import TruncationMarkers
@@ -74,13 +75,42 @@ _ALLOWED_MOVES: Mapping[ContainerState, frozenset[ContainerState]] = {
 class ContainerBackups:
     """Implements contracts.containers.BackupOwner: a snapshot is made and dropped by the owner of the manifest."""
 
-    def __init__(self, *, storage: Storage, flush: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        flush: Callable[[], Awaitable[None]],
+        held: HeldChanges,
+        settle_table: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`settle_table`: returns when what was submitted to that table before is durable, if it is here."""
         self._storage = storage
         self._flush = flush
+        self._held = held
+        self._settle_table = settle_table
 
-    async def make(self, name: str) -> SnapshotInfo:
-        """Flush first, so that everything acknowledged before the call is in it."""
+    async def flush(self) -> None:
+        """See BackupOwner."""
         await self._flush()
+
+    async def hold(self, hold_id: str, tables: Collection[str]) -> None:
+        """See BackupOwner, and HeldChanges."""
+        await self._held.hold(hold_id, tables)
+        for table in tables:
+            await self._settle_table(table)
+
+    def let_go(self, hold_id: str) -> bool:
+        """See BackupOwner."""
+        return self._held.let_go(hold_id)
+
+    async def make(self, name: str, *, hold_id: str = "") -> SnapshotInfo:
+        """Flush first, so that everything acknowledged before the call is in it."""
+        if not hold_id:
+            await self._flush()
+            return await self._storage.create_snapshot(name)
+        self._held.require(hold_id)
+        await self._flush()
+        self._held.require(hold_id)
         return await self._storage.create_snapshot(name)
 
     async def drop(self, name: str) -> bool:
@@ -139,7 +169,8 @@ class StreamSegmentContainer:
         """What it has of its segments; empty until start() has filled it."""
         self._components: ContainerComponents
         """What works on that, once it is filled."""
-        self._merges = SegmentMerges(open_segment=self._opened)
+        self._held = HeldChanges(container_id=container_id, fail=self._fail_in_callback)
+        self._merges = SegmentMerges(open_segment=self._opened, held=self._held)
         self._stop_listening: Callable[[], None] = lambda: None
         self.recovery_summary: RecoverySummary | None = None
         """None until it has recovered."""
@@ -193,6 +224,7 @@ class StreamSegmentContainer:
             random=self._random,
             executor=self._executor,
             lease=self._lease,
+            held=self._held,
         )
         self._components.housekeeping.start_writer(self.recovery_summary, recovery.overlap)
         await self._components.processor.first_checkpoint()
@@ -312,6 +344,7 @@ class StreamSegmentContainer:
 
     async def _give_back(self, cause: BaseException) -> None:
         self._stop_listening()
+        self._held.close()
         error = ContainerStoppedError(f"the container stopped: {cause}")
         for segment in list(self._recovered.metadata.by_id.values()):
             segment.read_index.end_reads(error)
@@ -476,8 +509,18 @@ class StreamSegmentContainer:
         """Snapshots of the manifest. Raises ContainerNotFoundError."""
         self._require_running()
         return ContainerBackups(
-            storage=self._recovered.storage, flush=self._components.housekeeping.flush
+            storage=self._recovered.storage,
+            flush=self._components.housekeeping.flush,
+            held=self._held,
+            settle_table=self._settle_table,
         )
+
+    async def _settle_table(self, name: str) -> None:
+        try:
+            async with self._opened(name) as handle:
+                await asyncio.shield(handle.barrier())
+        except SegmentNotFoundError:
+            return
 
     # --- health and metrics ----------------------------------------------------------------------
 

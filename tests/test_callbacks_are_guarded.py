@@ -34,6 +34,7 @@ HARMLESS = {
 """Callbacks that set an event, and nothing else."""
 
 LOOKED_AT = {
+    "containers/held_changes.py:self._merges.discard": "takes out of a set",
     "containers/log/in_memory_log.py:self._delay_over": "sets a future",
     "containers/log/operation_processor.py:unpin": "counts",
     "containers/read_index/segment_read_index.py:self._waiter_left": "counts",

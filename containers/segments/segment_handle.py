@@ -23,6 +23,7 @@ from containers.attributes.attribute_updates import (
     merged_source_keys,
     validate_updates,
 )
+from containers.held_changes import HeldChanges
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.operation import MergeOperation
@@ -183,23 +184,23 @@ class SegmentHandle:
             seal_source=seal_source,
         )
 
-    async def merge_first(
-        self, sources: "Sequence[SegmentHandle]", *, seal_sources: bool
-    ) -> list[int]:
-        """Merge the first source, and those behind it up to one that is refused; the length behind each of them.
+    def merge_first(
+        self,
+        sources: "Sequence[SegmentHandle]",
+        merged: list[MergeOperation],
+        *,
+        seal_sources: bool,
+    ) -> "Future[int]":
+        """Merge the first source, and those behind it up to one that is refused; `merged` has them when it is done.
 
-        Raises why the first one is refused. Needs one source at least.
+        Fails with why the first one is refused. Needs one source at least.
         """
-        merged: list[MergeOperation] = []
-        await asyncio.shield(
-            self._processor.merge_first(
-                self._metadata,
-                [source._metadata for source in sources],
-                merged,
-                seal_sources=seal_sources,
-            )
+        return self._processor.merge_first(
+            self._metadata,
+            [source._metadata for source in sources],
+            merged,
+            seal_sources=seal_sources,
         )
-        return [operation.result for operation in merged]
 
     async def merged_length(self, source_name: str) -> int | None:
         """This segment's length behind its merge of that source, None if it remembers none."""
@@ -259,9 +260,13 @@ class SegmentMerges:
     """The merging verbs of one container."""
 
     def __init__(
-        self, *, open_segment: Callable[[str], AbstractAsyncContextManager[SegmentHandle]]
+        self,
+        *,
+        open_segment: Callable[[str], AbstractAsyncContextManager[SegmentHandle]],
+        held: HeldChanges,
     ) -> None:
         self._open_segment = open_segment
+        self._held = held
 
     async def merge(
         self,
@@ -278,11 +283,12 @@ class SegmentMerges:
             try:
                 async with self._open_segment(source) as handle:
                     handle.require_no_table()
-                    return await asyncio.shield(
-                        into.merge(
-                            handle, attribute_updates=attribute_updates, seal_source=seal_source
-                        )
+                    await self._held.let_through()
+                    merging = into.merge(
+                        handle, attribute_updates=attribute_updates, seal_source=seal_source
                     )
+                    self._held.watch(merging)
+                    return await asyncio.shield(merging)
             except SegmentNotFoundError as error:
                 return await _remembered_length(into, source, error)
 
@@ -316,7 +322,12 @@ class SegmentMerges:
                         # Refused when its turn has come: those before it are merged first.
                         break
                     handles.append(handle)
-                return await into.merge_first(handles, seal_sources=seal_sources)
+                await self._held.let_through()
+                merged: list[MergeOperation] = []
+                merging = into.merge_first(handles, merged, seal_sources=seal_sources)
+                self._held.watch(merging)
+                await asyncio.shield(merging)
+                return [operation.result for operation in merged]
         except SegmentNotFoundError as error:
             return [await _remembered_length(into, first, error)]
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from containers.attributes.extended_attributes import AttributeFetches
 from containers.container_settings import TableSettings
+from containers.held_changes import HeldChanges
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
@@ -48,6 +49,7 @@ class ContainerTables:
         mapper: SegmentMapper,
         processor: OperationProcessor,
         ownership: Ownership,
+        held: HeldChanges,
         fetches: AttributeFetches,
         storage: ReadOnlyStorage,
         executor: Executor | None,
@@ -57,6 +59,7 @@ class ContainerTables:
         self._mapper = mapper
         self._processor = processor
         self._ownership = ownership
+        self._held = held
         self._fetches = fetches
         self._storage = storage
         self._executor = executor
@@ -75,6 +78,7 @@ class ContainerTables:
                 segment=segment,
                 processor=self._processor,
                 ownership=self._ownership,
+                held=self._held,
                 fetches=self._fetches,
                 reader=self._reader(segment),
                 scan=lambda: self._scan(segment),

@@ -11,6 +11,7 @@ from typing import TypeVar
 from containers.attributes.attribute_updates import TABLE_INDEX_END, TABLE_INDEX_PREFIX
 from containers.attributes.extended_attributes import AttributeFetches
 from containers.container_settings import TableSettings
+from containers.held_changes import HeldChanges
 from containers.log.operation_processor import OperationProcessor
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.ownership import Ownership
@@ -33,6 +34,7 @@ from segmentstore.contracts.errors import (
     InvalidRequestError,
     SegmentNotFoundError,
     SegmentStoreError,
+    TooManyWaitersError,
 )
 from segmentstore.contracts.identifiers import TABLE_ENTRY_COUNT, AttributeKey
 from segmentstore.contracts.tables import (
@@ -52,6 +54,7 @@ class TableHandle:
 
     __slots__ = (
         "_fetches",
+        "_held",
         "_loop",
         "_ownership",
         "_processor",
@@ -68,6 +71,7 @@ class TableHandle:
         segment: SegmentMetadata,
         processor: OperationProcessor,
         ownership: Ownership,
+        held: HeldChanges,
         fetches: AttributeFetches,
         reader: TableReader,
         scan: Callable[[], IndexScan],
@@ -77,6 +81,7 @@ class TableHandle:
         self._segment = segment
         self._processor = processor
         self._ownership = ownership
+        self._held = held
         self._fetches = fetches
         self._reader = reader
         self._scan = scan
@@ -152,14 +157,25 @@ class TableHandle:
                 if not outcome.done():
                     outcome.set_result(result)
 
-        self._processor.append(
-            segment, batch.data, offset=offset, attribute_updates=batch.evaluate
-        ).add_done_callback(appended)
-        if segment.waiting_requests:
-            # It waits, perhaps for what the index lacks: asked for together with what others wait for.
-            unknown = [key for key in batch.index_keys if not segment.attributes.is_known(key)]
-            if unknown:
-                _ = self._fetches.want(segment, unknown)
+        def submit() -> None:
+            if outcome.done():
+                # It was held, and its caller has left.
+                return
+            self._processor.append(
+                segment, batch.data, offset=offset, attribute_updates=batch.evaluate
+            ).add_done_callback(appended)
+            if segment.waiting_requests:
+                # It waits, perhaps for what the index lacks: asked for together with what others wait for.
+                unknown = [key for key in batch.index_keys if not segment.attributes.is_known(key)]
+                if unknown:
+                    _ = self._fetches.want(segment, unknown)
+
+        try:
+            is_held = self._held.keep(segment, submit)
+        except TooManyWaitersError as error:
+            return self._refused(error)
+        if not is_held:
+            submit()
         return outcome
 
     def _refused(self, error: Exception) -> "Future[Outcome]":

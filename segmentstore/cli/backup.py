@@ -44,7 +44,7 @@ def backup() -> None:
 @tier2_option
 @output_option
 def pin(name: str, server: str, data_directory: Path | None, tier2_place: str, output: str) -> None:
-    """Flush everything and keep it as NAME. Pinning a name again changes nothing.
+    """Flush everything and keep it as NAME. Pinning a complete one again changes nothing.
 
     With --server the store goes on serving; with --data it must not be running.
     """

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import SegmentApi
@@ -55,13 +55,35 @@ class ContainerListener(Protocol):
     def __call__(self, container_id: ContainerId, *, runs: bool) -> None: ...
 
 
-class BackupOwner(Protocol):
-    """The backups of one running container: snapshots that are kept in Tier 2. Calls may run beside everything else."""
+BACKUP_HOLD_SECONDS_MAX: Final = 60.0
+"""What a container holds for a backup goes on by itself behind that: the maker is gone, or Tier 2 stands still. All
+containers are to be held within half of it, and each takes its snapshot within half of it from then on."""
 
-    async def make(self, name: str) -> SnapshotInfo:
+
+class BackupOwner(Protocol):
+    """The backups of one running container: snapshots that are kept in Tier 2. Calls may run beside everything else.
+
+    A backup of several containers that serve is made in steps, each of all of them: flush, hold, make, let go.
+    """
+
+    async def flush(self) -> None:
+        """So that the flush of `make` is short. Raises ContainerNotFoundError without a Tier 2, StorageError."""
+
+    async def hold(self, hold_id: str, tables: Collection[str]) -> None:
+        """No merge, and no update of a table of these names, is accepted until `let_go`: they wait.
+
+        Those that were submitted before are durable when it returns. Raises BackupInterruptedError while another hold
+        is on.
+        """
+
+    def let_go(self, hold_id: str) -> bool:
+        """Whether the hold was on until now; what waits goes on."""
+
+    async def make(self, name: str, *, hold_id: str = "") -> SnapshotInfo:
         """Everything acknowledged before the call is in it. A name that is taken gives what is there already.
 
-        Raises InvalidRequestError, ContainerNotFoundError without a Tier 2, StorageError.
+        Raises InvalidRequestError, ContainerNotFoundError without a Tier 2, StorageError; BackupInterruptedError if
+        the hold is not on, or was for too long.
         """
 
     async def drop(self, name: str) -> bool:

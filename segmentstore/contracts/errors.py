@@ -217,6 +217,10 @@ class TooManyWaitersError(SegmentStoreError):
     """As many readers as allowed wait at the tails of this container's segments. Retry with back-off."""
 
 
+class BackupInterruptedError(SegmentStoreError):
+    """A backup could not be made of one moment, and is not to be used; make it again."""
+
+
 class StoreFullError(SegmentStoreError):
     """The disk that holds Tier 1 or Tier 2 is full. Deletes and truncates still work."""
 

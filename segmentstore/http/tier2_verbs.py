@@ -9,9 +9,12 @@
 
 - Each owner keeps a snapshot of its own manifest, so this needs every container: while one of them does not run,
   nothing is begun. (In a cluster each node does its part: whole_store.py.)
-- A container after the other. A POST that breaks off leaves a backup that is not `complete`; repeating it completes it.
-  What some containers may have is told as unknown (500).
-- A name that is taken gives what is there already.
+- It is of one moment for what a transaction does in several containers: its merges, and the table of transactions, wait
+  while it is made (`make_whole`). That takes as long as a flush of what came meanwhile.
+- A POST that breaks off leaves a backup that is not `complete`; repeating it makes it anew. What some containers may
+  have is told as unknown (500).
+- A name that is taken by a complete backup gives what is there already.
+- One backup is made at a time: another one is told to come back (503).
 
 /v1/containers/{id}/swaps: what compactors beside a container ask of its owner.
 
@@ -29,17 +32,22 @@
   compactor's work here is bounded, however many there are.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final
 
 from aiohttp import web
 
-from segmentstore.contracts.containers import BackupOwner
-from segmentstore.contracts.errors import SwapRefusedError
+from segmentstore.codec.controller_records.record_keys import TRANSACTIONS_TABLE
+from segmentstore.contracts.containers import BACKUP_HOLD_SECONDS_MAX, BackupOwner
+from segmentstore.contracts.errors import SegmentStoreError, SwapRefusedError
 from segmentstore.contracts.identifiers import ContainerId, SegmentId
 from segmentstore.contracts.storage import ProposedImage, SnapshotInfo, SwapOwner, SwapProposal
 from segmentstore.http.requests import BodyReader, json_number
 from segmentstore.http.responses import (
     SECURITY_HEADERS,
+    Refusal,
     bad_request,
     busy,
     change_begun,
@@ -49,11 +57,22 @@ from segmentstore.http.responses import (
     not_found,
 )
 from segmentstore.http.settings import HttpSettings
+from segmentstore.runtime.entropy import system_random
+from segmentstore.runtime.waiting import gather_all
+
+_LOG = logging.getLogger(__name__)
 
 _IMAGE_NUMBERS = ("start_offset", "end_offset", "position", "size", "file_crc32")
 _IMAGE_FIELDS = frozenset((*_IMAGE_NUMBERS, "object_key"))
 _KEYS_PER_REQUEST_MAX = 1_024
 
+
+_HELD_TABLES: Final = (TRANSACTIONS_TABLE,)
+"""Where commits are decided, and recorded as done."""
+
+Parts = Sequence[Mapping[str, object]]
+StepOfParts = Callable[[str, str], Awaitable[Parts]]
+"""A step (see `BackupVerbs.part`), under the id of a hold, over all containers: what each part answers."""
 
 BackupOwnerSource = Callable[
     [Sequence[ContainerId] | None], Sequence[tuple[ContainerId, BackupOwner]]
@@ -80,8 +99,36 @@ class BackupVerbs:
         return json_response(200, await self.list_part(None))
 
     async def pin_all(self, name: str) -> web.StreamResponse:
-        """Of every container, one after the other."""
-        return json_response(200, await self.pin_part(name, None))
+        """Of every container."""
+
+        async def step(step: str, hold_id: str) -> Parts:
+            return [await self.part(step, name, hold_id, None)]
+
+        rows = await make_whole(step, self._settings.retry_after_seconds)
+        return json_response(200, {"pinned": rows})
+
+    async def part(
+        self, step: str, name: str, hold_id: str, containers: Sequence[ContainerId] | None
+    ) -> Mapping[str, object]:
+        """A step in the making of a backup, of these containers (None: all). Raises Refusal (400).
+
+        flush, hold, pin, let_go: as contracts.containers.BackupOwner says. drop: what an earlier attempt left.
+        """
+        match step:
+            case "flush":
+                await gather_all(owner.flush() for _, owner in self._owners(containers))
+                return {"flushed": True}
+            case "hold":
+                return await self._hold_part(name, hold_id, containers)
+            case "pin":
+                return await self.pin_part(name, containers, hold_id=hold_id)
+            case "let_go":
+                owners = self._owners(containers)
+                return {"let_go": [each for each, owner in owners if owner.let_go(hold_id)]}
+            case "drop":
+                return await self.drop_part(name, containers)
+            case _:
+                raise bad_request(f"a backup is made in other steps step={step[:32]!r}")
 
     async def drop_all(self, name: str) -> web.StreamResponse:
         """Raises Refusal (404)."""
@@ -89,24 +136,29 @@ class BackupVerbs:
             raise not_found(f"there is no backup of that name name={name[:256]!r}")
         return web.Response(status=204, headers=SECURITY_HEADERS)
 
-    async def pin_part(
-        self, name: str, containers: Sequence[ContainerId] | None
+    async def _hold_part(
+        self, name: str, hold_id: str, containers: Sequence[ContainerId] | None
     ) -> Mapping[str, object]:
-        """Of these containers (None: all)."""
-        rows: list[dict[str, object]] = []
+        if not hold_id:
+            raise bad_request("a hold has an id: hold=ID")
+        owners = self._owners(containers)
+        await gather_all(owner.hold(hold_id, _HELD_TABLES) for _, owner in owners)
+        rows = [
+            _backup_row(container_id, kept)
+            for container_id, owner in owners
+            for kept in await owner.list()
+            if kept.name == name
+        ]
+        return {"held": [container_id for container_id, _ in owners], "pinned": rows}
+
+    async def pin_part(
+        self, name: str, containers: Sequence[ContainerId] | None, *, hold_id: str = ""
+    ) -> Mapping[str, object]:
+        """Of these containers (None: all), side by side: what is held waits for the slowest of them."""
         owners = self._owners(containers)
         with change_begun(self._settings.retry_after_seconds):
-            for container_id, owner in owners:
-                made = await owner.make(name)
-                rows.append(
-                    {
-                        "backup": made.name,
-                        "container": container_id,
-                        "epoch": made.epoch,
-                        "root_version": made.version,
-                        "made_ms": made.created_ms,
-                    }
-                )
+            made = await gather_all(owner.make(name, hold_id=hold_id) for _, owner in owners)
+        rows = [_backup_row(each, one) for (each, _), one in zip(owners, made, strict=True)]
         return {"pinned": rows}
 
     async def drop_part(
@@ -137,6 +189,72 @@ class BackupVerbs:
             for name in sorted(found)
         ]
         return {"backups": rows}
+
+
+async def make_whole(step: StepOfParts, retry_after_seconds: int) -> Sequence[Mapping[str, object]]:
+    """A backup of all containers, of one moment for what transactions do: a row for each. Raises Refusal.
+
+    Whatever ends it, what was held goes on: let go here, or by itself.
+    """
+    loop = asyncio.get_running_loop()
+    hold_id = f"{system_random().getrandbits(128):032x}"
+    _all_rows(await step("flush", hold_id), "flushed")
+    began = loop.time()
+    is_whole = False
+    try:
+        parts = await step("hold", hold_id)
+        held, pinned = _all_rows(parts, "held"), _all_rows(parts, "pinned")
+        if len(pinned) == len(held):
+            return pinned
+        if loop.time() - began > BACKUP_HOLD_SECONDS_MAX / 2:
+            raise busy(
+                "the backup was not begun: it took too long until all containers were ready for it",
+                retry_after_seconds,
+            )
+        with change_begun(retry_after_seconds):
+            if pinned:
+                # Of another moment.
+                await step("drop", hold_id)
+            pinned = _all_rows(await step("pin", hold_id), "pinned")
+        is_whole = True
+    finally:
+        try:
+            let_go = _all_rows(await step("let_go", hold_id), "let_go")
+        except (Refusal, SegmentStoreError) as error:
+            _LOG.warning("what was held for a backup goes on by itself: %s", error)
+            let_go = []
+    if is_whole and len(let_go) < len(held):
+        # Its owner was replaced meanwhile, or was too slow: what waited there may have gone on before the last pin.
+        with change_begun(retry_after_seconds):
+            await step("drop", hold_id)
+        raise busy(
+            "the backup was not made: a container did not hold to the end what has to wait for it; make it again",
+            retry_after_seconds,
+        )
+    return pinned
+
+
+def _all_rows(parts: Parts, field: str) -> list[Any]:
+    rows: list[Any] = []
+    for part in parts:
+        if field not in part:
+            raise conflict(
+                "a node of an earlier version cannot take part in a backup: update all nodes, drop the backup, and"
+                " make it again"
+            )
+        found = part[field]
+        rows += found if isinstance(found, list) else [found]
+    return rows
+
+
+def _backup_row(container_id: ContainerId, made: SnapshotInfo) -> Mapping[str, object]:
+    return {
+        "backup": made.name,
+        "container": container_id,
+        "epoch": made.epoch,
+        "root_version": made.version,
+        "made_ms": made.created_ms,
+    }
 
 
 SwapOwnerSource = Callable[[ContainerId], SwapOwner]

@@ -5,7 +5,7 @@
 - An answer is whole or none: what is missing is named, in a 503. A backup that some containers may have made or dropped
   is told as unknown: 500.
 - A part whose node has not got it (any more) is asked for again, of the node that has it by then, for a while.
-- The parts are not of one moment, as those of one process are not.
+- The parts are not of one moment, as those of one process are not, but for what a backup holds (tier2_verbs.py).
 
 A listing's page is merged by name. Each part says up to which name it is complete (`next`, null at its end), and the
 page ends at the first of these.
@@ -40,7 +40,7 @@ from segmentstore.http.responses import (
 )
 from segmentstore.http.segment_verbs import SegmentVerbs
 from segmentstore.http.settings import HttpSettings
-from segmentstore.http.tier2_verbs import BackupVerbs
+from segmentstore.http.tier2_verbs import BackupVerbs, make_whole
 from segmentstore.runtime.waiting import gather_all
 
 Rows = Sequence[Mapping[str, object]]
@@ -151,13 +151,24 @@ class WholeStore:
         return json_response(200, {"backups": rows})
 
     async def pin_backup(self, request: web.BaseRequest, name: str) -> web.Response:
-        """Of every container. One that breaks off leaves a backup that is not complete; repeating it completes it."""
+        """Of every container, or a step of it in those that another node asks for.
 
-        async def here(containers: Sequence[ContainerId]) -> Mapping[str, object]:
-            return await self._backups.pin_part(name, containers)
+        One that breaks off leaves a backup that is not complete; repeating it makes it anew.
+        """
 
-        parts = await self._change_backups(request, here, "POST", name)
-        rows = [row for part in parts for row in _rows(part, "pinned")]
+        async def step(step: str, hold_id: str) -> Sequence[Mapping[str, object]]:
+            async def here(containers: Sequence[ContainerId]) -> Mapping[str, object]:
+                return await self._backups.part(step, name, hold_id, containers)
+
+            query = {"step": step, "hold": hold_id}
+            return await self._over_containers(request, here, "POST", _backup_path(name), query)
+
+        if parse_containers(request) is not None:
+            # A node of an earlier version asks for its pins alone.
+            asked = request.query
+            (part,) = await step(asked.get("step", "pin"), asked.get("hold", ""))
+            return json_response(200, part)
+        rows = list(await make_whole(step, self._settings.retry_after_seconds))
         rows.sort(key=lambda row: int(str(row["container"])))
         return json_response(200, {"pinned": rows})
 
@@ -168,7 +179,7 @@ class WholeStore:
         async def here(containers: Sequence[ContainerId]) -> Mapping[str, object]:
             return await self._backups.drop_part(name, containers)
 
-        parts = await self._change_backups(request, here, "DELETE", name)
+        parts = await self._drop_parts(request, here, name)
         found = any(part.get("dropped") for part in parts)
         if parse_containers(request) is not None:
             return json_response(200, {"dropped": found})
@@ -176,18 +187,18 @@ class WholeStore:
             raise not_found(f"there is no backup of that name name={name[:256]!r}")
         return web.Response(status=204, headers=SECURITY_HEADERS)
 
-    async def _change_backups(
-        self, request: web.BaseRequest, here: PartHere, method: str, name: str
+    async def _drop_parts(
+        self, request: web.BaseRequest, here: PartHere, name: str
     ) -> Sequence[Mapping[str, object]]:
         """What each part answers. Raises Refusal.
 
         That nothing was done is said only of the one part that another node asks for: it asks again.
         """
-        path = f"/v1/backups/{quote(name, safe='/')}"
+        path = _backup_path(name)
         if parse_containers(request) is not None:
-            return await self._over_containers(request, here, method, path, {})
+            return await self._over_containers(request, here, "DELETE", path, {})
         with change_begun(self._settings.retry_after_seconds):
-            return await self._over_containers(request, here, method, path, {})
+            return await self._over_containers(request, here, "DELETE", path, {})
 
     # --- over containers -------------------------------------------------------------------------
 
@@ -290,6 +301,10 @@ class WholeStore:
             if method == "GET":
                 return None
             raise outcome_unknown(str(error), self._settings.retry_after_seconds) from error
+
+
+def _backup_path(name: str) -> str:
+    return f"/v1/backups/{quote(name, safe='/')}"
 
 
 def _object(content: bytes) -> Mapping[str, object]:

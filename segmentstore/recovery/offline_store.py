@@ -26,8 +26,9 @@ from segmentstore.contracts.tables import TableApi
 from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
-from segmentstore.controller.streams.repair import RepairReport
+from segmentstore.controller.streams.repair import RepairReport, TailIsLost
 from segmentstore.controller.transactions.transaction_table import LoadedFence, TransactionTable
+from segmentstore.host.segment_store import SegmentStore
 from segmentstore.host.service_builder import Service, open_service
 from segmentstore.host.setting_sources import resolve_settings
 from segmentstore.recovery.unfinished_work import lost_logs, unmark_lost_logs
@@ -79,7 +80,15 @@ async def make_backup(
 ) -> Mapping[ContainerId, SnapshotInfo]:
     """Flush everything and keep it as `name`: what each container keeps. Raises what open_offline() raises."""
     async with open_offline(data_directory, tier2_place=tier2_place) as service:
-        return {each.container_id: await each.backups.make(name) for each in _containers(service)}
+        containers = _containers(service)
+        kept = [
+            any(found.name == name for found in await each.backups.list()) for each in containers
+        ]
+        if not all(kept):
+            # What an attempt left that was broken off is of another moment.
+            for each in containers:
+                await each.backups.drop(name)
+        return {each.container_id: await each.backups.make(name) for each in containers}
 
 
 async def drop_backups(
@@ -117,28 +126,32 @@ async def repair_streams(data_directory: Path, *, tier2_place: str) -> StreamRep
     Raises what open_offline() raises, and what the controller and the service raise: begin again then.
     """
     async with open_offline(data_directory, tier2_place=tier2_place) as service:
-        controller = Controller(
-            segments=service.store,
-            tables=service.store,
-            wall_clock=SystemWallClock(),
-            random=system_random(),
-            locate=lambda _: Endpoint("127.0.0.1", 0),
-            settings=ControllerSettings(),
-        )
         lost = lost_logs(data_directory)
         count = service.registry.container_count
-
-        def is_lost(name: str) -> bool:
-            return container_of(name, count) in lost
-
-        report = await controller.repair(is_lost)
-        aborted = await _abort_open(service.store)
-        await controller.end_lost_tails(is_lost, report)
+        done = await repair_store(
+            service.store, is_lost=lambda name: container_of(name, count) in lost
+        )
         for container in service.registry.all_running():
             await container.flush()
-        if not report.failures:
+        if not done.report.failures:
             unmark_lost_logs(data_directory)
-        return StreamRepair(report, aborted)
+        return done
+
+
+async def repair_store(store: SegmentStore, *, is_lost: TailIsLost) -> StreamRepair:
+    """The same in a store whose containers run and that no controller serves; nothing is flushed for it."""
+    controller = Controller(
+        segments=store,
+        tables=store,
+        wall_clock=SystemWallClock(),
+        random=system_random(),
+        locate=lambda _: Endpoint("127.0.0.1", 0),
+        settings=ControllerSettings(),
+    )
+    report = await controller.repair(is_lost)
+    aborted = await _abort_open(store)
+    await controller.end_lost_tails(is_lost, report)
+    return StreamRepair(report, aborted)
 
 
 async def _abort_open(tables: TableApi) -> list[str]:

@@ -6,7 +6,7 @@ one that had it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import TypeVar
@@ -17,7 +17,7 @@ from containers.cache.cache_manager import CacheManager
 from containers.cache.cache_storage import CacheStorage
 from containers.container_settings import ContainerSettings
 from containers.segment_container import StreamSegmentContainer
-from segmentstore.contracts.containers import HostId
+from segmentstore.contracts.containers import BackupOwner, HostId
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.controller.api.messages import Endpoint
 from segmentstore.controller.controller import Controller
@@ -89,14 +89,15 @@ class StoreProcess:
         )
 
     @asynccontextmanager
-    async def working(self) -> AsyncIterator[None]:
+    async def working(self, *, controller: bool = True) -> AsyncIterator[None]:
         """Inside, the process lives."""
-        managing = asyncio.create_task(self._manager.run())
-        living = asyncio.create_task(self.supervisor.run())
+        tasks = [asyncio.create_task(self._manager.run())]
+        if controller:
+            tasks.append(asyncio.create_task(self.supervisor.run()))
         try:
             yield
         finally:
-            for task in (living, managing):
+            for task in reversed(tasks):
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
@@ -114,6 +115,13 @@ class StoreProcess:
     def _works(self) -> bool:
         running = len(self.registry.running())
         return running == self._tiers.container_count and self.controller.is_ready
+
+    def backup_owners(
+        self, containers: Sequence[ContainerId] | None
+    ) -> Sequence[tuple[ContainerId, BackupOwner]]:
+        """What a server asks for backups."""
+        assert containers is None, "it has all of them"
+        return [(each.container_id, each.backups) for each in self.registry.all_running()]
 
     async def until_it_has_nothing(self) -> None:
         while self.registry.running():

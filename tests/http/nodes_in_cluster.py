@@ -71,6 +71,10 @@ class SegmentsOfNode(MemorySegments):
         self.backups: set[tuple[ContainerId, str]] = set()
         self.tier2_errors: dict[ContainerId, SegmentStoreError] = {}
         """How backups of these containers fail."""
+        self.holds: dict[ContainerId, str] = {}
+        self.forget_hold_of: ContainerId | None = None
+        """Its owner is replaced behind a backup."""
+        self.dropped: list[tuple[ContainerId, str]] = []
 
     async def list_segments_of(
         self,
@@ -110,15 +114,30 @@ class BackupsOfContainer:
         self._container_id = container_id
         self._node = node
 
-    async def make(self, name: str) -> SnapshotInfo:
+    async def flush(self) -> None:
+        """Nothing is to be flushed."""
+
+    async def hold(self, hold_id: str, tables: Collection[str]) -> None:
+        assert tables, "there is a table to hold"
+        self._node.holds[self._container_id] = hold_id
+
+    def let_go(self, hold_id: str) -> bool:
+        return self._node.holds.pop(self._container_id, "") == hold_id
+
+    async def make(self, name: str, *, hold_id: str = "") -> SnapshotInfo:
+        assert self._node.holds.get(self._container_id, "") == hold_id, "made without a hold"
         self._require_tier2()
         self._node.backups.add((self._container_id, name))
+        if self._container_id == self._node.forget_hold_of:
+            del self._node.holds[self._container_id]
         return SnapshotInfo(name, START_MS, 1, 1)
 
     async def drop(self, name: str) -> bool:
         self._require_tier2()
         had = (self._container_id, name) in self._node.backups
         self._node.backups.discard((self._container_id, name))
+        if had:
+            self._node.dropped.append((self._container_id, name))
         return had
 
     async def list(self) -> Sequence[SnapshotInfo]:

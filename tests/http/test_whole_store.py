@@ -150,10 +150,11 @@ async def test_a_backup_that_some_containers_made_or_dropped_is_not_said_to_be_a
             assert answer.status == 200
     impatient.move(FAR, None)
     async with client.request(method, url) as answer:
-        assert answer.status == 500
+        # A backup is begun when all containers are ready for it.
+        assert answer.status == (503 if method == "POST" else 500)
         assert f"missing=[{FAR}]" in (await answer.json())["error"]
-    kept = {container_id for container_id, _ in impatient.near.segments.backups}
-    assert kept == (impatient.near.served if method == "POST" else set())
+    assert impatient.near.segments.backups == set()
+    assert impatient.near.segments.holds == {}
 
 
 @pytest.mark.parametrize("number", [2, 3])
@@ -175,3 +176,39 @@ async def test_a_backup_that_breaks_off_at_one_container_may_be_at_others(
     async with client.get(f"{nodes.near.node.url}/v1/backups") as answer:
         (row,) = (await answer.json())["backups"]
     assert (row["containers"], row["complete"]) == (CONTAINERS - 1, False)
+    assert nodes.near.segments.holds == nodes.far.segments.holds == {}
+
+
+async def test_a_backup_that_was_broken_off_is_made_anew(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    """What it has is of another moment than what is added to it."""
+    nodes.far.segments.backups = {(FAR, "monday"), (FAR, "sunday")}
+    async with client.post(f"{nodes.near.node.url}/v1/backups/monday") as answer:
+        assert answer.status == 200
+        assert [row["container"] for row in (await answer.json())["pinned"]] == [0, 1, 2, 3]
+    assert nodes.far.segments.dropped == [(FAR, "monday")]
+    async with client.post(f"{nodes.near.node.url}/v1/backups/monday") as answer:
+        assert [row["container"] for row in (await answer.json())["pinned"]] == [0, 1, 2, 3]
+    assert nodes.far.segments.dropped == [(FAR, "monday")]
+    assert nodes.near.segments.holds == nodes.far.segments.holds == {}
+
+
+async def test_a_backup_through_which_a_container_did_not_hold_is_not_kept(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    nodes.far.segments.forget_hold_of = FAR
+    async with client.post(f"{nodes.near.node.url}/v1/backups/monday") as answer:
+        assert answer.status == 503
+        assert "make it again" in (await answer.json())["error"]
+    assert nodes.near.segments.backups == nodes.far.segments.backups == set()
+
+
+async def test_a_step_of_a_backup_that_does_not_exist_is_refused(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    url = f"{nodes.near.node.url}/v1/backups/monday?containers=0"
+    for query in ("&step=fly", "&step=hold"):
+        async with client.post(url + query) as answer:
+            assert answer.status == 400
+    assert nodes.near.segments.backups == set()

@@ -7,6 +7,7 @@ import pytest
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
+from segmentstore.recovery.offline_store import make_backup, open_offline
 from tests.cli.command_line import CommandLine
 
 pytestmark = pytest.mark.integration
@@ -152,3 +153,19 @@ def test_a_backup_is_dropped_once_and_a_missing_one_is_said_to_be_missing(
     assert cli("backup", "list", str(data), "-o", "json").rows == []
     arguments = ("--from", str(data), "--data", str(tmp_path / "new"))
     assert cli("backup", "restore", "a", *arguments).exit_code == ExitCode.USAGE
+
+
+async def test_a_backup_that_was_broken_off_is_made_anew_also_of_a_store_that_does_not_run(
+    tmp_path: Path,
+) -> None:
+    """What it has is of another moment than what would be added to it."""
+    async with open_offline(tmp_path / "data") as service:
+        first = service.registry.all_running()[0]
+        left = await first.backups.make("monday")
+        for number in range(20):
+            await service.store.create(f"later/{number}")
+    made = await make_backup("monday", tmp_path / "data")
+    assert len(made) == 4
+    assert made[first.container_id].version > left.version
+    again = await make_backup("monday", tmp_path / "data")
+    assert again == made
