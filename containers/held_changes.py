@@ -6,13 +6,14 @@ it. So every container is held before the first one is pinned, until the last on
 
     hold(id, tables)   new ones wait; returns when those that were begun before are durable
     require(id)        the hold is on, and young enough for a snapshot to be taken
+    is_on(id)          whether it has been on since `hold`
     let_go(id)         what waits goes on, in order; so it does by itself when BACKUP_HOLD_SECONDS_MAX are over
 
 Invariants:
 
 - Nothing that is held is accepted between the return of `hold` and the end of the hold: what a flush finds in between
   is what was accepted before.
-- A hold is of one id. Another backup is refused meanwhile.
+- A hold is of one id. Another backup is refused meanwhile, and so is a hold that comes behind its own end.
 - A snapshot is begun in the first half of its hold. The maker begins no snapshot unless all holds were there within as
   long: so none has ended by itself by the time when the last snapshot has been begun.
 - Updates that wait keep their segment in memory, and there are HELD_UPDATES_MAX at most. One whose caller has left
@@ -33,6 +34,8 @@ from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.runtime.guarded_callback import guarded
 
 HELD_UPDATES_MAX: Final = 10_000
+_ENDED_MAX: Final = 64
+"""A hold that was overtaken by its end comes before so many others."""
 
 
 class HeldChanges:
@@ -43,6 +46,7 @@ class HeldChanges:
         self._fail = fail
         self._hold_id = ""
         """Empty while nothing is held."""
+        self._ended: deque[str] = deque(maxlen=_ENDED_MAX)
         self._since = 0.0
         self._tables: frozenset[str] = frozenset()
         self._timer: asyncio.TimerHandle | None = None
@@ -54,13 +58,14 @@ class HeldChanges:
     async def hold(self, hold_id: str, tables: Collection[str]) -> None:
         """Returns when every merge that was begun before has ended. Asking again for the same hold is fine.
 
-        Raises BackupInterruptedError while another one is on.
+        Raises BackupInterruptedError while another one is on, and if this one has ended already.
         """
         assert hold_id, "a hold has an id"
         if self._hold_id not in ("", hold_id):
             raise BackupInterruptedError(
                 f"another backup is being made: make this one when it is done container={self._container_id}"
             )
+        self._require_not_ended(hold_id)
         if not self._hold_id:
             loop = asyncio.get_running_loop()
             self._hold_id, self._since, self._tables = hold_id, loop.time(), frozenset(tables)
@@ -69,6 +74,11 @@ class HeldChanges:
             self._timer = loop.call_later(BACKUP_HOLD_SECONDS_MAX, end)
         if self._merges:
             await asyncio.shield(asyncio.gather(*self._merges, return_exceptions=True))
+        self._require_not_ended(hold_id)
+
+    def is_on(self, hold_id: str) -> bool:
+        """An id is used once: it has been on since then."""
+        return self._hold_id == hold_id
 
     def require(self, hold_id: str) -> None:
         """Raises BackupInterruptedError unless the hold is on, and in its first half."""
@@ -83,6 +93,9 @@ class HeldChanges:
         """Whether the hold was on until now."""
         was_on = self._hold_id == hold_id
         self._end(hold_id)
+        if not was_on:
+            # Its `hold` may be on its way.
+            self._ended.append(hold_id)
         return was_on
 
     def close(self) -> None:
@@ -111,9 +124,17 @@ class HeldChanges:
         self._updates.append((segment, submit))
         return True
 
+    def _require_not_ended(self, hold_id: str) -> None:
+        if hold_id in self._ended:
+            raise BackupInterruptedError(
+                f"the backup was given up before this container was ready; make it again container={self._container_id}"
+            )
+
     def _end(self, hold_id: str) -> None:
         if self._hold_id != hold_id:
             return
+        if hold_id:
+            self._ended.append(hold_id)
         self._hold_id, self._tables = "", frozenset()
         if self._timer is not None:
             self._timer.cancel()

@@ -99,6 +99,10 @@ class ContainerBackups:
         for table in tables:
             await self._settle_table(table)
 
+    def is_held(self, hold_id: str) -> bool:
+        """See BackupOwner."""
+        return self._held.is_on(hold_id)
+
     def let_go(self, hold_id: str) -> bool:
         """See BackupOwner."""
         return self._held.let_go(hold_id)

@@ -55,7 +55,7 @@ class ContainerListener(Protocol):
     def __call__(self, container_id: ContainerId, *, runs: bool) -> None: ...
 
 
-BACKUP_HOLD_SECONDS_MAX: Final = 60.0
+BACKUP_HOLD_SECONDS_MAX: Final = 20.0
 """What a container holds for a backup goes on by itself behind that: the maker is gone, or Tier 2 stands still. All
 containers are to be held within half of it, and each takes its snapshot within half of it from then on."""
 
@@ -63,7 +63,8 @@ containers are to be held within half of it, and each takes its snapshot within 
 class BackupOwner(Protocol):
     """The backups of one running container: snapshots that are kept in Tier 2. Calls may run beside everything else.
 
-    A backup of several containers that serve is made in steps, each of all of them: flush, hold, make, let go.
+    A backup of several containers that serve is made in steps, each of all of them: flush, hold, make, ask whether
+    all are still held, let go.
     """
 
     async def flush(self) -> None:
@@ -73,8 +74,11 @@ class BackupOwner(Protocol):
         """No merge, and no update of a table of these names, is accepted until `let_go`: they wait.
 
         Those that were submitted before are durable when it returns. Raises BackupInterruptedError while another hold
-        is on.
+        is on, or when this one was let go before it came.
         """
+
+    def is_held(self, hold_id: str) -> bool:
+        """Whether the hold has been on since `hold`."""
 
     def let_go(self, hold_id: str) -> bool:
         """Whether the hold was on until now; what waits goes on."""

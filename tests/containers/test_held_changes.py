@@ -114,11 +114,11 @@ def test_what_was_begun_before_is_durable_when_all_is_held(what: str) -> None:
                 await asyncio.sleep(0)
             # The caller leaves; what it has submitted is on its way.
             begun.cancel()
-            await container.backups.hold("h", HELD if what == "update" else [])
+            await container.backups.hold(f"h{before}", HELD if what == "update" else [])
             there = lengths(container)
             await turns()
             assert lengths(container) == there
-            assert container.backups.let_go("h")
+            assert container.backups.let_go(f"h{before}")
             await asyncio.gather(begun, return_exceptions=True)
 
     run(main)
@@ -188,8 +188,22 @@ def test_there_is_one_hold_at_a_time() -> None:
             await backups.make("monday", hold_id="i")
         assert not backups.let_go("i")
         assert backups.let_go("h")
-        await backups.hold("i", HELD)
-        assert backups.let_go("i")
+        await backups.hold("j", HELD)
+        assert backups.let_go("j")
+
+    run(main)
+
+
+def test_a_hold_that_its_end_has_overtaken_is_refused() -> None:
+    async def main(container: StreamSegmentContainer) -> None:
+        backups = container.backups
+        await backups.hold("other", HELD)
+        assert not backups.let_go("h")
+        assert backups.let_go("other")
+        for ended in ("h", "other"):
+            with pytest.raises(BackupInterruptedError, match="given up"):
+                await backups.hold(ended, HELD)
+        await put(container, "table", b"1")
 
     run(main)
 

@@ -1,5 +1,6 @@
 """Two nodes of a cluster in one process: each has segments of its own, and a table says which container is where."""
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -74,7 +75,14 @@ class SegmentsOfNode(MemorySegments):
         self.holds: dict[ContainerId, str] = {}
         self.forget_hold_of: ContainerId | None = None
         """Its owner is replaced behind a backup."""
+        self.gone_when_pinned: ContainerId | None = None
+        """It runs elsewhere or nowhere, and the others do not know it yet."""
+        self.pins_wait_for: dict[ContainerId, asyncio.Event] = {}
+        self.pinning = asyncio.Event()
+        """One of them waits."""
+        self.drop_error: SegmentStoreError | None = None
         self.dropped: list[tuple[ContainerId, str]] = []
+        self.holds_at_drops: list[set[ContainerId]] = []
 
     async def list_segments_of(
         self,
@@ -121,23 +129,35 @@ class BackupsOfContainer:
         assert tables, "there is a table to hold"
         self._node.holds[self._container_id] = hold_id
 
+    def is_held(self, hold_id: str) -> bool:
+        return self._node.holds.get(self._container_id) == hold_id
+
     def let_go(self, hold_id: str) -> bool:
         return self._node.holds.pop(self._container_id, "") == hold_id
 
     async def make(self, name: str, *, hold_id: str = "") -> SnapshotInfo:
         assert self._node.holds.get(self._container_id, "") == hold_id, "made without a hold"
         self._require_tier2()
+        wait_for = self._node.pins_wait_for.get(self._container_id)
+        if wait_for is not None:
+            self._node.pinning.set()
+            await wait_for.wait()
         self._node.backups.add((self._container_id, name))
         if self._container_id == self._node.forget_hold_of:
             del self._node.holds[self._container_id]
+        if self._container_id == self._node.gone_when_pinned:
+            self._node.served.discard(self._container_id)
         return SnapshotInfo(name, START_MS, 1, 1)
 
     async def drop(self, name: str) -> bool:
         self._require_tier2()
+        if self._node.drop_error is not None:
+            raise self._node.drop_error
         had = (self._container_id, name) in self._node.backups
         self._node.backups.discard((self._container_id, name))
         if had:
             self._node.dropped.append((self._container_id, name))
+            self._node.holds_at_drops.append(set(self._node.holds))
         return had
 
     async def list(self) -> Sequence[SnapshotInfo]:
