@@ -11,8 +11,9 @@
   nothing is begun. (In a cluster each node does its part: whole_store.py.)
 - It is of one moment for what a transaction does in several containers: its merges, and the table of transactions, wait
   while it is made (`make_whole`). That takes as long as a flush of what came meanwhile.
-- A POST that breaks off leaves a backup that is not `complete`; repeating it makes it anew. What some containers may
-  have is told as unknown (500).
+- A POST that breaks off is taken back, while still held, wherever that can be done: what may be left is not
+  `complete`, is told as unknown (500), and repeating it makes it anew. If nothing could be taken back, the answer says
+  that the backup is to be dropped. It goes on to its end although its client leaves.
 - A name that is taken by a complete backup gives what is there already.
 - One backup is made at a time: another one is told to come back (503).
 
@@ -41,7 +42,11 @@ from aiohttp import web
 
 from segmentstore.codec.controller_records.record_keys import TRANSACTIONS_TABLE
 from segmentstore.contracts.containers import BACKUP_HOLD_SECONDS_MAX, BackupOwner
-from segmentstore.contracts.errors import SegmentStoreError, SwapRefusedError
+from segmentstore.contracts.errors import (
+    ContainerNotFoundError,
+    SegmentStoreError,
+    SwapRefusedError,
+)
 from segmentstore.contracts.identifiers import ContainerId, SegmentId
 from segmentstore.contracts.storage import ProposedImage, SnapshotInfo, SwapOwner, SwapProposal
 from segmentstore.http.requests import BodyReader, json_number
@@ -57,6 +62,7 @@ from segmentstore.http.responses import (
     not_found,
 )
 from segmentstore.http.settings import HttpSettings
+from segmentstore.runtime.cancellation import finish_despite_cancellation
 from segmentstore.runtime.entropy import system_random
 from segmentstore.runtime.waiting import gather_all
 
@@ -69,6 +75,12 @@ _KEYS_PER_REQUEST_MAX = 1_024
 
 _HELD_TABLES: Final = (TRANSACTIONS_TABLE,)
 """Where commits are decided, and recorded as done."""
+
+_MAKING_SECONDS_MAX: Final = BACKUP_HOLD_SECONDS_MAX * 3 / 4
+"""From the first hold to the last pin: the rest is for taking it back, while all are still held."""
+
+STEPS_WHEREVER_POSSIBLE: Final = frozenset({"let_go", "undo"})
+"""A container that is not there does not keep the others from them."""
 
 Parts = Sequence[Mapping[str, object]]
 StepOfParts = Callable[[str, str], Awaitable[Parts]]
@@ -101,18 +113,21 @@ class BackupVerbs:
     async def pin_all(self, name: str) -> web.StreamResponse:
         """Of every container."""
 
+        containers = [each for each, _ in self._owners(None)]
+
         async def step(step: str, hold_id: str) -> Parts:
-            return [await self.part(step, name, hold_id, None)]
+            return [await self.part(step, name, hold_id, containers)]
 
         rows = await make_whole(step, self._settings.retry_after_seconds)
         return json_response(200, {"pinned": rows})
 
     async def part(
-        self, step: str, name: str, hold_id: str, containers: Sequence[ContainerId] | None
+        self, step: str, name: str, hold_id: str, containers: Sequence[ContainerId]
     ) -> Mapping[str, object]:
-        """A step in the making of a backup, of these containers (None: all). Raises Refusal (400).
+        """A step in the making of a backup, of these containers. Raises Refusal (400).
 
-        flush, hold, pin, let_go: as contracts.containers.BackupOwner says. drop: what an earlier attempt left.
+        flush, hold, pin, held, let_go: as contracts.containers.BackupOwner says. drop: what an earlier attempt left.
+        undo: what this one did. Those in STEPS_WHEREVER_POSSIBLE pass over containers that are not here.
         """
         match step:
             case "flush":
@@ -122,13 +137,34 @@ class BackupVerbs:
                 return await self._hold_part(name, hold_id, containers)
             case "pin":
                 return await self.pin_part(name, containers, hold_id=hold_id)
-            case "let_go":
+            case "held":
                 owners = self._owners(containers)
-                return {"let_go": [each for each, owner in owners if owner.let_go(hold_id)]}
+                return {"held": [each for each, owner in owners if owner.is_held(hold_id)]}
+            case "let_go":
+                here = self._owners_here(containers)
+                return {"let_go": [each for each, owner in here if owner.let_go(hold_id)]}
+            case "undo":
+                here = self._owners_here(containers)
+                undone = await gather_all(_undone(name, *each) for each in here)
+                return {
+                    "undone": [each for (each, _), done in zip(here, undone, strict=True) if done]
+                }
             case "drop":
                 return await self.drop_part(name, containers)
             case _:
                 raise bad_request(f"a backup is made in other steps step={step[:32]!r}")
+
+    def _owners_here(
+        self, containers: Sequence[ContainerId]
+    ) -> Sequence[tuple[ContainerId, BackupOwner]]:
+        """Of those of them that run here."""
+        found: list[tuple[ContainerId, BackupOwner]] = []
+        for each in containers:
+            try:
+                found += self._owners([each])
+            except ContainerNotFoundError as error:
+                _LOG.warning("a backup goes on without a container: %s", error)
+        return found
 
     async def drop_all(self, name: str) -> web.StreamResponse:
         """Raises Refusal (404)."""
@@ -137,16 +173,17 @@ class BackupVerbs:
         return web.Response(status=204, headers=SECURITY_HEADERS)
 
     async def _hold_part(
-        self, name: str, hold_id: str, containers: Sequence[ContainerId] | None
+        self, name: str, hold_id: str, containers: Sequence[ContainerId]
     ) -> Mapping[str, object]:
         if not hold_id:
             raise bad_request("a hold has an id: hold=ID")
         owners = self._owners(containers)
         await gather_all(owner.hold(hold_id, _HELD_TABLES) for _, owner in owners)
+        lists = await gather_all(owner.list() for _, owner in owners)
         rows = [
             _backup_row(container_id, kept)
-            for container_id, owner in owners
-            for kept in await owner.list()
+            for (container_id, _), found in zip(owners, lists, strict=True)
+            for kept in found
             if kept.name == name
         ]
         return {"held": [container_id for container_id, _ in owners], "pinned": rows}
@@ -194,44 +231,105 @@ class BackupVerbs:
 async def make_whole(step: StepOfParts, retry_after_seconds: int) -> Sequence[Mapping[str, object]]:
     """A backup of all containers, of one moment for what transactions do: a row for each. Raises Refusal.
 
-    Whatever ends it, what was held goes on: let go here, or by itself.
+    Whatever ends it, what was held goes on: let go here, or by itself. A caller that leaves waits until that is done:
+    what is pinned is either proved or taken back.
     """
-    loop = asyncio.get_running_loop()
     hold_id = f"{system_random().getrandbits(128):032x}"
     _all_rows(await step("flush", hold_id), "flushed")
-    began = loop.time()
-    is_whole = False
+    return await finish_despite_cancellation(_make_held(step, hold_id, retry_after_seconds))
+
+
+async def _make_held(
+    step: StepOfParts, hold_id: str, retry_after_seconds: int
+) -> Sequence[Mapping[str, object]]:
+    making = _HeldBackup(step, hold_id, retry_after_seconds)
     try:
-        parts = await step("hold", hold_id)
+        # A Tier 2 that stands still would keep it for ever.
+        async with asyncio.timeout(_MAKING_SECONDS_MAX):
+            return await making.make()
+    except TimeoutError as error:
+        late = busy(
+            "the backup was not made: Tier 2 or the log was too slow; make it again",
+            retry_after_seconds,
+        )
+        raise await making.take_back(late) from error
+    except (Refusal, SegmentStoreError) as error:
+        raise await making.take_back(error) from error
+    finally:
+        try:
+            await step("let_go", hold_id)
+        except (Refusal, SegmentStoreError) as error:
+            _LOG.warning("what was held for a backup goes on by itself: %s", error)
+
+
+class _HeldBackup:
+    """From the first hold until the last pin was proved, or taken back."""
+
+    def __init__(self, step: StepOfParts, hold_id: str, retry_after_seconds: int) -> None:
+        self._step = step
+        self._hold_id = hold_id
+        self._retry_after_seconds = retry_after_seconds
+        self._began = asyncio.get_running_loop().time()
+        self._count = 0
+        self._is_pinned = False
+        """Also in part."""
+
+    async def make(self) -> Sequence[Mapping[str, object]]:
+        """Raises Refusal, SegmentStoreError: then take back."""
+        parts = await self._step("hold", self._hold_id)
         held, pinned = _all_rows(parts, "held"), _all_rows(parts, "pinned")
         if len(pinned) == len(held):
             return pinned
-        if loop.time() - began > BACKUP_HOLD_SECONDS_MAX / 2:
+        if asyncio.get_running_loop().time() - self._began > BACKUP_HOLD_SECONDS_MAX / 2:
             raise busy(
                 "the backup was not begun: it took too long until all containers were ready for it",
-                retry_after_seconds,
+                self._retry_after_seconds,
             )
-        with change_begun(retry_after_seconds):
-            if pinned:
-                # Of another moment.
-                await step("drop", hold_id)
-            pinned = _all_rows(await step("pin", hold_id), "pinned")
-        is_whole = True
-    finally:
+        if pinned:
+            # Of another moment.
+            with change_begun(self._retry_after_seconds):
+                await self._step("drop", self._hold_id)
+        self._count, self._is_pinned = len(held), True
+        pinned = _all_rows(await self._step("pin", self._hold_id), "pinned")
+        if len(_all_rows(await self._step("held", self._hold_id), "held")) < len(held):
+            # Its owner was replaced meanwhile, or was too slow: what waited there may have gone on before the last pin.
+            raise busy(
+                "the backup was not made: a container did not hold to the end what has to wait for it; make it again",
+                self._retry_after_seconds,
+            )
+        return pinned
+
+    async def take_back(self, cause: Refusal | SegmentStoreError) -> Refusal | SegmentStoreError:
+        """What to answer. Others are still held: none may take the pins for a backup in between."""
+        if not self._is_pinned:
+            return cause
+        undone: list[Any] = []
         try:
-            let_go = _all_rows(await step("let_go", hold_id), "let_go")
-        except (Refusal, SegmentStoreError) as error:
-            _LOG.warning("what was held for a backup goes on by itself: %s", error)
-            let_go = []
-    if is_whole and len(let_go) < len(held):
-        # Its owner was replaced meanwhile, or was too slow: what waited there may have gone on before the last pin.
-        with change_begun(retry_after_seconds):
-            await step("drop", hold_id)
-        raise busy(
-            "the backup was not made: a container did not hold to the end what has to wait for it; make it again",
-            retry_after_seconds,
+            async with asyncio.timeout_at(self._began + BACKUP_HOLD_SECONDS_MAX):
+                undone = _all_rows(await self._step("undo", self._hold_id), "undone")
+        except (Refusal, SegmentStoreError, TimeoutError) as error:
+            _LOG.warning("a backup that broke off was not taken back: %s", error)
+        if len(undone) == self._count:
+            return cause
+        advice = (
+            "a part of it may be left, which is not complete: make it again, or drop it"
+            if undone
+            else "it may look complete, and is not to be used: drop the backup of that name (segmentstore backup drop)"
         )
-    return pinned
+        kind = cause.kind if isinstance(cause, Refusal) else cause.kind.value
+        headers = {"Retry-After": str(self._retry_after_seconds)}
+        return Refusal(500, f"{cause}; {advice}", kind=kind, headers=headers)
+
+
+async def _undone(name: str, container_id: ContainerId, owner: BackupOwner) -> bool:
+    try:
+        await owner.drop(name)
+    except SegmentStoreError as error:
+        _LOG.warning(
+            "a backup that broke off is left in a container container=%s: %s", container_id, error
+        )
+        return False
+    return True
 
 
 def _all_rows(parts: Parts, field: str) -> list[Any]:

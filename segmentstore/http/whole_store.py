@@ -13,6 +13,7 @@ page ends at the first of these.
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import quote, urlencode
@@ -22,7 +23,7 @@ from aiohttp import web
 from segmentstore.codec.container_hash import container_of
 from segmentstore.contracts.cluster import ClusterNode, NodeInCluster
 from segmentstore.contracts.containers import HostId
-from segmentstore.contracts.errors import ContainerNotFoundError
+from segmentstore.contracts.errors import ContainerNotFoundError, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.contracts.segments import SegmentProperties
 from segmentstore.http import header_names
@@ -40,8 +41,10 @@ from segmentstore.http.responses import (
 )
 from segmentstore.http.segment_verbs import SegmentVerbs
 from segmentstore.http.settings import HttpSettings
-from segmentstore.http.tier2_verbs import BackupVerbs, make_whole
+from segmentstore.http.tier2_verbs import STEPS_WHEREVER_POSSIBLE, BackupVerbs, make_whole
 from segmentstore.runtime.waiting import gather_all
+
+_LOG = logging.getLogger(__name__)
 
 Rows = Sequence[Mapping[str, object]]
 PartHere = Callable[[Sequence[ContainerId]], Awaitable[Mapping[str, object]]]
@@ -153,7 +156,7 @@ class WholeStore:
     async def pin_backup(self, request: web.BaseRequest, name: str) -> web.Response:
         """Of every container, or a step of it in those that another node asks for.
 
-        One that breaks off leaves a backup that is not complete; repeating it makes it anew.
+        One that breaks off is taken back where that can be done; repeating it makes it anew.
         """
 
         async def step(step: str, hold_id: str) -> Sequence[Mapping[str, object]]:
@@ -161,6 +164,8 @@ class WholeStore:
                 return await self._backups.part(step, name, hold_id, containers)
 
             query = {"step": step, "hold": hold_id}
+            if step in STEPS_WHEREVER_POSSIBLE:
+                return await self._wherever_possible(request, here, _backup_path(name), query)
             return await self._over_containers(request, here, "POST", _backup_path(name), query)
 
         if parse_containers(request) is not None:
@@ -238,6 +243,32 @@ class WholeStore:
                         self._settings.retry_after_seconds,
                     )
                 await self._forwarding.look_again(backoff)
+
+    async def _wherever_possible(
+        self, request: web.BaseRequest, here: PartHere, path: str, query: Mapping[str, str]
+    ) -> Sequence[Mapping[str, object]]:
+        """What each part answers that could be asked: once, and each node for those that it has."""
+        asked = parse_containers(request)
+        if asked is not None:
+            return [await here(asked)]
+        everything = [ContainerId(number) for number in range(self._forwarding.container_count)]
+        with self._forwarding.counted():
+            answers = await asyncio.gather(
+                *(
+                    self._part(node, containers, here, "POST", path, query)
+                    for node, containers in self._placed(everything)
+                ),
+                return_exceptions=True,
+            )
+        parts: list[Mapping[str, object]] = []
+        for answer in answers:
+            if isinstance(answer, (Refusal, SegmentStoreError)):
+                _LOG.warning("a step of a backup was refused step=%s: %s", query["step"], answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            elif answer is not None:
+                parts.append(answer)
+        return parts
 
     def _placed(
         self, containers: Sequence[ContainerId]

@@ -120,8 +120,9 @@ class StoreProcess:
         self, containers: Sequence[ContainerId] | None
     ) -> Sequence[tuple[ContainerId, BackupOwner]]:
         """What a server asks for backups."""
-        assert containers is None, "it has all of them"
-        return [(each.container_id, each.backups) for each in self.registry.all_running()]
+        if containers is None:
+            containers = [each.container_id for each in self.registry.all_running()]
+        return [(each, self.registry.get(each).backups) for each in containers]
 
     async def until_it_has_nothing(self) -> None:
         while self.registry.running():

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from aiohttp import ClientSession
 
+from segmentstore.contracts.containers import BACKUP_HOLD_SECONDS_MAX
 from segmentstore.contracts.errors import (
     ContainerNotFoundError,
     SegmentStoreError,
@@ -15,8 +16,20 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.http.requests import FORK_REGISTRY_SUFFIX
+from segmentstore.http.responses import Refusal
+from segmentstore.http.settings import HttpSettings
+from segmentstore.http.tier2_verbs import BackupVerbs
 from tests.http.node import until
-from tests.http.nodes_in_cluster import CONTAINERS, PATIENT, TwoNodes, name_in, two_nodes
+from tests.http.nodes_in_cluster import (
+    CONTAINERS,
+    PATIENT,
+    SegmentsOfNode,
+    TwoNodes,
+    name_in,
+    two_nodes,
+)
+from tests.sim.loop import SimLoop
+from tests.sim.simulation import run_simulation
 
 FAR, NEAR = ContainerId(1), ContainerId(0)
 
@@ -166,7 +179,7 @@ async def test_a_backup_that_some_containers_made_or_dropped_is_not_said_to_be_a
     ],
     ids=["unknown", "full"],
 )
-async def test_a_backup_that_breaks_off_at_one_container_may_be_at_others(
+async def test_a_backup_that_breaks_off_at_one_container_is_taken_back_at_the_others(
     nodes: TwoNodes, client: ClientSession, number: int, error: SegmentStoreError
 ) -> None:
     for member in (nodes.near, nodes.far):
@@ -174,8 +187,7 @@ async def test_a_backup_that_breaks_off_at_one_container_may_be_at_others(
     async with client.post(f"{nodes.near.node.url}/v1/backups/monday") as answer:
         assert (answer.status, (await answer.json())["kind"]) == (500, error.kind.value)
     async with client.get(f"{nodes.near.node.url}/v1/backups") as answer:
-        (row,) = (await answer.json())["backups"]
-    assert (row["containers"], row["complete"]) == (CONTAINERS - 1, False)
+        assert (await answer.json())["backups"] == []
     assert nodes.near.segments.holds == nodes.far.segments.holds == {}
 
 
@@ -197,11 +209,89 @@ async def test_a_backup_that_was_broken_off_is_made_anew(
 async def test_a_backup_through_which_a_container_did_not_hold_is_not_kept(
     nodes: TwoNodes, client: ClientSession
 ) -> None:
+    """It is dropped while the others hold, so that no other maker finds it whole."""
     nodes.far.segments.forget_hold_of = FAR
     async with client.post(f"{nodes.near.node.url}/v1/backups/monday") as answer:
         assert answer.status == 503
         assert "make it again" in (await answer.json())["error"]
     assert nodes.near.segments.backups == nodes.far.segments.backups == set()
+    assert nodes.near.segments.holds_at_drops == [{0, 2}, {0, 2}]
+    assert nodes.far.segments.holds_at_drops == [{3}, {3}]
+    assert nodes.near.segments.holds == nodes.far.segments.holds == {}
+
+
+async def test_a_backup_that_is_not_whole_and_cannot_be_dropped_is_said_to_be_unusable(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    nodes.far.segments.forget_hold_of = FAR
+    for member in (nodes.near, nodes.far):
+        member.segments.drop_error = StorageError("no answer from Tier 2")
+    async with client.post(f"{nodes.near.node.url}/v1/backups/monday") as answer:
+        assert answer.status == 500
+        assert "segmentstore backup drop" in (await answer.json())["error"]
+    assert nodes.near.segments.holds == nodes.far.segments.holds == {}
+
+
+async def test_a_container_that_is_gone_does_not_keep_the_others_held(
+    impatient: TwoNodes, client: ClientSession
+) -> None:
+    impatient.far.segments.gone_when_pinned = FAR
+    async with client.post(f"{impatient.near.node.url}/v1/backups/monday") as answer:
+        assert answer.status == 500
+        assert "make it again, or drop it" in (await answer.json())["error"]
+    assert impatient.near.segments.holds == {}
+    assert set(impatient.far.segments.holds) == {FAR}
+    assert impatient.near.segments.backups == set()
+    assert impatient.far.segments.backups == {(FAR, "monday")}
+
+
+def in_one_process() -> tuple[SegmentsOfNode, BackupVerbs]:
+    segments = SegmentsOfNode()
+    segments.served.update(map(ContainerId, range(CONTAINERS)))
+    return segments, BackupVerbs(owners=segments.backup_owners, settings=HttpSettings())
+
+
+async def test_in_one_process_too_a_container_that_is_gone_does_not_keep_the_others_held() -> None:
+    segments, verbs = in_one_process()
+    segments.gone_when_pinned = FAR
+    with pytest.raises(Refusal, match="make it again, or drop it"):
+        await verbs.pin_all("monday")
+    assert set(segments.holds) == {FAR}
+    assert segments.backups == {(FAR, "monday")}
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+async def test_a_backup_whose_client_leaves_is_made_or_taken_back(forgets: bool) -> None:
+    segments, verbs = in_one_process()
+    segments.pins_wait_for[FAR] = asyncio.Event()
+    if forgets:
+        segments.forget_hold_of = FAR
+    making = asyncio.ensure_future(verbs.pin_all("monday"))
+    await segments.pinning.wait()
+    making.cancel()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    segments.pins_wait_for[FAR].set()
+    with pytest.raises(asyncio.CancelledError):
+        await making
+    assert {each for each, _ in segments.backups} == (set() if forgets else segments.served)
+    assert segments.holds == {}
+
+
+@pytest.mark.simulation
+def test_a_backup_that_takes_too_long_is_refused_and_nothing_stays_held() -> None:
+    async def main(_: SimLoop) -> None:
+        segments, verbs = in_one_process()
+        segments.pins_wait_for[FAR] = asyncio.Event()
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Refusal, match="too slow"):
+            await verbs.pin_all("monday")
+        assert asyncio.get_running_loop().time() - began < BACKUP_HOLD_SECONDS_MAX
+        assert segments.backups == set()
+        assert segments.holds_at_drops == [segments.served] * (CONTAINERS - 1)
+        assert segments.holds == {}
+
+    run_simulation(1, main)
 
 
 async def test_a_step_of_a_backup_that_does_not_exist_is_refused(
