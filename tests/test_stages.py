@@ -25,7 +25,8 @@ spec.loader.exec_module(stages)
 # A stage that started another process, and says which when both are there.
 ENDLESS = """
 import subprocess, sys, time
-other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+program = "import time; time.sleep(600)"
+other = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
 try:
     print("other", other.pid, flush=True)
     time.sleep(600)
