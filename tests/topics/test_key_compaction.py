@@ -177,6 +177,17 @@ async def test_tombstones_of_a_pass_wait_from_when_the_clock_is_trusted() -> Non
     assert b"a" not in {r.key for r in await read_all(partition)}
 
 
+async def assert_the_tombstone_waits_from_now(partition: Partition, clock: Clock) -> None:
+    """That of `a`, for `delete.retention.ms`."""
+    for passed in (0, 999):
+        clock.now += passed
+        await partition.compact(age_is_known=known)
+        assert (b"a", None) in {(r.key, r.value) for r in await read_all(partition)}, passed
+    clock.now += 1
+    await partition.compact(age_is_known=known)
+    assert b"a" not in {r.key for r in await read_all(partition)}
+
+
 @pytest.mark.parametrize("jump_ms", [YEAR_MS, -YEAR_MS])
 async def test_a_jump_of_the_clock_during_a_pass_does_not_say_since_when_tombstones_wait(
     monkeypatch: pytest.MonkeyPatch, jump_ms: int
@@ -200,13 +211,7 @@ async def test_a_jump_of_the_clock_during_a_pass_does_not_say_since_when_tombsto
         patch.setattr(Tier2RecordFiles, "surviving", jumps)
         assert await partition.compact(age_is_known=lambda: clock.now == right) == 1
     clock.now = right + 5000  # it came back later
-    for passed in (0, 999):
-        clock.now += passed
-        await partition.compact(age_is_known=known)
-        assert (b"a", None) in {(r.key, r.value) for r in await read_all(partition)}, passed
-    clock.now += 1
-    await partition.compact(age_is_known=known)
-    assert b"a" not in {r.key for r in await read_all(partition)}
+    await assert_the_tombstone_waits_from_now(partition, clock)
 
 
 async def test_tombstones_that_wait_since_a_time_that_has_not_come_wait_from_now() -> None:
@@ -221,13 +226,7 @@ async def test_tombstones_that_wait_since_a_time_that_has_not_come_wait_from_now
     clock.now += YEAR_MS
     assert await partition.compact(age_is_known=known) == 1
     clock.now -= YEAR_MS
-    for passed in (0, 999):
-        clock.now += passed
-        await partition.compact(age_is_known=known)
-        assert (b"a", None) in {(r.key, r.value) for r in await read_all(partition)}, passed
-    clock.now += 1
-    await partition.compact(age_is_known=known)
-    assert b"a" not in {r.key for r in await read_all(partition)}
+    await assert_the_tombstone_waits_from_now(partition, clock)
 
 
 async def test_a_consumer_reaches_the_end_behind_a_tombstone_that_is_the_last_record() -> None:
