@@ -71,15 +71,21 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
+async def both_begun(container: StreamSegmentContainer, *, many: bool) -> list[asyncio.Future[Any]]:
+    """A merge and an update of the table, and time for both to end if nothing holds them."""
+    waiting: list[asyncio.Future[Any]] = [
+        merging(container, many=many),
+        asyncio.ensure_future(put(container, "table", b"1")),
+    ]
+    await turns()
+    return waiting
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_what_is_held_waits_and_everything_else_goes_on(many: bool) -> None:
     async def main(container: StreamSegmentContainer) -> None:
         await container.backups.hold("h", HELD)
-        waiting = [
-            merging(container, many=many),
-            asyncio.ensure_future(put(container, "table", b"1")),
-        ]
-        await turns()
+        waiting = await both_begun(container, many=many)
         assert not any(each.done() for each in waiting)
         await append(container, "a", b"by a writer, ")
         await put(container, "other", b"1")
@@ -211,11 +217,7 @@ def test_a_hold_that_its_end_has_overtaken_is_refused() -> None:
 def test_what_waits_at_a_container_that_ends_is_told() -> None:
     async def main(container: StreamSegmentContainer) -> None:
         await container.backups.hold("h", HELD)
-        waiting = [
-            merging(container, many=True),
-            asyncio.ensure_future(put(container, "table", b"1")),
-        ]
-        await turns()
+        waiting = await both_begun(container, many=True)
         await container.close()
         for each in waiting:
             with pytest.raises(SegmentStoreError):

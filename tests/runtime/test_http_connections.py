@@ -53,8 +53,8 @@ def test_a_client_that_leaves_the_last_bytes_of_an_answer_is_disconnected(
 ) -> None:
     """Goal: also what is behind the last wait of an answer is held for a while only.
 
-    Method: answers are asked for, one at a time, until the sockets of both sides are full and a part of the newest
-    stays with the server. That part is less than one answer, by far too little for aiohttp to wait for.
+    Method: the client asks for one answer after another until the sockets of both sides are full and a part of the
+    newest stays with the server. That part is less than one answer, by far too little for aiohttp to wait for.
     """
 
     async def run() -> None:

@@ -193,7 +193,7 @@ async def read_tail(
 ) -> bytes:
     """What the service has of it, which may end before the range does.
 
-    Raises DataLossError for what is gone from `wanted` on, where that is asked for.
+    Raises DataLossError if bytes from `wanted` on are gone and `fail_on_data_loss` is set.
     """
     content = bytearray()
     try:
