@@ -7,7 +7,8 @@ What the stages print comes in this order, each stage as a whole. They run in tw
 other, with the machine as if they were alone; in the second those that only compute, with a lower priority, so that
 they take the time in which the first lane waits. No result of theirs depends on how long they take. Of the unit tests
 these are what COMPUTED names; the others have sockets, processes and clocks. `clusters` begins when both lanes have
-nothing else.
+nothing else. Unit tests and simulations keep their files in memory, where there is enough: a third of their time they
+waited for a disk, which is not what they try. Integration tests, whose processes are killed, keep theirs on the disk.
 
 A stage that fails does not stop the later ones. The last line is `N passed, N failed`, over all tests; a lint or type
 stage that fails counts as one failure. A suite that needs a tool which is not installed is named, not hidden. Whoever
@@ -34,19 +35,23 @@ _END_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _COUNT = re.compile(r"(\d+) (passed|failed|error|errors|skipped)")
 _BEHIND = ("nice", "-n", "10")
+_MEMORY = Path("/dev/shm")
+_MEMORY_BYTES_MIN = 4 << 30
+"""The stages together were never seen to hold a tenth of it; a container of Docker has 64 MB there."""
 
 
 @dataclass(frozen=True)
 class Stage:
     """One command.
 
-    `tests` if its closing line counts tests, `behind` if it runs in the second lane, `alone` if it begins when all
-    others have ended; such stages come last.
+    `tests` if its closing line counts tests, `in_memory` if its temporary files are there, where there is enough,
+    `behind` if it runs in the second lane, `alone` if it begins when all others have ended; such stages come last.
     """
 
     name: str
     command: Sequence[str]
     tests: bool = False
+    in_memory: bool = False
     behind: bool = False
     alone: bool = False
 
@@ -122,9 +127,21 @@ STAGES = (
         ],
         behind=True,
     ),
-    Stage("unit", pytest(*BY_HALVES, "-m", UNIT, *ignoring(COMPUTED)), tests=True),
-    Stage("unit: computed", pytest(*BY_HALVES, "-m", UNIT, *COMPUTED), tests=True, behind=True),
-    Stage("simulation", pytest(*BY_HALVES, "-m", "simulation"), tests=True, behind=True),
+    Stage("unit", pytest(*BY_HALVES, "-m", UNIT, *ignoring(COMPUTED)), tests=True, in_memory=True),
+    Stage(
+        "unit: computed",
+        pytest(*BY_HALVES, "-m", UNIT, *COMPUTED),
+        tests=True,
+        in_memory=True,
+        behind=True,
+    ),
+    Stage(
+        "simulation",
+        pytest(*BY_HALVES, "-m", "simulation"),
+        tests=True,
+        in_memory=True,
+        behind=True,
+    ),
     Stage(
         "integration",
         pytest(*SIDE_BY_SIDE, "-m", "integration", *ignoring(CLUSTERS)),
@@ -156,7 +173,7 @@ TOOLS = {
 class RunningStage:
     """A stage whose command was started. Its output goes to a file, from which it is shown when its turn comes."""
 
-    def __init__(self, stage: Stage, output: IO[bytes]) -> None:
+    def __init__(self, stage: Stage, output: IO[bytes], memory: Path | None = None) -> None:
         self.stage = stage
         self._output = output
         self._shown = 0
@@ -167,7 +184,7 @@ class RunningStage:
             [*(_BEHIND if stage.behind else ()), *stage.command],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment(),
+            env=environment(memory if stage.in_memory else None),
             process_group=0,
         )
 
@@ -208,8 +225,8 @@ class RunningStage:
         self._process.wait()
 
 
-def environment() -> Mapping[str, str]:
-    """Of every stage.
+def environment(memory: Path | None = None) -> Mapping[str, str]:
+    """Of every stage; its temporary files are in `memory`, if that is given.
 
     Where nothing compiled may be left beside the sources, each process of each stage would compile a thousand modules
     again. So what is compiled is left among what tests leave.
@@ -217,10 +234,21 @@ def environment() -> Mapping[str, str]:
     given = dict(os.environ)
     if given.pop("PYTHONDONTWRITEBYTECODE", ""):
         given.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / ".pytest_cache" / "bytecode"))
+    if memory is not None:
+        given["TMPDIR"] = str(memory)
     return given
 
 
-def run(stages: Sequence[Stage]) -> list[Outcome]:
+def made_in_memory() -> Path | None:
+    """A new directory; None where there is too little memory for it."""
+    with suppress(OSError):
+        if shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN:
+            # A short name: the paths of sockets have room for a hundred letters.
+            return Path(tempfile.mkdtemp(prefix="test-", dir=_MEMORY))
+    return None
+
+
+def run(stages: Sequence[Stage], memory: Path | None = None) -> list[Outcome]:
     """The outcome of each."""
     waiting = {behind: [s for s in stages if s.behind is behind] for behind in (False, True)}
     started: dict[str, RunningStage] = {}
@@ -235,7 +263,7 @@ def run(stages: Sequence[Stage]) -> list[Outcome]:
                         if may_begin(waiting, lanes, behind):
                             following = waiting[behind].pop(0)
                             output = files.enter_context(tempfile.TemporaryFile())
-                            started[following.name] = RunningStage(following, output)
+                            started[following.name] = RunningStage(following, output, memory)
                             lanes[behind] = started[following.name]
                     # Where it is not begun yet, the stage in front of it in the lane still runs.
                     looked_at = started.get(stage.name) or lanes[stage.behind]
@@ -279,7 +307,17 @@ def main() -> int:
     # SIGINT too: who is started in the background inherits that it is ignored, and so would the stages.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
-    outcomes = list(zip(STAGES, run(STAGES), strict=True))
+    memory = made_in_memory()
+    outcomes: list[tuple[Stage, Outcome]] = []
+    try:
+        outcomes += zip(STAGES, run(STAGES, memory), strict=True)
+    finally:
+        if memory is not None and any(
+            outcome.failed for stage, outcome in outcomes if stage.in_memory
+        ):
+            say(f"what failed tests left is in memory, to be removed by you: {memory}")
+        elif memory is not None:
+            shutil.rmtree(memory, ignore_errors=True)
     say("== summary")
     for stage, outcome in outcomes:
         verdict = "FAILED" if outcome.failed else "passed"

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import ModuleType
@@ -60,6 +61,35 @@ def test_the_closing_line_is_counted_and_no_failure_is_missed(
     program = f"print({closing!r}); raise SystemExit({code})"
     (outcome,) = stages.run([stages.Stage("some", [sys.executable, "-c", program], tests=True)])
     assert (outcome.passed, outcome.failed) == (passed, failed)
+
+
+def test_temporary_files_are_in_memory_where_a_stage_says_so(
+    stages: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = "import tempfile; print(f'in {tempfile.gettempdir()}.')"
+    stages.run(
+        [
+            stages.Stage(name, [sys.executable, "-c", program], in_memory=name == "computed")
+            for name in ("computed", "integration")
+        ],
+        tmp_path,
+    )
+    computed, integration = capfd.readouterr().out.split("== integration")
+    assert f"in {tmp_path}." in computed
+    assert f"in {tempfile.gettempdir()}." in integration
+
+
+def test_a_machine_with_little_memory_for_files_keeps_all_on_the_disk(
+    stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "_MEMORY", tmp_path)
+    made = stages.made_in_memory()
+    assert made is not None
+    assert made.parent == tmp_path
+    monkeypatch.setattr(stages, "_MEMORY_BYTES_MIN", 1 << 62)
+    assert stages.made_in_memory() is None
+    monkeypatch.setattr(stages, "_MEMORY", tmp_path / "not there")
+    assert stages.made_in_memory() is None
 
 
 def test_the_lanes_run_at_the_same_time_and_print_in_order(
