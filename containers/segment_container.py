@@ -37,6 +37,7 @@ from segmentstore.contracts.cluster import Lease
 from segmentstore.contracts.containers import ContainerHealth, ContainerState
 from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
+    BackupInterruptedError,
     ContainerNotFoundError,
     ContainerStoppedError,
     ErrorKind,
@@ -88,6 +89,8 @@ class ContainerBackups:
         self._flush = flush
         self._held = held
         self._settle_table = settle_table
+        self._made: tuple[str, SnapshotInfo] | None = None
+        """Under which hold the last one was made."""
 
     async def flush(self) -> None:
         """See BackupOwner."""
@@ -115,7 +118,22 @@ class ContainerBackups:
         self._held.require(hold_id)
         await self._flush()
         self._held.require(hold_id)
-        return await self._storage.create_snapshot(name)
+        made = await self._storage.create_snapshot(name, is_proved=False)
+        self._made = hold_id, made
+        return made
+
+    async def prove(self, name: str, *, hold_id: str) -> None:
+        """See BackupOwner. By its version: another maker may have made one of that name meanwhile."""
+        made_here = self._made
+        is_proved = (
+            made_here is not None
+            and made_here[0] == hold_id
+            and await self._storage.prove_snapshot(name, made_here[1].version)
+        )
+        if not is_proved:
+            raise BackupInterruptedError(
+                f"what was made for the backup is not here any more; make it again name={name!r}"
+            )
 
     async def drop(self, name: str) -> bool:
         return await self._storage.delete_snapshot(name)
@@ -175,6 +193,12 @@ class StreamSegmentContainer:
         """What works on that, once it is filled."""
         self._held = HeldChanges(container_id=container_id, fail=self._fail_in_callback)
         self._merges = SegmentMerges(open_segment=self._opened, held=self._held)
+        self._backups = ContainerBackups(
+            storage=storage,
+            flush=lambda: self._components.housekeeping.flush(),
+            held=self._held,
+            settle_table=self._settle_table,
+        )
         self._stop_listening: Callable[[], None] = lambda: None
         self.recovery_summary: RecoverySummary | None = None
         """None until it has recovered."""
@@ -512,12 +536,7 @@ class StreamSegmentContainer:
     def backups(self) -> ContainerBackups:
         """Snapshots of the manifest. Raises ContainerNotFoundError."""
         self._require_running()
-        return ContainerBackups(
-            storage=self._recovered.storage,
-            flush=self._components.housekeeping.flush,
-            held=self._held,
-            settle_table=self._settle_table,
-        )
+        return self._backups
 
     async def _settle_table(self, name: str) -> None:
         try:

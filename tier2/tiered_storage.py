@@ -40,7 +40,12 @@ from tier2.maintenance.scrub import Scrubber
 from tier2.maintenance.sst_merge import merge_ssts
 from tier2.manifest.claim import Claim, ManifestClaimer
 from tier2.manifest.view import ManifestView
-from tier2.publish.owned_manifest import OwnedManifest, drop_snapshot, take_snapshot
+from tier2.publish.owned_manifest import (
+    OwnedManifest,
+    drop_snapshot,
+    prove_snapshot,
+    take_snapshot,
+)
 from tier2.publish.publish import publish
 from tier2.read.components import Components
 from tier2.read.published_segments import PublishedSegments
@@ -237,11 +242,14 @@ class TieredStorage(PublishedSegments):
         """
         await self._require_claim().external_swaps.propose(proposal)
 
-    async def create_snapshot(self, name: str) -> SnapshotInfo:
+    async def create_snapshot(self, name: str, *, is_proved: bool = True) -> SnapshotInfo:
         snapshot = await take_snapshot(
-            name, owned=self._claimed(), now_ms=self._wall_clock.now_ms()
+            name, owned=self._claimed(), now_ms=self._wall_clock.now_ms(), is_proved=is_proved
         )
         return snapshot.described()
+
+    async def prove_snapshot(self, name: str, version: int) -> bool:
+        return await prove_snapshot(name, version, owned=self._claimed())
 
     async def delete_snapshot(self, name: str) -> bool:
         return await drop_snapshot(name, owned=self._claimed())

@@ -74,7 +74,10 @@ def pin(name: str, server: str, data_directory: Path | None, tier2_place: str, o
 @server_option
 @output_option
 def list_backups(place: str, server: str, output: str) -> None:
-    """Show the backups in a Tier 2, running or not, or those of the store at --server."""
+    """Show the backups in a Tier 2, running or not, or those of the store at --server.
+
+    One that is not proved was not made to its end, or is being made: it cannot be restored. Make it again, or drop it.
+    """
     if bool(place) == bool(server):
         raise click.UsageError("name a Tier 2 or --server, one of them")
     if server:
@@ -86,6 +89,7 @@ def list_backups(place: str, server: str, output: str) -> None:
                 "backup": each.name,
                 "made": shown_time(each.made_ms),
                 "containers": each.containers,
+                "proved": each.is_proved,
                 "complete": each.is_complete,
             }
             for each in asyncio.run(tier2_access.list_backups(place))

@@ -64,7 +64,7 @@ class BackupOwner(Protocol):
     """The backups of one running container: snapshots that are kept in Tier 2. Calls may run beside everything else.
 
     A backup of several containers that serve is made in steps, each of all of them: flush, hold, make, ask whether
-    all are still held, let go.
+    all are still held, prove, let go.
     """
 
     async def flush(self) -> None:
@@ -86,8 +86,16 @@ class BackupOwner(Protocol):
     async def make(self, name: str, *, hold_id: str = "") -> SnapshotInfo:
         """Everything acknowledged before the call is in it. A name that is taken gives what is there already.
 
+        What is made under a hold is not proved: it counts behind `prove`. Without one it counts at once.
+
         Raises InvalidRequestError, ContainerNotFoundError without a Tier 2, StorageError; BackupInterruptedError if
         the hold is not on, or was for too long.
+        """
+
+    async def prove(self, name: str, *, hold_id: str) -> None:
+        """What was made under the hold is of one moment with what the other containers made.
+
+        Raises BackupInterruptedError if it is not here (any more), StorageError.
         """
 
     async def drop(self, name: str) -> bool:

@@ -235,6 +235,8 @@ class SnapshotInfo:
     epoch: int
     version: int
     """Of the manifest that is kept."""
+    is_proved: bool = True
+    """False while it is not known, or never was, to be of one moment with those of the other containers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,10 +365,16 @@ class Storage(ReadOnlyStorage, Protocol):
         """Prove some of what is stored, as far as the settings allow now, and write damaged chunks anew whose bytes
         are kept elsewhere; True if one was. Never runs beside publish()."""
 
-    async def create_snapshot(self, name: str) -> SnapshotInfo:
+    async def create_snapshot(self, name: str, *, is_proved: bool = True) -> SnapshotInfo:
         """Keep a snapshot of the manifest under a name until it is deleted. A name that is taken gives its snapshot.
 
         Raises InvalidRequestError, and as publish(). May run beside publish().
+        """
+
+    async def prove_snapshot(self, name: str, version: int) -> bool:
+        """The snapshot of that name and version is proved from now on. False if there is none.
+
+        May run beside publish(). Raises as publish().
         """
 
     async def delete_snapshot(self, name: str) -> bool:

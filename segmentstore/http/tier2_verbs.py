@@ -2,7 +2,7 @@
 
 /v1/backups: points in time of the whole store, kept in Tier 2 while it serves.
 
-    GET     /v1/backups          {"backups": [{"backup", "made_ms", "containers", "complete"}]}, by name
+    GET     /v1/backups          {"backups": [{"backup", "made_ms", "containers", "proved", "complete"}]}, by name
     POST    /v1/backups/{name}   everything acknowledged before is flushed and kept as NAME
                                  {"pinned": [{"backup", "container", "epoch", "root_version", "made_ms"}]}
     DELETE  /v1/backups/{name}   204; what only it named is deleted after a while
@@ -11,9 +11,11 @@
   nothing is begun. (In a cluster each node does its part: whole_store.py.)
 - It is of one moment for what a transaction does in several containers: its merges, and the table of transactions, wait
   while it is made (`make_whole`). That takes as long as a flush of what came meanwhile.
-- A POST that breaks off is taken back, while still held, wherever that can be done: what may be left is not
-  `complete`, is told as unknown (500), and repeating it makes it anew. If nothing could be taken back, the answer says
-  that the backup is to be dropped. It goes on to its end although its client leaves.
+- What a POST pins is `proved` at its end, once it is known that all containers held until the last pin. What is not,
+  because its maker died or Tier 2 was too slow, is not `complete`: no backup is restored from it, and repeating the
+  POST makes it anew. Those that earlier versions made count as proved.
+- A POST that breaks off is taken back, while still held, wherever that can be done. What may be left is told as unknown
+  (500). It goes on to its end although its client leaves.
 - A name that is taken by a complete backup gives what is there already.
 - One backup is made at a time: another one is told to come back (503).
 
@@ -126,8 +128,8 @@ class BackupVerbs:
     ) -> Mapping[str, object]:
         """A step in the making of a backup, of these containers. Raises Refusal (400).
 
-        flush, hold, pin, held, let_go: as contracts.containers.BackupOwner says. drop: what an earlier attempt left.
-        undo: what this one did. Those in STEPS_WHEREVER_POSSIBLE pass over containers that are not here.
+        flush, hold, pin, held, prove, let_go: as contracts.containers.BackupOwner says. drop: what an earlier attempt
+        left. undo: what this one did. Those in STEPS_WHEREVER_POSSIBLE pass over containers that are not here.
         """
         match step:
             case "flush":
@@ -140,6 +142,11 @@ class BackupVerbs:
             case "held":
                 owners = self._owners(containers)
                 return {"held": [each for each, owner in owners if owner.is_held(hold_id)]}
+            case "prove":
+                owners = self._owners(containers)
+                with change_begun(self._settings.retry_after_seconds):
+                    await gather_all(owner.prove(name, hold_id=hold_id) for _, owner in owners)
+                return {"proved": list(containers)}
             case "let_go":
                 here = self._owners_here(containers)
                 return {"let_go": [each for each, owner in here if owner.let_go(hold_id)]}
@@ -180,13 +187,17 @@ class BackupVerbs:
         owners = self._owners(containers)
         await gather_all(owner.hold(hold_id, _HELD_TABLES) for _, owner in owners)
         lists = await gather_all(owner.list() for _, owner in owners)
-        rows = [
-            _backup_row(container_id, kept)
+        pinned = [
+            (container_id, kept)
             for (container_id, _), found in zip(owners, lists, strict=True)
             for kept in found
             if kept.name == name
         ]
-        return {"held": [container_id for container_id, _ in owners], "pinned": rows}
+        return {
+            "held": [container_id for container_id, _ in owners],
+            "pinned": [_backup_row(*each) for each in pinned],
+            "proved": [container_id for container_id, kept in pinned if kept.is_proved],
+        }
 
     async def pin_part(
         self, name: str, containers: Sequence[ContainerId] | None, *, hold_id: str = ""
@@ -216,15 +227,18 @@ class BackupVerbs:
         for _, owner in owners:
             for one in await owner.list():
                 found.setdefault(one.name, []).append(one)
-        rows = [
-            {
-                "backup": name,
-                "made_ms": max(one.created_ms for one in found[name]),
-                "containers": len(found[name]),
-                "complete": len(found[name]) == len(owners),
-            }
-            for name in sorted(found)
-        ]
+        rows: list[Mapping[str, object]] = []
+        for name in sorted(found):
+            is_proved = all(one.is_proved for one in found[name])
+            rows.append(
+                {
+                    "backup": name,
+                    "made_ms": max(one.created_ms for one in found[name]),
+                    "containers": len(found[name]),
+                    "proved": is_proved,
+                    "complete": is_proved and len(found[name]) == len(owners),
+                }
+            )
         return {"backups": rows}
 
 
@@ -232,7 +246,8 @@ async def make_whole(step: StepOfParts, retry_after_seconds: int) -> Sequence[Ma
     """A backup of all containers, of one moment for what transactions do: a row for each. Raises Refusal.
 
     Whatever ends it, what was held goes on: let go here, or by itself. A caller that leaves waits until that is done:
-    what is pinned is either proved or taken back.
+    what is pinned is either proved or taken back. If this process ends before, or Tier 2 is too slow for either, it
+    stays and is not proved.
     """
     hold_id = f"{system_random().getrandbits(128):032x}"
     _all_rows(await step("flush", hold_id), "flushed")
@@ -263,7 +278,7 @@ async def _make_held(
 
 
 class _HeldBackup:
-    """From the first hold until the last pin was proved, or taken back."""
+    """From the first hold until all pins were proved, or taken back."""
 
     def __init__(self, step: StepOfParts, hold_id: str, retry_after_seconds: int) -> None:
         self._step = step
@@ -278,7 +293,7 @@ class _HeldBackup:
         """Raises Refusal, SegmentStoreError: then take back."""
         parts = await self._step("hold", self._hold_id)
         held, pinned = _all_rows(parts, "held"), _all_rows(parts, "pinned")
-        if len(pinned) == len(held):
+        if len(_all_rows(parts, "proved")) == len(held):
             return pinned
         if asyncio.get_running_loop().time() - self._began > BACKUP_HOLD_SECONDS_MAX / 2:
             raise busy(
@@ -286,7 +301,7 @@ class _HeldBackup:
                 self._retry_after_seconds,
             )
         if pinned:
-            # Of another moment.
+            # Of another moment, or of a maker that did not come to prove them.
             with change_begun(self._retry_after_seconds):
                 await self._step("drop", self._hold_id)
         self._count, self._is_pinned = len(held), True
@@ -297,10 +312,11 @@ class _HeldBackup:
                 "the backup was not made: a container did not hold to the end what has to wait for it; make it again",
                 self._retry_after_seconds,
             )
+        await self._step("prove", self._hold_id)
         return pinned
 
     async def take_back(self, cause: Refusal | SegmentStoreError) -> Refusal | SegmentStoreError:
-        """What to answer. Others are still held: none may take the pins for a backup in between."""
+        """What to answer. Others are still held: no other maker of that name comes in between."""
         if not self._is_pinned:
             return cause
         undone: list[Any] = []
@@ -312,9 +328,8 @@ class _HeldBackup:
         if len(undone) == self._count:
             return cause
         advice = (
-            "a part of it may be left, which is not complete: make it again, or drop it"
-            if undone
-            else "it may look complete, and is not to be used: drop the backup of that name (segmentstore backup drop)"
+            "what may be left of it counts only if `segmentstore backup list` calls it complete: make it again, or drop"
+            " it (segmentstore backup drop)"
         )
         kind = cause.kind if isinstance(cause, Refusal) else cause.kind.value
         headers = {"Retry-After": str(self._retry_after_seconds)}

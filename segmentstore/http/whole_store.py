@@ -140,7 +140,7 @@ class WholeStore:
         return web.Response(status=204, headers=SECURITY_HEADERS)
 
     async def list_backups(self, request: web.BaseRequest) -> web.Response:
-        """Those that some container has; complete are those that all have."""
+        """Those that some container has; complete are those that all have, proved."""
         parts = await self._over_containers(
             request, self._backups.list_part, "GET", "/v1/backups", {}
         )
@@ -361,9 +361,12 @@ def _refusal_of_node(node: ClusterNode, status: int, content: bytes) -> Refusal:
 
 def _merged_backup(name: str, rows: Rows, expected: int) -> Mapping[str, object]:
     containers = sum(int(str(row["containers"])) for row in rows)
+    # A node of an earlier version has no such mark.
+    is_proved = all(row.get("proved", True) for row in rows)
     return {
         "backup": name,
         "made_ms": max(int(str(row["made_ms"])) for row in rows),
         "containers": containers,
-        "complete": containers == expected,
+        "proved": is_proved,
+        "complete": is_proved and containers == expected,
     }

@@ -82,7 +82,8 @@ async def make_backup(
     async with open_offline(data_directory, tier2_place=tier2_place) as service:
         containers = _containers(service)
         kept = [
-            any(found.name == name for found in await each.backups.list()) for each in containers
+            any(found.name == name and found.is_proved for found in await each.backups.list())
+            for each in containers
         ]
         if not all(kept):
             # What an attempt left that was broken off is of another moment.

@@ -130,6 +130,13 @@ async def _copy_backup(
             raise InvalidRequestError(
                 f"the backup is not there or not complete name={name!r} containers={len(pinned)} of={count}"
             )
+        unproved = [each.reader.container_id for each in pinned if not each.snapshot.is_proved]
+        if unproved:
+            raise InvalidRequestError(
+                "the backup was not made to its end: what its containers have may be of different moments, with a part"
+                " of a transaction. Restore another one; this one can be made again, or dropped (segmentstore backup"
+                f" pin, drop) name={name!r} containers={unproved}"
+            )
         logs = FileLogsRebuilt(data)
         await DataDirectoryRebuild(
             data, [each.snapshot.manifest for each in pinned], logs=logs

@@ -21,7 +21,13 @@ from segmentstore.recovery.record_files_verification import (
     RecordFilesReport,
     verify_record_files,
 )
-from segmentstore.recovery.tier2_access import LostManifest, Tier2, find_snapshots
+from segmentstore.recovery.tier2_access import (
+    LostManifest,
+    Tier2,
+    container_count_in,
+    find_snapshots,
+    summaries_of,
+)
 from tier2.manifest.snapshots import Snapshot
 from tier2.offline.lost_data import LostChunks, Remains, find_lost_chunks, find_remains
 from tier2.store_reader import ContainerReader
@@ -65,7 +71,7 @@ class ContainerSurvey:
 
 @dataclass(frozen=True, slots=True)
 class LostContainer:
-    """A container without a sound manifest, what is left of it, and the backups that have a manifest of it."""
+    """A container without a sound manifest, what is left of it, and the proved backups that have a manifest of it."""
 
     manifest: LostManifest
     remains: Remains
@@ -195,7 +201,11 @@ async def find_losses(tier2: Tier2, surveys: Sequence[ContainerSurvey]) -> Losse
             LostContainer(
                 lost,
                 await find_remains(lost.reader.components),
-                [each.snapshot for each in snapshots if each.reader is lost.reader],
+                [
+                    each.snapshot
+                    for each in snapshots
+                    if each.reader is lost.reader and each.snapshot.is_proved
+                ],
             )
             for lost in tier2.lost
         ],
@@ -212,12 +222,12 @@ async def require_sound_manifest(tier2: Tier2, place: str) -> None:
     if tier2.containers:
         return
     snapshots = await find_snapshots(tier2)
-    names = sorted({each.snapshot.name for each in snapshots})
     whole = [
-        name
-        for name in names
-        if sum(each.snapshot.name == name for each in snapshots)
-        == snapshots[0].snapshot.manifest.container_count
+        each.name
+        for each in summaries_of(
+            snapshots, container_count_in(tier2, snapshots) if snapshots else 0
+        )
+        if each.is_complete
     ]
     told = [
         f"but backup {name!r} has all manifests; to have the whole store as it was then:"

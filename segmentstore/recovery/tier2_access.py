@@ -261,22 +261,39 @@ class BackupSummary:
     made_ms: int
     """When the snapshot of its last container was made."""
     containers: int
+    is_proved: bool
+    """Whether its containers are known to be of one moment."""
     is_complete: bool
-    """Whether every container of the store has it."""
+    """Whether every container of the store has it, proved."""
+
+
+def summaries_of(
+    snapshots: Sequence[ContainerSnapshot], container_count: int
+) -> list[BackupSummary]:
+    """By name."""
+    found: dict[str, list[Snapshot]] = {}
+    for each in snapshots:
+        found.setdefault(each.snapshot.name, []).append(each.snapshot)
+    summaries: list[BackupSummary] = []
+    for name, parts in sorted(found.items()):
+        is_proved = all(each.is_proved for each in parts)
+        summaries.append(
+            BackupSummary(
+                name,
+                max(each.created_ms for each in parts),
+                len(parts),
+                is_proved,
+                is_proved and len(parts) == container_count,
+            )
+        )
+    return summaries
 
 
 async def list_backups(place: str) -> list[BackupSummary]:
     """By name. Raises as open_tier2() and find_snapshots() do."""
     async with open_tier2(place, go_on=True) as tier2:
         snapshots = await find_snapshots(tier2)
-        count = container_count_in(tier2, snapshots)
-    made: dict[str, list[int]] = {}
-    for each in snapshots:
-        made.setdefault(each.snapshot.name, []).append(each.snapshot.created_ms)
-    return [
-        BackupSummary(name, max(times), len(times), len(times) == count)
-        for name, times in sorted(made.items())
-    ]
+        return summaries_of(snapshots, container_count_in(tier2, snapshots))
 
 
 async def backup_names(readers: Sequence[ContainerReader]) -> list[str]:

@@ -70,6 +70,8 @@ class SegmentsOfNode(MemorySegments):
         self.served: set[ContainerId] = set()
         self.flushed: list[ContainerId] = []
         self.backups: set[tuple[ContainerId, str]] = set()
+        self.proved: set[tuple[ContainerId, str]] = set()
+        """Of these."""
         self.tier2_errors: dict[ContainerId, SegmentStoreError] = {}
         """How backups of these containers fail."""
         self.holds: dict[ContainerId, str] = {}
@@ -81,6 +83,8 @@ class SegmentsOfNode(MemorySegments):
         self.pinning = asyncio.Event()
         """One of them waits."""
         self.drop_error: SegmentStoreError | None = None
+        self.drops_wait = False
+        """For a Tier 2 that does not answer."""
         self.dropped: list[tuple[ContainerId, str]] = []
         self.holds_at_drops: list[set[ContainerId]] = []
 
@@ -149,20 +153,31 @@ class BackupsOfContainer:
             self._node.served.discard(self._container_id)
         return SnapshotInfo(name, START_MS, 1, 1)
 
+    async def prove(self, name: str, *, hold_id: str) -> None:
+        assert self._node.holds.get(self._container_id, "") == hold_id, "proved without a hold"
+        assert (self._container_id, name) in self._node.backups, "proved and not made"
+        self._node.proved.add((self._container_id, name))
+
     async def drop(self, name: str) -> bool:
         self._require_tier2()
+        if self._node.drops_wait:
+            await asyncio.Event().wait()
         if self._node.drop_error is not None:
             raise self._node.drop_error
         had = (self._container_id, name) in self._node.backups
         self._node.backups.discard((self._container_id, name))
+        self._node.proved.discard((self._container_id, name))
         if had:
             self._node.dropped.append((self._container_id, name))
             self._node.holds_at_drops.append(set(self._node.holds))
         return had
 
     async def list(self) -> Sequence[SnapshotInfo]:
-        kept = sorted(self._node.backups)
-        return [SnapshotInfo(name, START_MS, 1, 1) for c, name in kept if c == self._container_id]
+        return [
+            SnapshotInfo(name, START_MS, 1, 1, is_proved=(c, name) in self._node.proved)
+            for c, name in sorted(self._node.backups)
+            if c == self._container_id
+        ]
 
     def _require_tier2(self) -> None:
         error = self._node.tier2_errors.get(self._container_id)

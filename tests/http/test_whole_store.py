@@ -19,7 +19,7 @@ from segmentstore.http.requests import FORK_REGISTRY_SUFFIX
 from segmentstore.http.responses import Refusal
 from segmentstore.http.settings import HttpSettings
 from segmentstore.http.tier2_verbs import BackupVerbs
-from tests.http.node import until
+from tests.http.node import START_MS, until
 from tests.http.nodes_in_cluster import (
     CONTAINERS,
     PATIENT,
@@ -230,6 +230,31 @@ async def test_a_backup_that_is_not_whole_and_cannot_be_dropped_is_said_to_be_un
         assert answer.status == 500
         assert "segmentstore backup drop" in (await answer.json())["error"]
     assert nodes.near.segments.holds == nodes.far.segments.holds == {}
+    async with client.get(f"{nodes.near.node.url}/v1/backups") as answer:
+        (row,) = (await answer.json())["backups"]
+    assert (row["containers"], row["proved"], row["complete"]) == (4, False, False)
+
+
+async def test_a_backup_whose_maker_dies_before_the_proof_is_not_complete_and_is_made_anew(
+    nodes: TwoNodes, client: ClientSession
+) -> None:
+    url = f"{nodes.near.node.url}/v1/backups"
+    for member in (nodes.near, nodes.far):
+        containers = ",".join(map(str, sorted(member.served)))
+        for step in ("hold", "pin"):
+            params = {"containers": containers, "step": step, "hold": "a"}
+            async with client.post(f"{member.node.url}/v1/backups/monday", params=params) as answer:
+                assert answer.status == 200
+    async with client.get(url) as answer:
+        (row,) = (await answer.json())["backups"]
+    assert (row["containers"], row["proved"], row["complete"]) == (4, False, False)
+    async with client.post(f"{url}/monday") as answer:
+        assert [row["container"] for row in (await answer.json())["pinned"]] == [0, 1, 2, 3]
+    dropped = nodes.near.segments.dropped + nodes.far.segments.dropped
+    assert sorted(dropped) == [(each, "monday") for each in range(CONTAINERS)]
+    async with client.get(url) as answer:
+        (row,) = (await answer.json())["backups"]
+    assert (row["containers"], row["proved"], row["complete"]) == (4, True, True)
 
 
 async def test_a_container_that_is_gone_does_not_keep_the_others_held(
@@ -238,7 +263,7 @@ async def test_a_container_that_is_gone_does_not_keep_the_others_held(
     impatient.far.segments.gone_when_pinned = FAR
     async with client.post(f"{impatient.near.node.url}/v1/backups/monday") as answer:
         assert answer.status == 500
-        assert "make it again, or drop it" in (await answer.json())["error"]
+        assert "make it again, or drop" in (await answer.json())["error"]
     assert impatient.near.segments.holds == {}
     assert set(impatient.far.segments.holds) == {FAR}
     assert impatient.near.segments.backups == set()
@@ -254,7 +279,7 @@ def in_one_process() -> tuple[SegmentsOfNode, BackupVerbs]:
 async def test_in_one_process_too_a_container_that_is_gone_does_not_keep_the_others_held() -> None:
     segments, verbs = in_one_process()
     segments.gone_when_pinned = FAR
-    with pytest.raises(Refusal, match="make it again, or drop it"):
+    with pytest.raises(Refusal, match="make it again, or drop"):
         await verbs.pin_all("monday")
     assert set(segments.holds) == {FAR}
     assert segments.backups == {(FAR, "monday")}
@@ -292,6 +317,39 @@ def test_a_backup_that_takes_too_long_is_refused_and_nothing_stays_held() -> Non
         assert segments.holds == {}
 
     run_simulation(1, main)
+
+
+@pytest.mark.simulation
+def test_a_backup_that_tier_2_is_too_slow_to_take_back_is_not_complete_and_says_what_to_do() -> (
+    None
+):
+    async def main(_: SimLoop) -> None:
+        segments, verbs = in_one_process()
+        segments.drops_wait = True
+        segments.forget_hold_of = FAR
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Refusal, match="segmentstore backup drop"):
+            await verbs.pin_all("monday")
+        assert asyncio.get_running_loop().time() - began <= BACKUP_HOLD_SECONDS_MAX
+        assert segments.holds == {}
+        assert await verbs.list_part(None) == {"backups": [row_of_monday(is_proved=False)]}
+        segments.drops_wait = False
+        segments.forget_hold_of = None
+        await verbs.pin_all("monday")
+        assert await verbs.list_part(None) == {"backups": [row_of_monday(is_proved=True)]}
+
+    run_simulation(1, main)
+
+
+def row_of_monday(*, is_proved: bool) -> dict[str, object]:
+    """Of a backup that all containers have."""
+    return {
+        "backup": "monday",
+        "made_ms": START_MS,
+        "containers": CONTAINERS,
+        "proved": is_proved,
+        "complete": is_proved,
+    }
 
 
 async def test_a_step_of_a_backup_that_does_not_exist_is_refused(

@@ -1,5 +1,6 @@
 """Points in time that are kept, and a store as it was then."""
 
+import asyncio
 import hashlib
 from pathlib import Path
 
@@ -108,6 +109,45 @@ def test_h6_a_running_store_is_pinned_while_it_serves_and_comes_back_as_it_was(
         assert users_of(found) == sorted(CONTENT)
         for name, content in CONTENT.items():
             assert found.segment("read", name).content == content
+
+
+def test_a_backup_whose_maker_died_before_the_proof_is_not_restored_and_can_be_made_anew_or_dropped(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    data, restored = tmp_path / "data", tmp_path / "restored"
+    cli = CommandLine(capfdbinary)
+    with ServerProcess(data) as server:
+        fill(CommandLine(capfdbinary, server.address), tmp_path)
+        assert server.terminate() == 0
+    restore = ("--from", str(data), "--data", str(restored), "--quiet", "-o", "json")
+    names = ["monday", "tuesday"]
+    asyncio.run(pin_without_proof(data, names))
+    rows = cli("backup", "list", str(data), "-o", "json").rows
+    found = [(row["backup"], row["containers"], row["proved"], row["complete"]) for row in rows]
+    assert found == [(name, 4, False, False) for name in names]
+    refused = cli("backup", "restore", "monday", *restore)
+    assert refused.exit_code == ExitCode.USAGE
+    assert "was not made to its end" in refused.errors
+    assert not restored.exists()
+    assert cli("tier2", "verify", str(data), "--deep", "--quiet").exit_code == ExitCode.OK
+    assert cli("backup", "pin", "monday", "--data", str(data)).exit_code == ExitCode.OK
+    assert cli("backup", "drop", "tuesday", "--data", str(data)).exit_code == ExitCode.OK
+    (row,) = cli("backup", "list", str(data), "-o", "json").rows
+    assert (row["backup"], row["proved"], row["complete"]) == ("monday", True, True)
+    assert cli("backup", "restore", "monday", *restore).exit_code == ExitCode.OK
+
+
+async def pin_without_proof(data: Path, names: list[str]) -> None:
+    """As a maker that ends behind its last pin leaves them."""
+    async with open_offline(data) as service:
+        for name in names:
+            owners = [each.backups for each in service.registry.all_running()]
+            for owner in owners:
+                await owner.hold(name, [])
+            for owner in owners:
+                await owner.make(name, hold_id=name)
+            for owner in owners:
+                owner.let_go(name)
 
 
 def test_a_directory_that_has_logs_is_refused_before_anything_is_done(

@@ -298,9 +298,8 @@ async def find_snapshots_without_manifest(components: Components) -> list[Snapsh
                 snapshot = Snapshot.decode(name, value)
             except CorruptedDataError:
                 continue
-            if name not in snapshots or _snapshot_order(snapshots[name]) < _snapshot_order(
-                snapshot
-            ):
+            known = snapshots.get(name)
+            if known is None or _record_order(known) < _record_order(snapshot):
                 snapshots[name] = snapshot
     listed = {identity for identity, _ in ssts}
     for removal in removals:
@@ -331,6 +330,11 @@ class _SnapshotRemoval:
 def _snapshot_order(snapshot: Snapshot) -> tuple[int, int]:
     """Grows from snapshot to snapshot."""
     return snapshot.epoch, snapshot.serial
+
+
+def _record_order(snapshot: Snapshot) -> tuple[int, int, bool]:
+    """Of two records of one snapshot the one that proves it is the newer."""
+    return *_snapshot_order(snapshot), snapshot.is_proved
 
 
 async def _snapshot_entries(

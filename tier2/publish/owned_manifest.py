@@ -3,7 +3,7 @@ the next.
 
 - All changes happen under `lock`. When a version is known to be published, the view changes before the next await.
 - Identities come from one source for each claim, so that no two objects ever share one.
-- A snapshot is made or dropped by one version of the manifest, published like every other change.
+- A snapshot is made, proved or dropped by one version of the manifest, published like every other change.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 
 from segmentstore.contracts.errors import InvalidRequestError, StorageError
@@ -228,7 +229,9 @@ def build_sst(changes: dict[bytes, bytes | None], settings: StorageSettings) -> 
     return builder.finish()
 
 
-async def take_snapshot(name: str, *, owned: OwnedManifest, now_ms: int) -> Snapshot:
+async def take_snapshot(
+    name: str, *, owned: OwnedManifest, now_ms: int, is_proved: bool
+) -> Snapshot:
     """Keep the manifest as it is. Under a name that is taken it gives the snapshot that has the name already.
 
     Raises InvalidRequestError, and what Storage.publish() raises.
@@ -246,9 +249,24 @@ async def take_snapshot(name: str, *, owned: OwnedManifest, now_ms: int) -> Snap
         if len(snapshots) >= SNAPSHOTS_MAX:
             raise InvalidRequestError(f"there are {SNAPSHOTS_MAX} backups already: drop one first")
         mark = owned.take_identity()
-        snapshot = Snapshot(name, now_ms, mark.epoch, mark.serial, owned.manifest)
+        snapshot = Snapshot(
+            name, now_ms, mark.epoch, mark.serial, owned.manifest, is_proved=is_proved
+        )
         await _publish_snapshot_record(name, snapshot.encode(), owned)
         return snapshot
+
+
+async def prove_snapshot(name: str, version: int, *, owned: OwnedManifest) -> bool:
+    """False if there is no such snapshot, or one of another version. Raises what Storage.publish() raises."""
+    async with owned.lock:
+        await owned.settle()
+        for snapshot in await owned.snapshots():
+            if snapshot.name == name and snapshot.manifest.version == version:
+                if not snapshot.is_proved:
+                    proved = replace(snapshot, is_proved=True)
+                    await _publish_snapshot_record(name, proved.encode(), owned)
+                return True
+        return False
 
 
 async def drop_snapshot(name: str, *, owned: OwnedManifest) -> bool:

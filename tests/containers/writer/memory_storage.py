@@ -299,8 +299,11 @@ class MemoryStorage:
         assert not self._busy, "scrubbing beside another call"
         return False
 
-    async def create_snapshot(self, name: str) -> SnapshotInfo:
+    async def create_snapshot(self, name: str, *, is_proved: bool = True) -> SnapshotInfo:
         raise NotImplementedError("the writer makes no backups")
+
+    async def prove_snapshot(self, name: str, version: int) -> bool:
+        raise NotImplementedError("the writer proves no backups")
 
     async def delete_snapshot(self, name: str) -> bool:
         raise NotImplementedError("the writer drops no backups")

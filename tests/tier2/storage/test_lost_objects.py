@@ -230,7 +230,9 @@ async def test_h6_of_a_name_that_was_pinned_again_the_newest_pin_is_found_withou
     await owner.publish(first_round())
     kept = await owner.create_snapshot("nightly")
     for number in range(2, 50):
-        match random.choice(["publish", "publish", "publish", "merge", "collect", "again"]):
+        match random.choice(
+            ["publish", "publish", "publish", "merge", "collect", "again", "prove"]
+        ):
             case "publish":
                 some = range(100 * number, 100 * number + 30)
                 await owner.publish(
@@ -243,14 +245,18 @@ async def test_h6_of_a_name_that_was_pinned_again_the_newest_pin_is_found_withou
                 await owner.maintain()
             case "collect":
                 await owner.collect_garbage()
+            case "prove":
+                assert await owner.prove_snapshot("nightly", kept.version)
+                (kept,) = await owner.snapshots()
+                assert kept.is_proved
             case _:
                 await owner.delete_snapshot("nightly")
-                kept = await owner.create_snapshot("nightly")
+                kept = await owner.create_snapshot("nightly", is_proved=False)
         reader = ContainerReader(
             object_store=store, container_id=ContainerId(3), settings=SMALL, executor=None
         )
         found = await find_snapshots_without_manifest(reader.components)
-        assert [pin.manifest.version for pin in found] == [kept.version]
+        assert [pin.described() for pin in found] == [kept]
 
 
 async def test_damaged_runs_are_passed_over_in_the_search_for_pins(

@@ -79,6 +79,49 @@ async def test_h6_what_a_pin_names_outlives_compaction_deletion_and_restarts(
     await verified(target)
 
 
+async def test_h6_a_pin_that_is_not_proved_keeps_what_it_names_and_is_proved_once_by_its_version(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    content = await trickle(owner, 12)
+    made = await owner.create_snapshot("monday", is_proved=False)
+    assert await owner.create_snapshot("monday") == made
+    await drop_everything(owner)
+    owner = await backing.claimed(2)
+    await drop_nothing(owner)
+    assert [each.is_proved for each in await owner.snapshots()] == [False]
+    assert not await owner.prove_snapshot("monday", made.version + 1)
+    assert not await owner.prove_snapshot("tuesday", made.version)
+    assert [each.is_proved for each in await pins_of(store)] == [False]
+    assert await owner.prove_snapshot("monday", made.version)
+    assert await owner.prove_snapshot("monday", made.version)
+    (pin,) = await pins_of(store)
+    assert (pin.is_proved, pin.described()) == (True, (await owner.snapshots())[0])
+    owner = await backing.claimed(3)
+    await drop_nothing(owner)
+    target, report = await restore(store, pin)
+    assert report.missing == []
+    again = ObjectStoreBacking(target, SMALL).make()
+    await again.claim(epoch=Epoch(4), log_id=LOG_ID)
+    assert await read_all(again, 1, 0, 1200) == content
+    assert await owner.delete_snapshot("monday")
+    assert await pins_of(store) == []
+
+
+async def test_pins_of_versions_before_the_mark_count_as_proved(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    await owner.create_snapshot("monday")
+    await owner.create_snapshot("tuesday", is_proved=False)
+    monday, tuesday = await pins_of(store)
+    assert (monday.encode()[0], tuesday.encode()[0]) == (1, 2)
+    assert Snapshot.decode("monday", monday.encode()).is_proved
+    assert not Snapshot.decode("tuesday", tuesday.encode()).is_proved
+    with pytest.raises(CorruptedDataError, match="version 3"):
+        Snapshot.decode("monday", bytes([3]) + monday.encode()[1:])
+
+
 async def drop_nothing(owner: TieredStorage) -> None:
     for _ in range(4):
         await settle(owner)
