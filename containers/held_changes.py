@@ -89,14 +89,12 @@ class HeldChanges:
                 f" container moved; make it again container={self._container_id}"
             )
 
-    def let_go(self, hold_id: str) -> bool:
-        """Whether the hold was on until now."""
-        was_on = self._hold_id == hold_id
-        self._end(hold_id)
-        if not was_on:
-            # Its `hold` may be on its way.
+    def let_go(self, hold_id: str) -> None:
+        """Also of one that is not on: its `hold` may be on its way."""
+        if self._hold_id == hold_id:
+            self._end(hold_id)
+        else:
             self._ended.append(hold_id)
-        return was_on
 
     def close(self) -> None:
         """The container ends: what waits finds out."""

@@ -106,9 +106,9 @@ class ContainerBackups:
         """See BackupOwner."""
         return self._held.is_on(hold_id)
 
-    def let_go(self, hold_id: str) -> bool:
+    def let_go(self, hold_id: str) -> None:
         """See BackupOwner."""
-        return self._held.let_go(hold_id)
+        self._held.let_go(hold_id)
 
     async def make(self, name: str, *, hold_id: str = "") -> SnapshotInfo:
         """Flush first, so that everything acknowledged before the call is in it."""

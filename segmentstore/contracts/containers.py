@@ -80,8 +80,8 @@ class BackupOwner(Protocol):
     def is_held(self, hold_id: str) -> bool:
         """Whether the hold has been on since `hold`."""
 
-    def let_go(self, hold_id: str) -> bool:
-        """Whether the hold was on until now; what waits goes on."""
+    def let_go(self, hold_id: str) -> None:
+        """What waits goes on."""
 
     async def make(self, name: str, *, hold_id: str = "") -> SnapshotInfo:
         """Everything acknowledged before the call is in it. A name that is taken gives what is there already.

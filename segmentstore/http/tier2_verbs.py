@@ -148,8 +148,9 @@ class BackupVerbs:
                     await gather_all(owner.prove(name, hold_id=hold_id) for _, owner in owners)
                 return {"proved": list(containers)}
             case "let_go":
-                here = self._owners_here(containers)
-                return {"let_go": [each for each, owner in here if owner.let_go(hold_id)]}
+                for _, owner in self._owners_here(containers):
+                    owner.let_go(hold_id)
+                return {"let_go": True}
             case "undo":
                 here = self._owners_here(containers)
                 undone = await gather_all(_undone(name, *each) for each in here)

@@ -179,31 +179,20 @@ class WholeStore:
 
     async def drop_backup(self, request: web.BaseRequest, name: str) -> web.Response:
         """Of every container. 404 if none had it."""
-        found = False
 
         async def here(containers: Sequence[ContainerId]) -> Mapping[str, object]:
             return await self._backups.drop_part(name, containers)
 
-        parts = await self._drop_parts(request, here, name)
-        found = any(part.get("dropped") for part in parts)
-        if parse_containers(request) is not None:
-            return json_response(200, {"dropped": found})
-        if not found:
-            raise not_found(f"there is no backup of that name name={name[:256]!r}")
-        return web.Response(status=204, headers=SECURITY_HEADERS)
-
-    async def _drop_parts(
-        self, request: web.BaseRequest, here: PartHere, name: str
-    ) -> Sequence[Mapping[str, object]]:
-        """What each part answers. Raises Refusal.
-
-        That nothing was done is said only of the one part that another node asks for: it asks again.
-        """
         path = _backup_path(name)
         if parse_containers(request) is not None:
-            return await self._over_containers(request, here, "DELETE", path, {})
+            # The node that asks for this part is told if nothing was done: it asks again.
+            (part,) = await self._over_containers(request, here, "DELETE", path, {})
+            return json_response(200, part)
         with change_begun(self._settings.retry_after_seconds):
-            return await self._over_containers(request, here, "DELETE", path, {})
+            parts = await self._over_containers(request, here, "DELETE", path, {})
+        if not any(part.get("dropped") for part in parts):
+            raise not_found(f"there is no backup of that name name={name[:256]!r}")
+        return web.Response(status=204, headers=SECURITY_HEADERS)
 
     # --- over containers -------------------------------------------------------------------------
 

@@ -93,11 +93,12 @@ def test_what_is_held_waits_and_everything_else_goes_on(many: bool) -> None:
         made = await container.backups.make("monday", hold_id="h")
         assert made.name == "monday"
         assert not any(each.done() for each in waiting)
-        assert container.backups.let_go("h")
+        assert container.backups.is_held("h")
+        container.backups.let_go("h")
         await asyncio.gather(*waiting)
         assert await read_all(container, "a") == b"by a writer, of a transaction"
         assert await has(container, "table", b"1")
-        assert not container.backups.let_go("h")
+        assert not container.backups.is_held("h")
 
     run(main)
 
@@ -124,7 +125,8 @@ def test_what_was_begun_before_is_durable_when_all_is_held(what: str) -> None:
             there = lengths(container)
             await turns()
             assert lengths(container) == there
-            assert container.backups.let_go(f"h{before}")
+            assert container.backups.is_held(f"h{before}")
+            container.backups.let_go(f"h{before}")
             await asyncio.gather(begun, return_exceptions=True)
 
     run(main)
@@ -175,7 +177,7 @@ def test_a_hold_ends_by_itself_and_no_snapshot_is_taken_late_in_it() -> None:
         assert not merge.done()
         await asyncio.sleep(BACKUP_HOLD_SECONDS_MAX * 0.6)
         await merge
-        assert not backups.let_go("h")
+        assert not backups.is_held("h")
         with pytest.raises(BackupInterruptedError):
             await backups.make("monday", hold_id="h")
         assert await backups.list() == []
@@ -192,10 +194,11 @@ def test_there_is_one_hold_at_a_time() -> None:
             await backups.hold("i", HELD)
         with pytest.raises(BackupInterruptedError):
             await backups.make("monday", hold_id="i")
-        assert not backups.let_go("i")
-        assert backups.let_go("h")
+        backups.let_go("i")
+        assert backups.is_held("h")
+        backups.let_go("h")
         await backups.hold("j", HELD)
-        assert backups.let_go("j")
+        assert backups.is_held("j")
 
     run(main)
 
@@ -204,8 +207,9 @@ def test_a_hold_that_its_end_has_overtaken_is_refused() -> None:
     async def main(container: StreamSegmentContainer) -> None:
         backups = container.backups
         await backups.hold("other", HELD)
-        assert not backups.let_go("h")
-        assert backups.let_go("other")
+        backups.let_go("h")
+        assert backups.is_held("other")
+        backups.let_go("other")
         for ended in ("h", "other"):
             with pytest.raises(BackupInterruptedError, match="given up"):
                 await backups.hold(ended, HELD)

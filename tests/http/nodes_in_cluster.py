@@ -136,8 +136,9 @@ class BackupsOfContainer:
     def is_held(self, hold_id: str) -> bool:
         return self._node.holds.get(self._container_id) == hold_id
 
-    def let_go(self, hold_id: str) -> bool:
-        return self._node.holds.pop(self._container_id, "") == hold_id
+    def let_go(self, hold_id: str) -> None:
+        if self.is_held(hold_id):
+            del self._node.holds[self._container_id]
 
     async def make(self, name: str, *, hold_id: str = "") -> SnapshotInfo:
         assert self._node.holds.get(self._container_id, "") == hold_id, "made without a hold"
