@@ -210,7 +210,8 @@ class Repair:
             is_sealed = state.state is StreamState.SEALED or length is not None
             if info is None:
                 missing.append(name)
-                is_sealed |= known.record is not None
+                # A commit may have bytes for it that Tier 2 still has beside it.
+                is_sealed |= known.record is not None and state.state is not StreamState.COMMITTING
             if is_sealed and (info is None or not info.sealed):
                 unsealed.append(name)
             there = info.length if info is not None else 0

@@ -19,7 +19,8 @@ was written before and before everything that is written after.
 Invariants:
 
 - Every step may be repeated, by any task that holds the stream; the plan decides, nothing is decided again.
-- A segment of E + 1 that is sealed has taken in all of its transactions.
+- A segment of E + 1 that is sealed has taken in all of its transactions. It says nothing of the others: behind a
+  recovery from Tier 2 alone one container may know less than another.
 """
 
 import dataclasses
@@ -171,15 +172,13 @@ class RollingCommit:
         infos = await self._segments.info(
             [history.segment_name(segment.segment_id) for segment in detour.segments]
         )
-        # Sealed after the last merge and not before: an earlier attempt came this far, and a sealed segment takes
-        # nothing in, not even what it remembers.
-        if any(info is None or info.sealed for info in infos):
-            lengths = {
-                segment.segment_id: info.length
-                for segment, info in zip(detour.segments, infos, strict=True)
-                if info is not None
-            }
-            return dict.fromkeys(plan.transaction_ids, lengths)
+        # Sealed after the last merge and not before: an earlier attempt came this far. It is not asked again, since a
+        # sealed segment takes nothing in, not even what it remembers.
+        done = {
+            segment.segment_id: info.length
+            for segment, info in zip(detour.segments, infos, strict=True)
+            if info is not None and info.sealed
+        }
         records = {
             each: await self._table.read(TransactionName(history.scope, history.stream, each))
             for each in plan.transaction_ids
@@ -196,9 +195,11 @@ class RollingCommit:
             targets=detour,
             transaction_ids=plan.transaction_ids,
             recorded={
-                each: record.merged
+                each: {
+                    **(record.merged if record is not None and each not in ended else {}),
+                    **done,
+                }
                 for each, record in records.items()
-                if record is not None and each not in ended
             },
             ended=ended,
         )

@@ -9,10 +9,12 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 
 import pytest
 
 from segmentstore.codec.controller_api import controller_pb2 as api
+from segmentstore.codec.controller_records.stream_records import StreamState
 from segmentstore.codec.controller_records.transaction_records import TransactionState
 from segmentstore.controller.settings import ControllerSettings, TransactionSettings
 from segmentstore.controller.transactions.transaction_table import (
@@ -21,6 +23,7 @@ from segmentstore.controller.transactions.transaction_table import (
 )
 from tests.controller.crashing_doors import ProcessDiedError
 from tests.controller.transactions.feature_cluster import FeatureCluster, State, id_of
+from tests.http.memory_segments import MemorySegments
 
 Begun = list[api.CreateTxnResponse]
 
@@ -280,6 +283,50 @@ async def test_h74_a_commit_behind_a_scale_survives_death_also_if_segments_have_
         if not died:
             return
     raise AssertionError("the scenario never gets through")
+
+
+@pytest.mark.slow
+async def test_h78_a_detour_takes_in_what_one_container_has_lost_of_it_and_tier_2_still_has() -> (
+    None
+):
+    """Containers reach Tier 2 at different moments: one segment of the detour is sealed, the other as it was before."""
+    for die_at in range(1, CALLS_MAX):
+        cluster, begun = await prepared(transactions=2, scaled=True)
+        older = cluster.memory_segments.restarted()
+        cluster.plan.arm(die_at=die_at, behind=True)
+        await until_dead_or_done(cluster, begun)
+        died = cluster.plan.dead
+        cluster.before_start = partial(lose_the_log_of_the_second, older=older)
+        await cluster.restart()
+        async with cluster.finishing():
+            await cluster.commit("a", begun[0].txnId)
+            await cluster.abort("a", begun[1].txnId)
+            await cluster.settled("a")
+        read = await cluster.read_in_order("a")
+        assert sorted(each for each in read if b"." in each) == [b"0.0", b"0.1"]
+        if not died:
+            return
+    raise AssertionError("the scenario never gets through")
+
+
+async def lose_the_log_of_the_second(cluster: FeatureCluster, *, older: MemorySegments) -> None:
+    """If a detour is under way. Its container is as Tier 2 has it, and the store is repaired."""
+    await cluster.metadata.start()
+    history = await cluster.streams.operations.history("s", "a")
+    state = (await history.any_state()).record
+    if state is None or state.state is not StreamState.COMMITTING:
+        return
+    segments = cluster.memory_segments._segments
+    for name in [each for each in segments if in_second(each)]:
+        del segments[name]
+    segments.update({name: each for name, each in older._segments.items() if in_second(name)})
+    await cluster.components.repair.repair_all(in_second)
+    assert (await cluster.transactions.repair()).created == []
+
+
+def in_second(name: str) -> bool:
+    """Of the container with the stream's second segment."""
+    return name.startswith("s/a/1.")
 
 
 async def test_h78_a_commit_whose_segment_was_lost_goes_on_after_a_repair_that_says_so() -> None:
