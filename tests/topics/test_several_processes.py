@@ -14,6 +14,7 @@ from segmentstore.host.record_files import Tier2RecordFiles
 from segmentstore.topics import gone_topics
 from segmentstore.topics.errors import (
     InvalidConfigError,
+    InvalidPartitionsError,
     NotLeaderError,
     PartitionUnavailableError,
     TopicExistsError,
@@ -80,6 +81,41 @@ async def test_any_process_changes_a_topic_whatever_the_others_have_done_meanwhi
         await one.delete("a")
     await one.create("a", 1, NO_CONFIG)
     assert await other.find("a") == one.describe("a")
+
+
+@pytest.mark.parametrize("counts", [(5, 5), (5, 7), (7, 5)])
+@pytest.mark.parametrize("process_count", [1, 2])
+async def test_partitions_that_two_add_at_once_are_all_there_or_refused(
+    process_count: int, counts: tuple[int, int]
+) -> None:
+    """Two administrators, or one that asks again because its first request takes long."""
+    for turns in range(60):
+        store = Processes(process_count)
+        all_topics = await started(store)
+        await all_topics[0].create("a", 3, NO_CONFIG)
+
+        async def later(topics: Topics, count: int, turns: int = turns) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await topics.add_partitions("a", count)
+
+        outcomes = await asyncio.gather(
+            all_topics[0].add_partitions("a", counts[0]),
+            later(all_topics[-1], counts[1]),
+            return_exceptions=True,
+        )
+        assert all(each is None or isinstance(each, InvalidPartitionsError) for each in outcomes)
+        made = [count for count, each in zip(counts, outcomes, strict=True) if each is None]
+        assert made
+        if counts[0] != counts[1] and len(made) == 1:
+            assert made == [7]
+        for topics in all_topics:
+            await topics.refresh()
+            found = topics.describe("a")
+            assert found is not None
+            assert found.partitions == max(made)
+        names = [segment_of(all_topics[0], "a", index) for index in range(max(made))]
+        assert sorted(each for each in store.segments.names() if "a" in each) == sorted(names)
 
 
 async def test_topics_that_others_removed_are_noticed_by_their_count() -> None:
