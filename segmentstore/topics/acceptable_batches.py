@@ -25,6 +25,9 @@ from segmentstore.topics.errors import (
 )
 from segmentstore.topics.topic_config import TopicConfig
 
+_NO_TIME: Final = -1
+"""What records have that were sent without one. It is not judged, as by Kafka."""
+
 DECOMPRESSED_BYTES_MAX: Final = 20 << 20
 """Of the records of one batch whose keys are looked at. By gzip, the slowest codec, they take 0.08 s."""
 
@@ -74,7 +77,7 @@ def _require_keys(batch: BatchBytes) -> None:
 
 def _require_time(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
     """The times of single records are the producer's affair below the highest."""
-    if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+    if config.timestamp_type is TimestampType.LOG_APPEND_TIME or header.max_timestamp == _NO_TIME:
         return
     if header.max_timestamp - now_ms > config.timestamp_after_ms_max:
         raise InvalidTimestampError(

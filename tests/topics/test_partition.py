@@ -23,6 +23,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.segments import AttributeUpdate
 from segmentstore.topics.errors import (
+    InvalidConfigError,
     InvalidRecordError,
     InvalidTimestampError,
     OffsetOutOfRangeError,
@@ -35,6 +36,7 @@ from segmentstore.topics.errors import (
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.partition_log import Appended
 from segmentstore.topics.settings import TopicSettings
+from segmentstore.topics.topic_config import make_config
 from tests.http.memory_segments import MemorySegments
 from tests.topics.batches import (
     NOW,
@@ -330,6 +332,17 @@ async def test_times_too_far_from_now_are_refused() -> None:
             await partition.produce(batch_of(b"v", time=time))
     for time in (NOW + 3_600_000, NOW - 5000):
         await partition.produce(batch_of(b"v", time=time))
+
+
+async def test_records_without_a_time_are_not_too_old() -> None:
+    """As Kafka takes them, whatever the bound."""
+    config = {"message.timestamp.before.max.ms": "5000", "message.timestamp.after.max.ms": "0"}
+    partition = await open_partition(MemorySegments(), config=config)
+    await partition.produce(batch_of(b"v", time=-1))
+    with pytest.raises(InvalidTimestampError, match="too old"):
+        await partition.produce(batch_of(b"v", time=-2))
+    with pytest.raises(InvalidConfigError):
+        make_config({"message.timestamp.before.max.ms": "-1"}, bytes_max=1_000)
 
 
 async def test_the_time_of_the_append_is_stamped_and_told() -> None:
