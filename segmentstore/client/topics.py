@@ -12,6 +12,7 @@ repeated: an error says by its kind whether to ask again. It joins no group. For
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from segmentstore.client.errors import ClientError, OutcomeUnknownError
@@ -92,6 +93,7 @@ from segmentstore.codec.record_batch import (
 from segmentstore.codec.record_columns import RecordColumns, columns_of_batches
 from segmentstore.contracts.errors import CorruptedDataError, ErrorKind, InvalidRequestError
 from segmentstore.runtime.clock import SystemWallClock, WallClock
+from segmentstore.topics.consume import first_not_older_between
 
 _Response = TypeVar("_Response", bound=Structure)
 
@@ -358,24 +360,15 @@ class Topics:
         if time_ms < 0:
             for each in await self.offsets(name):
                 end = found[each.partition] if found[each.partition] >= 0 else each.end
-                before = await self._first_not_older(name, each.partition, each.first, end, time_ms)
-                found[each.partition] = found[each.partition] if before is None else before
+                with _read_as_batches(name, each.partition):
+                    before = await first_not_older_between(
+                        each.first, end, time_ms, partial(self._content, name, each.partition)
+                    )
+                found[each.partition] = found[each.partition] if before is None else before[0]
         return {each: offset for each, offset in found.items() if offset >= 0}
 
-    async def _first_not_older(
-        self, name: str, partition: int, start: int, end: int, time_ms: int
-    ) -> int | None:
-        """Among the records [start, end)."""
-        while start < end:
-            fetched = await self.fetch_columns(name, partition, offset=start)
-            columns = fetched.columns
-            for offset, at_ms in zip(columns.offsets, columns.timestamps_ms, strict=True):
-                if offset < end and at_ms >= time_ms:
-                    return offset
-            if fetched.next_offset <= start:
-                break
-            start = fetched.next_offset
-        return None
+    async def _content(self, name: str, partition: int, offset: int) -> bytes:
+        return (await self.fetch_batches(name, partition, offset=offset)).content
 
     # --- records ----------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.runtime.cancellation import await_shielded
 from segmentstore.runtime.waiting import sleep_and_tell_lateness
 from segmentstore.topics.brokers import Broker
-from segmentstore.topics.consume import next_offset_of
+from segmentstore.topics.consume import first_not_older_between
 from segmentstore.topics.errors import (
     InvalidRecordError,
     InvalidTimestampError,
@@ -68,7 +68,6 @@ from segmentstore.topics.errors import (
     UnknownPartitionError,
 )
 from segmentstore.topics.partition_log import Appended
-from segmentstore.topics.record_files.record_ranks import first_not_older
 
 _UNKNOWN: Final = -1
 _LOOK_BYTES: Final = 1 << 20
@@ -380,29 +379,17 @@ class RemotePartition:
         if ends:
             first, end = ends
             until = found.offset if is_there else end.offset
-            before = await self._first_before_1970(first.offset, until, time_ms)
+            try:
+                before = await first_not_older_between(
+                    first.offset, until, time_ms, lambda offset: self.fetch(offset, _LOOK_BYTES)
+                )
+            except BatchError as error:
+                raise PartitionUnavailableError(
+                    f"its leader gave no batch topic={self._topic!r} partition={self._index}: {error}"
+                ) from error
             if before is not None:
                 return before
         return (found.offset, found.timestamp) if is_there else None
-
-    async def _first_before_1970(
-        self, start: int, end: int, time_ms: int
-    ) -> tuple[int, int] | None:
-        """Among the records [start, end), which are all before that but where clocks went back."""
-        while start < end:
-            content = await self.fetch(start, _LOOK_BYTES)
-            if not content:
-                break
-            try:
-                found = await first_not_older(content, time_ms, start)
-                start = next_offset_of(content, start)
-            except BatchError as error:
-                raise PartitionUnavailableError(
-                    f"records do not read topic={self._topic!r} partition={self._index}: {error}"
-                ) from error
-            if found is not None and found[0] < end:
-                return found
-        return None
 
     async def _listed(self, *timestamps: int) -> Sequence[ListedOffset]:
         request = offsets_request(self._topic, [self._index], timestamps)

@@ -7,9 +7,11 @@ Invariants:
   one goes on. (One batch is decompressed as a whole, DECODED_BYTES_MAX at most.)
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from segmentstore.codec.record_batch import Compression, Record, decode_batches, parse_header
+from segmentstore.topics.record_files.record_ranks import first_not_older
 
 TOLD_BYTES_MAX: Final = 32 << 20
 """What may be fetched at once comes to less, if it is not compressed and its records have 100 bytes."""
@@ -29,6 +31,25 @@ def next_offset_of(content: bytes, offset: int) -> int:
             offset = header.next_offset
             at += header.size
     return offset
+
+
+async def first_not_older_between(
+    start: int, end: int, time_ms: int, fetch: Callable[[int], Awaitable[bytes]]
+) -> tuple[int, int] | None:
+    """Offset and time of the first record [start, end) that is not older, in whole batches that are fetched in turn.
+
+    For times before 1970, by which Kafka's protocol cannot ask: all records before the first one of 1970 or later are
+    looked at. Raises BatchError for what is no batch, and what `fetch` raises.
+    """
+    while start < end:
+        content = await fetch(start)
+        if not content:
+            break
+        found = await first_not_older(content, time_ms, start)
+        if found is not None:
+            return found if found[0] < end else None
+        start = next_offset_of(content, start)
+    return None
 
 
 def is_short(content: bytes) -> bool:

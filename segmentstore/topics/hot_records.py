@@ -14,11 +14,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final
 
-from segmentstore.codec.record_batch import (
-    BATCH_HEADER_BYTES,
-    BatchError,
-    BatchHeader,
-)
+from segmentstore.codec.record_batch import BATCH_HEADER_BYTES, BatchHeader
 from segmentstore.contracts.errors import CorruptedDataError, SegmentTruncatedError
 from segmentstore.contracts.segments import Segment
 from segmentstore.topics.batch_positions import (
@@ -28,7 +24,6 @@ from segmentstore.topics.batch_positions import (
     read_some,
     walk_batches,
 )
-from segmentstore.topics.errors import PartitionUnavailableError
 from segmentstore.topics.partition_log import PartitionLog
 from segmentstore.topics.record_files.record_ranks import (
     RecordRank,
@@ -121,10 +116,7 @@ class HotRecords:
         return await last_mark_that(segment, fits, mark_bytes=self._mark_bytes)
 
     async def first_at_time(self, segment: Segment, time_ms: int) -> tuple[int, int] | None:
-        """Offset and time of the first record at or behind the log start that is not older; None if there is none.
-
-        Raises PartitionUnavailableError too: the records of a batch cannot be read.
-        """
+        """Offset and time of the first record at or behind the log start that is not older; None if there is none."""
         start = await self._place_before_time(segment, time_ms)
         if start.offset < self._log.log_start_offset < self._log.high_watermark:
             start = await self._place_at_or_behind(
@@ -144,10 +136,7 @@ class HotRecords:
                 ):
                     continue
                 content = await self._content_of(segment, place, header)
-                try:
-                    found = await first_not_older(content, time_ms, self._log.log_start_offset)
-                except BatchError as error:
-                    raise _unreadable(header, error) from error
+                found = await first_not_older(content, time_ms, self._log.log_start_offset)
                 if found is not None:
                     return found
         return None
@@ -161,7 +150,7 @@ class HotRecords:
 
         Mostly the first batch that has the highest time of all has it. It has not if that batch is deleted or in a
         file, or if its header names a time that no record of it has, or none that is still there: then all headers are
-        looked at. Raises PartitionUnavailableError too: the records of a batch cannot be read.
+        looked at.
         """
         if from_offset >= self._log.high_watermark:
             return None
@@ -204,10 +193,7 @@ class HotRecords:
         self, segment: Segment, place: Place, header: BatchHeader, from_offset: int
     ) -> RecordRank | None:
         content = await self._content_of(segment, place, header)
-        try:
-            return await latest_in_batches(content, from_offset)
-        except BatchError as error:
-            raise _unreadable(header, error) from error
+        return await latest_in_batches(content, from_offset)
 
     async def _ranked_batches(
         self, segment: Segment, from_offset: int, behind: RecordRank | None
@@ -277,9 +263,3 @@ class HotRecords:
 
 def _rank_of(ranked: tuple[RecordRank, Place, BatchHeader]) -> RecordRank:
     return ranked[0]
-
-
-def _unreadable(header: BatchHeader, error: BatchError) -> PartitionUnavailableError:
-    return PartitionUnavailableError(
-        f"the records of a batch cannot be read offset={header.base_offset}: {error}"
-    )

@@ -333,7 +333,7 @@ class Partition:
     async def offset_at_time(self, time_ms: int) -> tuple[int, int] | None:
         """Offset and time of the first record that is not older; None if there is none.
 
-        Raises PartitionUnavailableError (also if the records of a batch cannot be read), UnknownPartitionError.
+        Batches whose records cannot be read are passed over. Raises PartitionUnavailableError, UnknownPartitionError.
         """
         segment = self._log.require_open()
         found = await self._start.read(
@@ -365,7 +365,7 @@ class Partition:
     async def latest_record(self) -> tuple[int, int] | None:
         """Offset and time of the record with the highest time, the first one of several; None if there is no record.
 
-        Raises PartitionUnavailableError (also if the records of a batch cannot be read), UnknownPartitionError.
+        Batches whose records cannot be read are passed over. Raises PartitionUnavailableError, UnknownPartitionError.
         """
         segment = self._log.require_open()
         found = await self._start.read(

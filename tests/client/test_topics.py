@@ -27,7 +27,7 @@ from segmentstore.topics.groups.committed_offsets import TopicPartition
 from segmentstore.topics.groups.groups import OffsetToCommit
 from tests.containers.node import MemoryTiers
 from tests.held_ports import bound_sockets, ports_of
-from tests.topics.batches import batch_of
+from tests.topics.batches import batch_of, batch_that_does_not_decompress
 from tests.topics.kafka_service import kafka_service
 
 
@@ -260,6 +260,25 @@ async def test_a_topic_tells_its_id_where_it_is_asked_for_by_name_alone() -> Non
         with pytest.raises(TopicRequestError) as refused:
             await topics.topic_id("logs")
         assert refused.value.kind is ErrorKind.NOT_FOUND
+
+
+async def test_offsets_at_times_before_1970_are_found_beside_a_batch_that_cannot_be_read() -> None:
+    async with (
+        kafka_service(MemoryTiers()) as service,
+        connected_topics(service.address) as topics,
+    ):
+        await topics.create("logs", partitions=2, config={"retention.ms": "-1"})
+        for batch in (
+            batch_of(b"a", time=-9),
+            batch_that_does_not_decompress(time=-8),
+            batch_of(b"b", b"c", time=-7),
+            batch_of(b"d", time=9),
+        ):
+            await topics.produce_batch("logs", 1, batch)
+        for time_ms, offset in ((-10, 0), (-9, 0), (-8, 2), (-7, 2), (-6, 3), (-5, 4), (9, 4)):
+            assert await topics.offsets_at_time("logs", time_ms) == {1: offset}
+        for time_ms in (10, 1_000):
+            assert await topics.offsets_at_time("logs", time_ms) == {}
 
 
 async def test_batches_go_in_and_out_as_they_are_and_a_repeated_one_is_stored_once() -> None:

@@ -72,7 +72,7 @@ from segmentstore.topics.topic_records import CATALOGUE_TABLE, partition_segment
 from segmentstore.topics.topics import Topics
 from tests.kafka.node import Client, fetch, fetched, produce, produced
 from tests.reference.memory_tables import MemoryTables
-from tests.topics.batches import batch_of, records_in
+from tests.topics.batches import batch_of, batch_that_does_not_decompress, records_in
 from tests.topics.several_processes import Process, Processes
 from tests.topics.slow_reads import make_reads_slow
 
@@ -458,6 +458,20 @@ async def test_records_of_times_before_1970_are_found_at_another_process_as_at_t
             None,
         ]
         assert found[1:] == found[:1] * (len(found) - 1)
+
+
+async def test_a_batch_that_cannot_be_read_does_not_hide_times_behind_it() -> None:
+    damaged = batch_that_does_not_decompress(time=7)
+    async with cluster() as made:
+        partition = await made.nodes[0].topics.partition("t", 1)
+        for each in (batch_of(b"a", time=-9), damaged, batch_of(b"b", time=-7)):
+            await partition.produce(each)
+        await partition.produce(batch_of(b"c", time=9))
+        for node in made.nodes:
+            partition = await node.topics.partition("t", 1)
+            asked = [-9, -8, -7, -6, 5, 8]
+            found = [await partition.offset_at_time(each) for each in asked]
+            assert found == [(0, -9), (2, -7), (2, -7), (3, 9), (3, 9), (3, 9)]
 
 
 async def test_errors_of_another_process_arrive_as_themselves() -> None:

@@ -83,6 +83,15 @@ def unreadable_batch() -> bytes:
     return bytes(batch)
 
 
+def batch_that_does_not_decompress(*, time: int) -> bytes:
+    """What a producer that is at fault may send: its checksum is right."""
+    batch = bytearray(encode_batch([Record(0, time, b"k", b"v")], compression=Compression.GZIP))
+    batch[BATCH_HEADER_BYTES] ^= 0xFF
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    check_batch(batch)
+    return bytes(batch)
+
+
 def records_in(content: bytes) -> list[Record]:
     """Of all batches, each proved by its checksum."""
     found: list[Record] = []

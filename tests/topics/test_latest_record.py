@@ -314,10 +314,10 @@ async def test_headers_that_promise_more_than_their_records_have_are_seen_throug
     await proved(partition)
 
 
-async def test_a_batch_that_cannot_be_read_refuses_the_answer_if_it_may_be_in_it(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_batch_that_cannot_be_read_is_passed_over_by_looks_for_times_and_said_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Until it is in Tier 2, where it counts as a file without records."""
+    """As in Tier 2, where it counts as a file without records: no reader gets one of it."""
     monkeypatch.setattr(
         "segmentstore.topics.acceptable_batches.require_readable", lambda _batch: None
     )
@@ -326,13 +326,29 @@ async def test_a_batch_that_cannot_be_read_refuses_the_answer_if_it_may_be_in_it
     await partition.produce(timed(NOW - 5))
     await partition.produce(unreadable_batch())
     await partition.produce(timed(NOW - 6))
-    with pytest.raises(PartitionUnavailableError, match="cannot be read"):
-        await partition.latest_record()
+    assert await partition.latest_record() == (0, NOW - 5)
+    assert await partition.offset_at_time(NOW - 4) is None
+    assert await partition.offset_at_time(NOW - 6) == (0, NOW - 5)
+    assert "passed over" in caplog.text
+    assert "first_offset=1 next_offset=2" in caplog.text
     for _ in range(3):
         await partition.make_file()
     assert await partition.latest_record() == (0, NOW - 5)
+    assert await partition.offset_at_time(NOW - 4) is None
     await partition.produce(timed(NOW - 4))
     assert await partition.latest_record() == (3, NOW - 4)
+    assert await partition.offset_at_time(NOW - 4) == (3, NOW - 4)
+
+
+async def test_batches_beside_one_that_cannot_be_read_are_looked_into() -> None:
+    batches = [timed(NOW), unreadable_batch(), timed(NOW + 1), unreadable_batch(), timed(NOW + 2)]
+    content = b"".join(placed_copy(each, at) for at, each in enumerate(batches))
+    for time_ms, expected in ((NOW, (0, NOW)), (NOW + 1, (2, NOW + 1)), (NOW + 2, (4, NOW + 2))):
+        assert await record_ranks.first_not_older(content, time_ms, 0) == expected
+    assert await record_ranks.first_not_older(content, NOW, 1) == (2, NOW + 1)
+    latest = await record_ranks.latest_in_batches(content, 0)
+    assert latest is not None
+    assert (latest.offset, latest.time_ms) == (4, NOW + 2)
 
 
 @pytest.mark.parametrize("is_cold_first", [False, True])

@@ -8,16 +8,23 @@ first, and a record whose rank is lower than that of everything else is the answ
 Batches that are long, or that may be behind decompression, are looked into in a thread: a megabyte may hold millions of
 records.
 
-Invariant: compressed batches are looked into one after the other, so that only one is decompressed at a time.
+Invariants:
+
+- Compressed batches are looked into one after the other, so that only one is decompressed at a time.
+- A batch whose records cannot be read has none, as in files, and that is logged: a producer may have sent it so, and a
+  look for a time is answered all the same. Who reads from an offset of it is told.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple, Self, TypeVar
 
-from segmentstore.codec.record_batch import Compression, parse_header
+from segmentstore.codec.record_batch import BatchError, Compression, parse_header
 from segmentstore.codec.record_columns import columns_of_batches
 from segmentstore.runtime.cancellation import run_blocking
+
+_LOG = logging.getLogger(__name__)
 
 _Found = TypeVar("_Found")
 
@@ -49,9 +56,10 @@ def lower_rank(one: RecordRank | None, other: RecordRank | None) -> RecordRank |
 
 
 async def latest_in_batches(content: bytes, from_offset: int) -> RecordRank | None:
-    """Of the latest record of whole batches at or behind an offset; None if there is none. Raises BatchError.
+    """Of the latest record of whole batches at or behind an offset; None if there is none.
 
-    Every record is looked at: what a batch's header says of its times is its producer's word.
+    Every record is looked at: what a batch's header says of its times is its producer's word. Raises BatchError for
+    what is no batch.
     """
     return await _beside_the_loop(content, partial(_latest_in, content, from_offset))
 
@@ -59,7 +67,7 @@ async def latest_in_batches(content: bytes, from_offset: int) -> RecordRank | No
 async def first_not_older(content: bytes, time_ms: int, from_offset: int) -> tuple[int, int] | None:
     """Offset and time of the first record of whole batches, at or behind an offset, that is not older than a time.
 
-    None if there is none. Raises BatchError.
+    None if there is none. Raises BatchError for what is no batch.
     """
     return await _beside_the_loop(content, partial(_first_not_older, content, time_ms, from_offset))
 
@@ -76,8 +84,8 @@ async def _beside_the_loop(content: bytes, look: Callable[[], _Found]) -> _Found
 
 def _latest_in(content: bytes, from_offset: int) -> RecordRank | None:
     best: RecordRank | None = None
-    for part in _parts(content):
-        best = lower_rank(best, _latest_in_part(part, from_offset))
+    for found in _looked_into(content, partial(_latest_in_part, from_offset=from_offset)):
+        best = lower_rank(best, found)
     return best
 
 
@@ -91,11 +99,8 @@ def _latest_in_part(part: memoryview, from_offset: int) -> RecordRank | None:
 
 
 def _first_not_older(content: bytes, time_ms: int, from_offset: int) -> tuple[int, int] | None:
-    for part in _parts(content):
-        found = _first_not_older_in_part(part, time_ms, from_offset)
-        if found is not None:
-            return found
-    return None
+    look = partial(_first_not_older_in_part, time_ms=time_ms, from_offset=from_offset)
+    return next((found for found in _looked_into(content, look) if found is not None), None)
 
 
 def _first_not_older_in_part(
@@ -105,6 +110,31 @@ def _first_not_older_in_part(
     times = columns.timestamps_ms
     row = next((row for row, each in enumerate(times) if each >= time_ms), None)
     return None if row is None else (columns.offsets[row], times[row])
+
+
+def _looked_into(content: bytes, look: Callable[[memoryview], _Found]) -> Iterator[_Found]:
+    """What is found in each part, but for batches that cannot be read. Raises BatchError for what is no batch."""
+    for part in _parts(content):
+        try:
+            yield look(part)
+        except BatchError:
+            yield from _looked_into_each(part, look)
+
+
+def _looked_into_each(part: memoryview, look: Callable[[memoryview], _Found]) -> Iterator[_Found]:
+    at = 0
+    while at < len(part):
+        header = parse_header(part, at)
+        try:
+            yield look(part[at : at + header.size])
+        except BatchError as error:
+            _LOG.warning(
+                "a batch that cannot be read is passed over by a look for a time first_offset=%d next_offset=%d: %s",
+                header.base_offset,
+                header.next_offset,
+                error,
+            )
+        at += header.size
 
 
 def _parts(content: bytes) -> Iterator[memoryview]:
