@@ -367,9 +367,11 @@ class ControllerClient:
 
     async def extend_lease(
         self, stream: StreamName, transaction_id: int, lease_seconds: float
-    ) -> None:
-        """Raises NotFoundError, TransactionClosedError if the lease cannot be extended any more, InvalidRequestError
-        for one that is too long."""
+    ) -> bool:
+        """False if the transaction is too old for another lease: it is open as long as it has the one before.
+
+        Raises NotFoundError, TransactionClosedError, InvalidRequestError for a lease that is too long.
+        """
         answer = await self._ask_transaction(
             "pingTransaction",
             transaction_id,
@@ -385,8 +387,11 @@ class ControllerClient:
             raise InvalidRequestError(
                 f"the controller grants no lease that is so long seconds={lease_seconds:g}"
             )
+        if answer.status == messages.PingTxnStatus.MAX_EXECUTION_TIME_EXCEEDED:
+            return False
         if answer.status != messages.PingTxnStatus.OK:
             raise TransactionClosedError(f"{transaction_id:032x}", status_of(answer).lower())
+        return True
 
     async def commit_transaction(self, stream: StreamName, transaction_id: int) -> None:
         """Returns when the commit can no longer be undone; it may still be under way.

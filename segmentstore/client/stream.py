@@ -184,7 +184,8 @@ class Stream:
         """An open transaction that was begun elsewhere; its lease is this one from the entry of its `async with` on.
 
         None: the longest that controllers grant, or else that of the settings. No call tells how long the lease is that
-        it has, and a shorter one would end a transaction that is to be committed elsewhere, later.
+        it has, and a shorter one would end a transaction that is to be committed elsewhere, later. One that is too old
+        for another lease (a day) goes on with the last one, and can be written and committed while that lasts.
 
         Raises TransactionClosedError, NotFoundError.
         """

@@ -26,6 +26,7 @@ Invariants of stages:
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ from segmentstore.codec.stream_names import segment_name, transaction_segment
 from segmentstore.contracts.errors import ErrorKind, InvalidRequestError, SegmentStoreError
 from segmentstore.runtime.backoff import Backoff
 from segmentstore.runtime.task_set import TaskSet
+
+_LOG = logging.getLogger(__name__)
 
 _COMMIT_POLL_SECONDS_FIRST = 0.004
 _ID_BITS = 128
@@ -132,26 +135,40 @@ class Transaction:
         return self._target.id
 
     async def __aenter__(self) -> Self:
+        is_extended = True
         if self._is_resumed:
-            await self._renew_lease()
+            is_extended = await self._renew_lease()
         else:
             self._target.began(
                 await self._controller.begin_transaction(self._stream, self._lease_seconds)
             )
         await self._writer.open()
-        self._tasks.start(self._extend_lease(), name=f"lease of transaction {self.id}")
+        if is_extended:
+            self._tasks.start(self._extend_lease(), name=f"lease of transaction {self.id}")
         return self
 
-    async def _renew_lease(self) -> None:
+    async def _renew_lease(self) -> bool:
         """Of the lease that it was begun with there may be little left, and no call tells how much."""
-        transaction_id = self._target.transaction_id
         try:
-            await self._controller.extend_lease(self._stream, transaction_id, self._lease_seconds)
+            return await self._ask_for_lease()
         except InvalidRequestError:
             if self._lease_seconds_granted is None:
                 raise
             self._lease_seconds = self._lease_seconds_granted
-            await self._controller.extend_lease(self._stream, transaction_id, self._lease_seconds)
+            return await self._ask_for_lease()
+
+    async def _ask_for_lease(self) -> bool:
+        """False if it is too old for another one: then it may be written and committed while the last one lasts."""
+        is_extended = await self._controller.extend_lease(
+            self._stream, self._target.transaction_id, self._lease_seconds
+        )
+        if not is_extended:
+            _LOG.warning(
+                "a transaction is too old for another lease: it is aborted when its lease ends stream=%s id=%s",
+                self._stream,
+                self.id,
+            )
+        return is_extended
 
     async def __aexit__(
         self,
@@ -241,9 +258,8 @@ class Transaction:
         while True:
             await asyncio.sleep(pause)
             try:
-                await self._controller.extend_lease(
-                    self._stream, self._target.transaction_id, self._lease_seconds
-                )
+                if not await self._ask_for_lease():
+                    return
             except ClosedError:
                 raise
             except SegmentStoreError as error:

@@ -82,6 +82,8 @@ class FakeController:
         self.leases_ms: list[int] = []
         """What these asked for."""
         self.lease_ms_max = 600_000
+        self.is_too_old = False
+        """Every transaction, for another lease."""
 
     @asynccontextmanager
     async def serving(self, *, port: int = 0) -> AsyncIterator["FakeController"]:
@@ -328,7 +330,9 @@ class FakeController:
             return messages.PingTxnStatus(status="LEASE_TOO_LARGE")
         state = self.stream(request.streamInfo).transactions[_number(request.txnId)]
         if state == messages.TxnState.OPEN:
-            return messages.PingTxnStatus(status="OK")
+            return messages.PingTxnStatus(
+                status="MAX_EXECUTION_TIME_EXCEEDED" if self.is_too_old else "OK"
+            )
         is_committed = state == messages.TxnState.COMMITTED
         return messages.PingTxnStatus(status="COMMITTED" if is_committed else "ABORTED")
 

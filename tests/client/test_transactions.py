@@ -126,6 +126,34 @@ async def test_a_controller_that_was_away_for_a_while_ends_no_transaction(
     assert fake_store.events("s/t/0.#epoch.0") == [b"event"]
 
 
+async def test_a_transaction_that_is_too_old_for_a_new_lease_is_open_until_that_ends(
+    stream: Stream,
+    controller: FakeController,
+    fake_store: FakeStore,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As at Pravega's clients: what a day of work has written can be committed while the last lease lasts."""
+    async with stream.transaction(lease_seconds=0.03) as transaction:
+        controller.is_too_old = True
+        async with asyncio.timeout(60):
+            while "too old" not in caplog.text:
+                await asyncio.sleep(0.001)
+        await transaction.write(b"late")
+    assert await transaction.state() is TransactionState.COMMITTED
+    found = await stream.begin_transaction(lease_seconds=600)
+    async with await stream.resume_transaction(found) as resumed:
+        await resumed.write(b"later")
+        assert await resumed.state() is TransactionState.OPEN
+    assert fake_store.events("s/t/0.#epoch.0") == [b"late", b"later"]
+    ended = await stream.begin_transaction(lease_seconds=600)
+    async with await stream.resume_transaction(ended) as resumed:
+        await stream.abort_transaction(ended)
+        await resumed.write(b"too late")
+        with pytest.raises(TransactionClosedError, match="aborted"):
+            await resumed.flush()
+        await resumed.detach()
+
+
 async def test_a_transaction_that_was_aborted_elsewhere_says_so(stream: Stream) -> None:
     async with stream.transaction() as transaction:
         await stream.abort_transaction(transaction.id)
