@@ -56,6 +56,8 @@ TABLE_KEY_LENGTH = AttributeKey(CORE_ATTRIBUTE_PREFIX + (12).to_bytes(8, "big"))
 """Core attribute, on table segments only: 0 for the hash layout, else the length of every key in bytes."""
 TABLE_ENTRY_COUNT = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00table\x00\x01")
 TABLE_LIVE_BYTES = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"\x00table\x00\x02")
+CONTENT_TYPE = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"stream\x00\x01")
+"""Core attribute, on segments that were made as streams over HTTP: UTF-8, as their creator sent it."""
 INITIALISING = AttributeKey(CORE_ATTRIBUTE_PREFIX + b"stream\x00\x07")
 """Core attribute, 1 while the segment is half created: what makes it has not stored its first bytes or its seal yet."""
 

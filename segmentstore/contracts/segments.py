@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from segmentstore.contracts.errors import (
     ContainerNotFoundError,
@@ -23,6 +23,7 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
 )
 from segmentstore.contracts.identifiers import (
+    CONTENT_TYPE,
     INITIALISING,
     AttributeKey,
     AttributeValue,
@@ -61,6 +62,14 @@ class AttributeUpdate(NamedTuple):
     value: AttributeValue | None
     type: AttributeUpdateType = AttributeUpdateType.REPLACE
     comparison: AttributeValue | None = None
+
+
+JSON_MEDIA_TYPE: Final = "application/json"
+
+
+def media_type_of(content_type: str) -> str:
+    """What two content types are compared by: parameters dropped, lower case."""
+    return content_type.partition(";")[0].strip().lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,18 @@ class SegmentProperties:
             # Where the container is down, the segment may have been filled since it was published.
             self.require_container()
             raise SegmentNotFoundError(self.name)
+
+    def require_no_messages(self) -> None:
+        """Before bytes come or go that may be no whole messages. Raises InvalidRequestError for a JSON stream."""
+        content_type = self.core_attributes.get(CONTENT_TYPE)
+        if (
+            isinstance(content_type, bytes)
+            and media_type_of(content_type.decode()) == JSON_MEDIA_TYPE
+        ):
+            raise InvalidRequestError(
+                "a JSON stream is written and truncated over HTTP (/v1/stream), which keeps its messages whole"
+                f" name={self.name!r}"
+            )
 
 
 class PublishingProgress(NamedTuple):

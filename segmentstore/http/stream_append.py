@@ -56,6 +56,7 @@ from segmentstore.contracts.segments import (
     AttributeUpdateType,
     Segment,
     SegmentProperties,
+    media_type_of,
 )
 from segmentstore.http import header_names
 from segmentstore.http.json_messages import lines_of_body
@@ -78,7 +79,6 @@ from segmentstore.http.stream_attributes import (
     Closer,
     ProducerRecord,
     closer_of,
-    media_type_of,
     producer_key,
     producer_record,
 )

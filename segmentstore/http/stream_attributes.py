@@ -35,11 +35,15 @@ from datetime import datetime
 from typing import NamedTuple
 
 from segmentstore.contracts.errors import DataCorruptionError, InvalidRequestError
-from segmentstore.contracts.identifiers import CORE_ATTRIBUTE_PREFIX, AttributeKey, AttributeValue
-from segmentstore.contracts.segments import AttributeUpdate
+from segmentstore.contracts.identifiers import (
+    CONTENT_TYPE,
+    CORE_ATTRIBUTE_PREFIX,
+    AttributeKey,
+    AttributeValue,
+)
+from segmentstore.contracts.segments import JSON_MEDIA_TYPE, AttributeUpdate, media_type_of
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
-JSON_MEDIA_TYPE = "application/json"
 
 _CORE_NAMESPACE = CORE_ATTRIBUTE_PREFIX + b"stream"
 _EXTENDED_NAMESPACE = b"stream/"
@@ -58,7 +62,6 @@ def _core_key(number: int) -> AttributeKey:
     return AttributeKey(_CORE_NAMESPACE + number.to_bytes(2, "big"))
 
 
-CONTENT_TYPE_KEY = _core_key(1)
 TIME_TO_LIVE_KEY = _core_key(2)
 EXPIRES_AT_KEY = _core_key(3)
 STREAM_SEQUENCE_KEY = _core_key(4)
@@ -116,11 +119,6 @@ def closer_of(value: AttributeValue | None) -> Closer | None:
         return None
     size = _PRODUCER_RECORD.size
     return Closer(value[size:].decode(), ProducerRecord(*_PRODUCER_RECORD.unpack(value[:size])))
-
-
-def media_type_of(content_type: str) -> str:
-    """What two content types are compared by: parameters dropped, lower case."""
-    return content_type.partition(";")[0].strip().lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +185,7 @@ class StreamConfiguration:
 
     def updates(self) -> list[AttributeUpdate]:
         """What a create stores."""
-        updates = [AttributeUpdate(CONTENT_TYPE_KEY, self.content_type.encode())]
+        updates = [AttributeUpdate(CONTENT_TYPE, self.content_type.encode())]
         if self.time_to_live_seconds is not None:
             updates.append(AttributeUpdate(TIME_TO_LIVE_KEY, self.time_to_live_seconds))
         if self.expires_at is not None:
@@ -199,7 +197,7 @@ class StreamConfiguration:
 
 def configuration_of(attributes: Mapping[AttributeKey, AttributeValue]) -> StreamConfiguration:
     """Read a stream's configuration out of its segment's core attributes."""
-    content_type = attributes.get(CONTENT_TYPE_KEY)
+    content_type = attributes.get(CONTENT_TYPE)
     time_to_live = attributes.get(TIME_TO_LIVE_KEY)
     expires_at = attributes.get(EXPIRES_AT_KEY)
     return StreamConfiguration(

@@ -37,6 +37,7 @@ from segmentstore.contracts.segments import (
     AttributeUpdate,
     Segment,
     SegmentProperties,
+    media_type_of,
     read_available,
 )
 from segmentstore.http import header_names
@@ -55,7 +56,6 @@ from segmentstore.http.stream_attributes import (
     ForkOrigin,
     StreamConfiguration,
     instant_ms,
-    media_type_of,
 )
 from segmentstore.http.stream_directory import OpenStream, StreamDirectory
 from segmentstore.http.stream_ranges import byte_offset, check_message_boundary

@@ -244,8 +244,9 @@ class SegmentCommands:
                     "segment=%s of a connection that is gone stays for now: %s", name, error
                 )
 
-    async def _refuse_half_created(self, segment: str) -> None:
-        """Before what would go with such a segment. Raises SegmentNotFoundError.
+    async def _refuse_half_created(self, segment: str, *, takes_bytes: bool = False) -> None:
+        """Before what would go with such a segment. Raises SegmentNotFoundError; InvalidRequestError where bytes are
+        added to a JSON stream.
 
         Of one that is not there the request itself says so: a merge may be done already.
         """
@@ -254,6 +255,8 @@ class SegmentCommands:
         except SegmentNotFoundError:
             return
         properties.require_created()
+        if takes_bytes:
+            properties.require_no_messages()
 
     async def _update_policy(self, command: UpdateSegmentPolicy) -> Command:
         await self._refuse_half_created(command.segment)
@@ -271,6 +274,7 @@ class SegmentCommands:
         segment, offset = command.segment, command.truncation_offset
         info = await self._segments.info(segment)
         info.require_created()
+        info.require_no_messages()
         if offset < info.start_offset:
             raise SegmentTruncatedError(segment, start_offset=info.start_offset)
         try:
@@ -293,7 +297,7 @@ class SegmentCommands:
         if is_transient:
             # One large event: its pieces were counted one by one as they came.
             updates.append(AttributeUpdate(EVENT_COUNT, 1, AttributeUpdateType.ACCUMULATE))
-        await self._refuse_half_created(command.target)
+        await self._refuse_half_created(command.target, takes_bytes=True)
         await self._refuse_half_created(command.source)
         length = await self._segments.merge(
             command.target, command.source, attribute_updates=updates, seal_source=is_transient
@@ -301,7 +305,7 @@ class SegmentCommands:
         return SegmentsMerged(command.request_id, command.target, command.source, length)
 
     async def _merge_batch(self, command: MergeSegmentsBatch) -> Command:
-        await self._refuse_half_created(command.target)
+        await self._refuse_half_created(command.target, takes_bytes=True)
         lengths: list[int] = []
         for is_transient, group in groupby(command.sources, lambda name: TRANSIENT_MARK in name):
             lengths += await self._merge_all(command.target, list(group), seal_sources=is_transient)

@@ -272,6 +272,7 @@ class ConnectionAppends:
                 raise NotATableError(
                     f"the segment is a table, which takes no appends name={pinned.name!r}"
                 )
+            pinned.handle.info().require_no_messages()
             await await_shielded(pinned.handle.barrier())
             number = (await pinned.handle.load_attributes([key])).get(key)
         except BaseException as error:

@@ -11,12 +11,12 @@ from yarl import URL
 
 from segmentstore.cli.http_client import HttpClient
 from segmentstore.contracts.errors import ContainerNotFoundError, SegmentNotFoundError
-from segmentstore.contracts.identifiers import EVENT_COUNT, AttributeKey, ContainerId
+from segmentstore.contracts.identifiers import CONTENT_TYPE, EVENT_COUNT, AttributeKey, ContainerId
 from segmentstore.contracts.segments import AttributeUpdate, SegmentProperties
 from segmentstore.http import requests, segment_verbs
 from segmentstore.http.segment_verbs import bytes_of_text, text_of_bytes
 from segmentstore.http.settings import HttpSettings
-from segmentstore.http.stream_attributes import CONTENT_TYPE_KEY, producer_key
+from segmentstore.http.stream_attributes import producer_key
 from tests.http.memory_segments import MemorySegments
 from tests.http.node import Node, running_node
 from tests.reference.loop_turns import work_of_turns
@@ -186,7 +186,7 @@ async def test_attribute_updates_are_conditional_when_asked(
         [{"key": "k", "value": 1, "typ": "replace"}],
         [{"key": "k", "value": "x", "type": "accumulate"}],
         [{"key": "hex:0", "value": 1}],
-        [{"key": text_of_bytes(CONTENT_TYPE_KEY), "value": "text/html"}],
+        [{"key": text_of_bytes(CONTENT_TYPE), "value": "text/html"}],
         [{"key": text_of_bytes(producer_key("p")), "value": 1}],
         [{"key": text_of_bytes(EVENT_COUNT), "value": -100}],
         [{"key": "hex:80000000000000000000000000100000", "value": 1}],

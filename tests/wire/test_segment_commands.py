@@ -14,7 +14,11 @@ from segmentstore.codec.wire_protocol.administration import (
     StorageChunksListed,
     StorageFlushed,
 )
-from segmentstore.codec.wire_protocol.appends import CreateTransientSegment, SetupAppend
+from segmentstore.codec.wire_protocol.appends import (
+    AppendSetup,
+    CreateTransientSegment,
+    SetupAppend,
+)
 from segmentstore.codec.wire_protocol.command import Command, KeepAlive
 from segmentstore.codec.wire_protocol.frames import COMMANDS
 from segmentstore.codec.wire_protocol.reads import (
@@ -53,6 +57,7 @@ from segmentstore.codec.wire_protocol.segments import (
     UpdateSegmentPolicy,
 )
 from segmentstore.contracts.identifiers import (
+    CONTENT_TYPE,
     INITIALISING,
     SCALE_POLICY_RATE,
     SCALE_POLICY_TYPE,
@@ -65,7 +70,7 @@ from segmentstore.wire.table_order import TABLE_COMMANDS
 from tests.reference.memory_tables import MemoryTables
 from tests.wire.conftest import SEGMENT, WRITER
 from tests.wire.node import QUICK, Node, running_node, running_server
-from tests.wire.protocol_client import ProtocolClient
+from tests.wire.protocol_client import ProtocolClient, event
 
 MARK = bytes.fromhex("7df9a874246cc9d69397cdd19ead68c5")
 MISSING = "scope/stream/9.#epoch.0"
@@ -87,6 +92,33 @@ async def test_a_segment_is_created_once_with_its_policy(
     negative = CreateSegment(4, "a/b/2.#epoch.0", 100, 2, "", -1)
     await client.ask(negative, SegmentCreated)
     assert ROLLOVER_BYTES not in await node.container.attributes("a/b/2.#epoch.0")
+
+
+async def test_bytes_of_a_json_stream_are_left_to_http_which_keeps_its_messages_whole(
+    node: Node, client: ProtocolClient
+) -> None:
+    """One foreign event in it, and no reader over HTTP would get past it."""
+    name = "made/over/http"
+    json_type = AttributeUpdate(CONTENT_TYPE, b"Application/JSON; charset=utf-8")
+    await node.container.create(name, [json_type])
+    await node.append(name, b"[1]\n[2]\n")
+    await node.container.create(TRANSACTION)
+    await node.append(TRANSACTION, event(b"foreign"))
+    await node.container.seal(TRANSACTION)
+    commands: list[Command] = [
+        SetupAppend(3, WRITER, name, ""),
+        MergeSegments(3, name, TRANSACTION, ""),
+        MergeSegmentsBatch(3, name, (TRANSACTION,), ""),
+        TruncateSegment(3, name, 2, ""),
+    ]
+    for command in commands:
+        reply = await client.ask(command, ErrorMessage)
+        assert (reply.request_id, reply.segment) == (3, name)
+        assert "JSON" in reply.message
+    assert await node.content(name) == b"[1]\n[2]\n"
+    text = AttributeUpdate(CONTENT_TYPE, b"text/plain")
+    await node.container.create("plain", [text])
+    await client.ask(SetupAppend(4, WRITER, "plain", ""), AppendSetup)
 
 
 async def test_an_unknown_scale_type_is_refused(client: ProtocolClient) -> None:
