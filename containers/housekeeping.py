@@ -15,7 +15,7 @@ from containers.log.in_memory_log import ITEM_BYTES, InMemoryLog
 from containers.log.operation_processor import OperationProcessor
 from containers.log.throttler import ThrottleGauges
 from containers.metadata.container_metadata import ContainerMetadata
-from containers.recovery.recovery import RecoverySummary
+from containers.recovery.recovery import RecoverySummary, claim_manifest
 from containers.recovery.replay import ReplayedOverlap
 from containers.segments.segment_mapper import SegmentMapper
 from containers.writer.backlog import ALL_IS_DUE, CachePressure
@@ -123,9 +123,7 @@ class Housekeeping:
         ends and is assigned again, and recovers with the manifest at hand.
         """
         try:
-            await self._storage.claim(
-                epoch=self._metadata.epoch, log_id=self._log.log_id, follows=self._log.follows
-            )
+            await claim_manifest(self._storage, self._log, self._metadata.epoch)
         except SegmentStoreError as error:
             if error.kind in (ErrorKind.UNAVAILABLE, ErrorKind.FULL):
                 self._claim_failure = str(error)

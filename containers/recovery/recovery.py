@@ -35,8 +35,9 @@ from segmentstore.contracts.errors import (
     DataCorruptionError,
     ErrorKind,
     SegmentStoreError,
+    StorageNotPrimaryError,
 )
-from segmentstore.contracts.identifiers import SegmentId, SequenceNumber
+from segmentstore.contracts.identifiers import Epoch, SegmentId, SequenceNumber
 from segmentstore.contracts.storage import ClaimedManifest, Storage
 
 _LOGGER = logging.getLogger(__name__)
@@ -180,9 +181,7 @@ class Recovery:
 
     async def _claim(self) -> ClaimedManifest | None:
         try:
-            return await self._storage.claim(
-                epoch=self._metadata.epoch, log_id=self._log.log_id, follows=self._log.follows
-            )
+            return await claim_manifest(self._storage, self._log, self._metadata.epoch)
         except SegmentStoreError as error:
             if error.kind not in (ErrorKind.UNAVAILABLE, ErrorKind.FULL):
                 raise
@@ -323,6 +322,26 @@ class Recovery:
                 " or take the log as lost and go on with what is there: `segmentstore log set-aside` takes it out of"
                 " the store, and `segmentstore recover --from-tier2` begins a new one"
             )
+
+
+async def claim_manifest(storage: Storage, log: DurableDataLog, epoch: Epoch) -> ClaimedManifest:
+    """As Storage.claim(), for the owner of the log, which has this epoch from it.
+
+    A log gives an epoch before Tier 2 hears of it: as long as it is ours, it has given none from ours on. So an owner
+    of a copy had it. Another start would have a higher epoch, and would not see what is missing: hence
+    DataCorruptionError, for which the log is disabled. Raises LogNotPrimaryError if we were merely overtaken.
+    """
+    try:
+        return await storage.claim(epoch=epoch, log_id=log.log_id, follows=log.follows)
+    except StorageNotPrimaryError as error:
+        if not error.by_same_log:
+            raise
+        await log.check_owner()
+        raise DataCorruptionError(
+            f"the log is an older copy, or a copy of it is in use: {error}. Put the newest journals back, or end the"
+            " process that has the other copy and begin again with that copy. `segmentstore log enable` goes on with"
+            " this log: what only the other one has is gone then"
+        ) from error
 
 
 def _is_append(view: memoryview) -> bool:

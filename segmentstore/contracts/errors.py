@@ -289,9 +289,16 @@ class StorageUnavailableError(StorageError):
 
 
 class StorageNotPrimaryError(StorageError):
-    """The manifest was claimed under a higher epoch."""
+    """The manifest was claimed under a higher epoch.
+
+    `by_same_log`: or under the same one, when we came to claim it, by an owner of the same log or of a copy of it.
+    """
 
     kind = ErrorKind.FENCED
+
+    def __init__(self, message: str, *, by_same_log: bool = False) -> None:
+        super().__init__(message)
+        self.by_same_log = by_same_log
 
 
 class StorageFullError(StoreFullError):

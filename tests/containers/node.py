@@ -83,6 +83,7 @@ async def running(
     object_store: ObjectStore | None = None,
     wall_clock: WallClock | None = None,
     cache: CacheManager | None = None,
+    seed: int = 2,
     lease: Lease | None = ONLY_PROCESS,
 ) -> AsyncIterator[StreamSegmentContainer]:
     """A running container; closed in order at the end."""
@@ -94,6 +95,7 @@ async def running(
         object_store=object_store,
         wall_clock=wall_clock,
         cache=cache,
+        seed=seed,
         lease=lease,
     )
     await container.start()

@@ -1,19 +1,24 @@
 """Rules of recovery and of the log's truncation, held by one container over memory tiers."""
 
+from contextlib import AsyncExitStack
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
 import pytest
+from typing_extensions import override
 
 from containers.container_settings import ContainerSettings
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     DataCorruptionError,
+    LogDisabledError,
+    LogNotPrimaryError,
     SegmentNotFoundError,
     SegmentStoreError,
 )
-from segmentstore.contracts.identifiers import AttributeKey, ContainerId, LogAddress
+from segmentstore.contracts.identifiers import AttributeKey, ContainerId, Epoch, LogAddress
+from segmentstore.contracts.object_store import VersionedObject
 from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
 from tests.containers.test_container_faults import FlakyObjectStore, abandoned
@@ -365,6 +370,89 @@ async def test_h16_a_log_that_is_older_than_tier_2_is_refused_however_often_it_i
     tiers.log_store = newest
     async with running(tiers) as container:
         assert await read_all(container, "a") == b"flushed and more"
+
+
+async def refused_as_a_copy(tiers: MemoryTiers, seed: int = 2) -> None:
+    """Once, and kept so: the next start's epoch is above the one that gave it away."""
+    with pytest.raises(DataCorruptionError, match="an older copy, or a copy of it is in use"):
+        await make_container(tiers, seed=seed).start()
+    with pytest.raises(LogDisabledError, match=r"segmentstore log enable"):
+        await make_container(tiers, seed=seed).start()
+
+
+async def test_h16_a_log_that_misses_a_whole_start_is_refused_though_that_published_nothing() -> (
+    None
+):
+    """Yesterday's Tier 1 beside today's Tier 2, and what was acknowledged in between had not left the log."""
+    tiers = MemoryTiers()
+    await flushed_and_more(tiers)
+    older = deepcopy(tiers.log_store)
+    async with abandoned(tiers, PATIENT) as container:
+        await append(container, "a", b" and only in the log")
+    newest, tiers.log_store = tiers.log_store, older
+    await refused_as_a_copy(tiers)
+    tiers.log_store = newest
+    async with running(tiers) as container:
+        assert await read_all(container, "a") == b"flushed and more and only in the log"
+    tiers.log_store = older
+    await MemoryDurableDataLog(older).enable()
+    await refused_as_a_copy(tiers)
+    await MemoryDurableDataLog(older).enable()
+    async with running(tiers) as container:
+        assert await read_all(container, "a") == b"flushed and more"
+
+
+async def test_h16_a_log_whose_copy_is_in_use_is_not_begun_again_beside_it() -> None:
+    """Two starts of the original would otherwise take Tier 2 back, and the two would take turns."""
+    tiers, copy = MemoryTiers(), MemoryTiers()
+    await flushed_and_more(tiers)
+    copy.log_store, copy.object_store = deepcopy(tiers.log_store), tiers.object_store
+    async with running(copy, seed=9) as container:
+        await refused_as_a_copy(tiers)
+        await append(container, "a", b" of the copy")
+        await container.flush()
+        assert await read_all(container, "a") == b"flushed and more of the copy"
+
+
+async def test_h16_an_older_log_that_began_without_tier_2_is_refused_once_that_answers() -> None:
+    class SilentObjectStore(FlakyObjectStore):
+        @override
+        async def get(self, key: str) -> VersionedObject:
+            self._require_up()
+            return await super().get(key)
+
+    tiers, store = MemoryTiers(), SilentObjectStore()
+    tiers.object_store = store
+    await flushed_and_more(tiers)
+    older = deepcopy(tiers.log_store)
+    async with abandoned(tiers, PATIENT) as container:
+        await append(container, "a", b" and only in the log")
+    tiers.log_store = older
+    store.down = True
+    asked_again_at_once = replace(PATIENT, claim_retry_seconds=0.0)
+    container = make_container(tiers, settings=asked_again_at_once)
+    await container.start()
+    store.down = False
+    with pytest.raises(DataCorruptionError, match="an older copy, or a copy of it is in use"):
+        await container.run()
+    assert older.disabled
+
+
+async def test_an_owner_that_is_overtaken_before_it_claims_tier_2_leaves_the_log_as_it_is() -> None:
+    tiers = MemoryTiers()
+    await flushed_and_more(tiers)
+    async with AsyncExitStack() as successors:
+
+        class OvertakenLog(MemoryDurableDataLog):
+            @override
+            async def initialize(self) -> Epoch:
+                epoch = await super().initialize()
+                await successors.enter_async_context(running(tiers, seed=9))
+                return epoch
+
+        with pytest.raises(LogNotPrimaryError):
+            await make_container(tiers, log=OvertakenLog(tiers.log_store)).start()
+        assert not tiers.log_store.disabled
 
 
 async def test_h7_a_follower_of_a_lost_log_that_lost_its_journals_is_refused_however_often() -> (

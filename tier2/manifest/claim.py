@@ -97,7 +97,9 @@ class ManifestClaimer:
             if manifest.epoch >= epoch:
                 raise StorageNotPrimaryError(
                     f"manifest was claimed under this epoch or a higher one container={self._container_id}"
-                    f" epoch={epoch} found={manifest.epoch}; {_WAY_OUT}"
+                    f" epoch={epoch} found={manifest.epoch}; {_WAY_OUT}",
+                    # Unless it may be an attempt of ours that is remembered no more.
+                    by_same_log=self._was_ours and len(self._nonces) < _NONCES_MAX,
                 )
             await self._take_over(manifest, found.tag, epoch, log_id)
         raise StorageError(
