@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 _NEVER = float("inf")
 _CAUSE_CHARACTERS_MAX = 150
-"""Of a cause in the complaint about it."""
+"""Of a cause in the front of the complaint about it."""
 
 
 @dataclass(slots=True)
@@ -163,26 +163,25 @@ class InProcessAssignmentSource:
 
     def _give_way(self, failure: ContainerFailure) -> None:
         placement = self._placements[failure.container_id]
-        cause = str(root_of(failure.cause))[:_CAUSE_CHARACTERS_MAX]
-        placement.complaint = (
-            f"container {failure.container_id} stays down: another process has taken it over: {cause};"
-            " of the two the one that was started last serves it. End this process, or, if it is the one that shall"
-            " serve, end the other and start this one again"
+        placement.complaint = _complaint(
+            f"container {failure.container_id} stays down: another process has taken it over",
+            failure.cause,
+            "of the two the one that was started last serves it. End this process, or, if it is the one that shall"
+            " serve, end the other and start this one again",
         )
         logger.error("%s", placement.complaint)
         self._on_kept_down(failure.container_id, why=placement.complaint, readable=False)
 
     def _keep_down(self, failure: ContainerFailure, why: str, *, readable: bool) -> None:
         placement = self._placements[failure.container_id]
-        # Refusals carry it, and the wire cuts them: what to do has to be in front of that. `/health` has all of it.
-        cause = str(root_of(failure.cause))[:_CAUSE_CHARACTERS_MAX]
         meanwhile = " Meanwhile what Tier 2 has of its segments can be read." if readable else ""
-        placement.complaint = (
-            f"container {failure.container_id} stays down: {why}: {cause};"
-            " nothing is lost by waiting. Keep the data directory, and start the server again when the cause is"
+        placement.complaint = _complaint(
+            f"container {failure.container_id} stays down: {why}",
+            failure.cause,
+            "nothing is lost by waiting. Keep the data directory, and start the server again when the cause is"
             f" removed or a version is installed that mends it.{meanwhile} With the server stopped"
             " `segmentstore tier2 cat` reads what Tier 2 has; `segmentstore log set-aside` takes the log out of the"
-            " store, and `segmentstore recover --from-tier2` goes on with that alone, without what is only in the log"
+            " store, and `segmentstore recover --from-tier2` goes on with that alone, without what is only in the log",
         )
         logger.error("%s", placement.complaint)
         self._on_kept_down(failure.container_id, why=placement.complaint, readable=readable)
@@ -204,3 +203,13 @@ class InProcessAssignmentSource:
         return {
             c: placement.since for c, placement in self._placements.items() if placement.assigned
         }
+
+
+def _complaint(what: str, cause: BaseException, what_to_do: str) -> str:
+    """Refusals carry it, and the wire cuts them: what to do stands in front of that. `/health` has all of it."""
+    whole = str(root_of(cause))
+    if len(whole) <= _CAUSE_CHARACTERS_MAX:
+        return f"{what}: {whole}; {what_to_do}"
+    front = whole[:_CAUSE_CHARACTERS_MAX]
+    front = front.rpartition(" ")[0] or front
+    return f"{what}: {front} ...; {what_to_do}. The cause in full: {whole}"

@@ -264,6 +264,26 @@ def test_h42_one_cause_at_one_place_again_and_again_keeps_a_container_down(
     run_simulation(1, main)
 
 
+def test_h42_a_long_cause_does_not_push_what_to_do_out_and_is_told_in_full_behind_it() -> None:
+    why = "the log is older than Tier 2" + 40 * " and so on" + ". Put the newest journals back"
+
+    async def main(_: SimLoop) -> None:
+        def damaged(container_id: ContainerId) -> SimpleContainer:
+            return SimpleContainer(container_id, fail_at_start=DataCorruptionError(why))
+
+        assignments = in_process(1)
+        host = start_host(assignments, damaged, 1)
+        await host.manager.wait_until_settled()
+        (complaint,) = assignments.complaints()
+        front = complaint.index("nothing is lost by waiting")
+        assert front < 300
+        assert " so on ...;" in complaint[:front]
+        assert complaint.endswith(why)
+        await host.stop()
+
+    run_simulation(1, main)
+
+
 @pytest.mark.parametrize("gives_way", [False, True])
 def test_h42_a_container_that_another_process_took_is_taken_back_unless_its_log_is_shared(
     *, gives_way: bool

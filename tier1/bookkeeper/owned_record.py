@@ -294,8 +294,8 @@ def record_is_large(record: LogRecord, path: str) -> DurableDataLogError:
 
 def _disabled(record: LogRecord, path: str) -> LogDisabledError:
     return LogDisabledError(
-        "the log was disabled to keep the evidence of a fault; look, then `segmentstore log enable`"
-        f" path={path!r} fault={record.disabled!r}"
+        f"the log was disabled to keep the evidence of a fault: {record.disabled}. Look, then"
+        f" `segmentstore log enable` path={path!r}"
     )
 
 

@@ -248,8 +248,8 @@ class LogDirectory:
         finally:
             file.close()
         raise LogDisabledError(
-            "the log was disabled to keep the evidence of a fault; look, then `segmentstore log enable`"
-            f" path={self.path!r} fault={why or 'unknown'!r}"
+            f"the log was disabled to keep the evidence of a fault: {why or 'it is not known which'}. Look, then"
+            f" `segmentstore log enable` path={self.path!r}"
         )
 
     def disable(self, why: str) -> None:
