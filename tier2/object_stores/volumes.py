@@ -179,8 +179,10 @@ class LateVolumes:
         return self._open is not None
 
     def complaints(self) -> Sequence[str]:
-        """What the scrubber found and what has stopped, for `/health`; the log has all of it."""
-        return [] if self._open is None else self._open.engine.complaints()
+        """What the start and the scrubber found and what has stopped, for `/health`; the log has all of it."""
+        if self._open is None:
+            return []
+        return [*self._open.replay.complaints(), *self._open.engine.complaints()]
 
     def metrics(self) -> Mapping[str, float]:
         """Numbers for `/metrics`."""

@@ -60,8 +60,23 @@ class ReplaySummary:
     """Volumes whose header is damaged: what the index knows of them can be read."""
     missing: list[int] = field(default_factory=list)
     """Volumes that the index needs and that are not there."""
+    shorter: list[int] = field(default_factory=list)
+    """Volumes that end before what the index has of them."""
     references_without_blob: int = 0
     sequence_next: int = 1
+
+    def complaints(self) -> list[str]:
+        """Of volumes with objects that cannot be read now, and what to do: sentences for `/health`."""
+        return [
+            f"volumes of Tier 2 {what}: put them back as they were, and start again; `segmentstore tier2 verify` says"
+            f" which objects are without their bytes meanwhile volumes={numbers}"
+            for numbers, what in (
+                (self.missing, "are missing"),
+                (self.shorter, "are shorter than they were"),
+                (self.unreadable, "have a damaged header"),
+            )
+            if numbers
+        ]
 
     def log(self, directory: str) -> None:
         """What a person has to know of it."""
@@ -82,10 +97,8 @@ class ReplaySummary:
                 stretch.offset,
                 stretch.why,
             )
-        if self.unreadable:
-            _LOGGER.error("volumes have a damaged header volumes=%s", self.unreadable)
-        if self.missing:
-            _LOGGER.error("volumes with objects are missing volumes=%s", self.missing)
+        for complaint in self.complaints():
+            _LOGGER.error("%s", complaint)
         if self.references_without_blob:
             _LOGGER.error("objects without their bytes count=%d", self.references_without_blob)
 
@@ -137,6 +150,8 @@ class TailReplay:
         start = 0 if row is None else row.indexed_to
         size = self._volumes.size(number)
         if row is not None and start >= size:
+            if start > size:
+                summary.shorter.append(number)
             return []
         try:
             header = self._volumes.header(number)

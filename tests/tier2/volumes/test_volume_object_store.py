@@ -137,3 +137,35 @@ class TestVolumesWithIndexInMemory(VolumeSuite):
     open_index = staticmethod(lambda directory: MemoryIndex())
     threads = 1
     """The index in memory is not for several."""
+
+
+@pytest.mark.parametrize("what", ["are missing", "are shorter than they were"])
+async def test_a_start_says_for_as_long_as_it_runs_that_volumes_are_not_as_they_were(
+    tmp_path: Path, what: str
+) -> None:
+    """Yesterday's volumes below today's index, or one that is gone: objects are lost before one of them is read."""
+    with ThreadPoolExecutor(4) as executor:
+        store = volumes(tmp_path, executor, read_only=False)
+        await store.start()
+        await store.put("before", [bytes(100_000)])
+        await store.close()
+        (volume,) = (tmp_path / "volumes").iterdir()
+        whole = volume.read_bytes()
+        if what == "are missing":
+            volume.unlink()
+        else:
+            volume.write_bytes(whole[: len(whole) // 2])
+        store = volumes(tmp_path, executor, read_only=False)
+        await store.start()
+        (complaint,) = store.complaints()
+        assert what in complaint
+        assert "put them back" in complaint
+        await store.put("behind", [b"is taken all the same"])
+        await store.close()
+        volume.write_bytes(whole)
+        store = volumes(tmp_path, executor, read_only=False)
+        await store.start()
+        assert store.complaints() == []
+        assert (await store.get("before")).content == bytes(100_000)
+        assert (await store.get("behind")).content == b"is taken all the same"
+        await store.close()
