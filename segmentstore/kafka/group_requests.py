@@ -231,6 +231,7 @@ class GroupRequests:
                 messages.OffsetFetchedPartition(
                     partition_index=place.partition,
                     committed_offset=-1 if offset is None else offset.offset,
+                    committed_leader_epoch=-1 if offset is None else offset.leader_epoch,
                     metadata="" if offset is None else offset.metadata or "",
                     error_code=problem,
                 )
@@ -324,6 +325,48 @@ class GroupRequests:
         except GroupError as error:
             return error.problem
         return ErrorCode.NONE
+
+    async def delete_offsets(
+        self, request: messages.OffsetDeleteRequest
+    ) -> messages.OffsetDeleteResponse:
+        """Of a group without members; Kafka allows it with members, too, for topics to which none subscribes."""
+        codes: dict[TopicPartition, int] = {}
+        is_known = await self._know_topics()
+        problem: int = ErrorCode.NONE if is_known else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        looked_at = 0
+        for topic in request.topics:
+            looked_at += 1
+            await give_way(looked_at, every=ITEMS_PER_TURN)
+            found = self._topics.describe(topic.name)
+            for each in topic.partitions:
+                looked_at += 1
+                await give_way(looked_at, every=ITEMS_PER_TURN)
+                is_there = found is not None and 0 <= each.partition_index < found.partitions
+                codes[TopicPartition(topic.name, each.partition_index)] = (
+                    ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
+        if is_known:
+            try:
+                await self._groups.delete_offsets(
+                    request.group_id, [place for place, code in codes.items() if not code]
+                )
+            except GroupError as error:
+                problem = error.problem
+        if problem:
+            return messages.OffsetDeleteResponse(error_code=problem, topics=())
+        topics: dict[str, list[messages.OffsetDeletedPartition]] = {}
+        for told, (place, code) in enumerate(codes.items(), 1):
+            topics.setdefault(place.topic, []).append(
+                messages.OffsetDeletedPartition(partition_index=place.partition, error_code=code)
+            )
+            await give_way(told, every=ITEMS_PER_TURN)
+        return messages.OffsetDeleteResponse(
+            error_code=ErrorCode.NONE,
+            topics=tuple(
+                messages.OffsetDeletedTopic(name=name, partitions=tuple(partitions))
+                for name, partitions in topics.items()
+            ),
+        )
 
 
 async def _places_of(topics: Sequence[messages.OffsetFetchTopic]) -> list[TopicPartition]:

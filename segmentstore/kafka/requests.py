@@ -81,6 +81,8 @@ class Requests:
                 return self.groups.listing()
             case groups.DeleteGroupsRequest():
                 return await self.groups.delete(request.group_ids)
+            case groups.OffsetDeleteRequest():
+                return await self.groups.delete_offsets(request)
             case administration.CreateTopicsRequest():
                 return await self.topics.create(request)
             case administration.DeleteTopicsRequest():
@@ -91,6 +93,8 @@ class Requests:
                 return await self.topics.delete_records(request)
             case administration.DescribeConfigsRequest():
                 return await self.topics.describe_configs(request)
+            case administration.AlterConfigsRequest():
+                return await self.topics.replace_configs(request)
             case administration.IncrementalAlterConfigsRequest():
                 return await self.topics.alter_configs(request)
         raise AssertionError(f"an API of the table is not answered request={request!r:.100}")

@@ -6,7 +6,8 @@ between the topics of one request.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from segmentstore.codec.kafka_protocol import administration as messages
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
@@ -15,7 +16,7 @@ from segmentstore.kafka.settings import ITEMS_PER_TURN, KafkaSettings
 from segmentstore.runtime.waiting import SharedTime, give_way
 from segmentstore.topics.brokers import Brokers
 from segmentstore.topics.errors import TopicError, TopicNotFoundError
-from segmentstore.topics.topic_config import make_config
+from segmentstore.topics.topic_config import CONFIGS, make_config
 from segmentstore.topics.topics import Topics
 
 _CONFIG_BYTES_MAX = 1 << 20
@@ -23,6 +24,9 @@ _CONFIG_BYTES_MAX = 1 << 20
 
 _MESSAGE_CHARACTERS_MAX = 500
 """Of what a refusal says."""
+
+
+_Resource = TypeVar("_Resource", messages.AlterConfigsResource, messages.ReplacedConfigsResource)
 
 
 class _RefusedError(Exception):
@@ -219,6 +223,7 @@ class TopicRequests:
                 name=word,
                 value=value,
                 read_only=False,
+                is_default=word not in found.given,
                 config_source=(
                     messages.TOPIC_SOURCE if word in found.given else messages.DEFAULT_SOURCE
                 ),
@@ -265,9 +270,33 @@ class TopicRequests:
     async def alter_configs(
         self, request: messages.IncrementalAlterConfigsRequest
     ) -> messages.IncrementalAlterConfigsResponse:
+        """What is not named stays as it is."""
+        return messages.IncrementalAlterConfigsResponse(
+            responses=await self._altered(
+                request.resources, _changes_of, only_check=request.validate_only
+            )
+        )
+
+    async def replace_configs(
+        self, request: messages.AlterConfigsRequest
+    ) -> messages.AlterConfigsResponse:
+        """What is not named goes back to its default."""
+        return messages.AlterConfigsResponse(
+            responses=await self._altered(
+                request.resources, _replacement_of, only_check=request.validate_only
+            )
+        )
+
+    async def _altered(
+        self,
+        resources: Sequence[_Resource],
+        changes_of: Callable[[_Resource], dict[str, str | None]],
+        *,
+        only_check: bool,
+    ) -> tuple[messages.AlteredConfigs, ...]:
         altered: list[messages.AlteredConfigs] = []
-        for resource in request.resources:
-            code, message = await _outcome(self._alter(resource, only_check=request.validate_only))
+        for resource in resources:
+            code, message = await _outcome(self._alter(resource, changes_of, only_check=only_check))
             altered.append(
                 messages.AlteredConfigs(
                     error_code=code,
@@ -277,25 +306,17 @@ class TopicRequests:
                 )
             )
             await give_way(len(altered), every=ITEMS_PER_TURN)
-        return messages.IncrementalAlterConfigsResponse(responses=tuple(altered))
+        return tuple(altered)
 
-    async def _alter(self, resource: messages.AlterConfigsResource, *, only_check: bool) -> None:
+    async def _alter(
+        self,
+        resource: _Resource,
+        changes_of: Callable[[_Resource], dict[str, str | None]],
+        *,
+        only_check: bool,
+    ) -> None:
         name = _topic_of(resource.resource_type, resource.resource_name)
-        changes: dict[str, str | None] = {}
-        for each in resource.configs:
-            if each.config_operation not in (messages.SET, messages.DELETE):
-                raise _RefusedError(
-                    ErrorCode.INVALID_CONFIG,
-                    f"values are set or deleted, none is a list name={each.name!r}",
-                )
-            if each.name in changes:
-                raise _RefusedError(
-                    ErrorCode.INVALID_REQUEST, f"the request names it twice name={each.name!r}"
-                )
-            is_set = each.config_operation == messages.SET
-            if is_set and each.value is None:
-                raise _RefusedError(ErrorCode.INVALID_CONFIG, f"no value name={each.name!r}")
-            changes[each.name] = each.value if is_set else None
+        changes = changes_of(resource)
         found = await self._topics.find(name)
         if found is None:
             raise TopicNotFoundError(name)
@@ -305,6 +326,36 @@ class TopicRequests:
             make_config(given, bytes_max=_CONFIG_BYTES_MAX)
             return
         await self._topics.alter(name, changes)
+
+
+def _changes_of(resource: messages.AlterConfigsResource) -> dict[str, str | None]:
+    """Values, or None for those that go back to their defaults."""
+    changes: dict[str, str | None] = {}
+    for each in resource.configs:
+        if each.config_operation not in (messages.SET, messages.DELETE):
+            raise _RefusedError(
+                ErrorCode.INVALID_CONFIG,
+                f"values are set or deleted, none is a list name={each.name!r}",
+            )
+        is_set = each.config_operation == messages.SET
+        if is_set and each.value is None:
+            raise _RefusedError(ErrorCode.INVALID_CONFIG, f"no value name={each.name!r}")
+        _change(changes, each.name, each.value if is_set else None)
+    return changes
+
+
+def _replacement_of(resource: messages.ReplacedConfigsResource) -> dict[str, str | None]:
+    """As _changes_of(). A value of null is the default, as in Kafka."""
+    changes: dict[str, str | None] = {}
+    for each in resource.configs:
+        _change(changes, each.name, each.value)
+    return {**dict.fromkeys(CONFIGS), **changes}
+
+
+def _change(changes: dict[str, str | None], name: str, value: str | None) -> None:
+    if name in changes:
+        raise _RefusedError(ErrorCode.INVALID_REQUEST, f"the request names it twice name={name!r}")
+    changes[name] = value
 
 
 def _resources_of(

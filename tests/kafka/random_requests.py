@@ -81,7 +81,7 @@ _NAMES: Final[Mapping[str, tuple[object, ...]]] = {
     "CreatableTopic": _OTHERS,
     "CreatableConfig": _WORDS,
     "AlterableConfig": _WORDS,
-    "AlterConfig": _WORDS,
+    "ReplacingConfig": _WORDS,
     "GrowingTopic": (*_OTHERS, "t"),
     "JoinGroupProtocol": (*("range",) * 6, "sticky", ""),
 }

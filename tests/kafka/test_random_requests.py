@@ -284,7 +284,7 @@ def _named_in(answer: Structure) -> object:
             return _pairs(answer.topics)
         case groups.OffsetCommitResponse() | administration.DeleteRecordsResponse():
             return _pairs(answer.topics)
-        case fetch.FetchResponse() | groups.OffsetFetchResponse():
+        case fetch.FetchResponse() | groups.OffsetFetchResponse() | groups.OffsetDeleteResponse():
             return Counter(_pairs(answer.topics))
         case cluster.MetadataResponse() | administration.CreateTopicsResponse():
             return [each.name for each in answer.topics]
@@ -298,7 +298,9 @@ def _named_in(answer: Structure) -> object:
             return [each.group_id for each in answer.results]
         case administration.DescribeConfigsResponse():
             return [(each.resource_type, each.resource_name) for each in answer.results]
-        case administration.IncrementalAlterConfigsResponse():
+        case (
+            administration.AlterConfigsResponse() | administration.IncrementalAlterConfigsResponse()
+        ):
             return [(each.resource_type, each.resource_name) for each in answer.responses]
         case groups.LeaveGroupResponse():
             return [(each.member_id, each.group_instance_id) for each in answer.members]
@@ -323,6 +325,11 @@ def _expected_of(request: Structure, version: int, answer: Structure) -> object:
             if request.topics is None:
                 return _named_in(answer)
             return Counter(dict.fromkeys(_pairs(request.topics), 1))
+        case groups.OffsetDeleteRequest():
+            assert isinstance(answer, groups.OffsetDeleteResponse)
+            if answer.error_code:
+                return Counter()
+            return Counter(dict.fromkeys(_pairs(request.topics), 1))
         case cluster.MetadataRequest():
             if request.topics is None or (version == 0 and not request.topics):
                 return _named_in(answer)
@@ -341,7 +348,7 @@ def _expected_of(request: Structure, version: int, answer: Structure) -> object:
                     (each.resource_type, each.resource_name) for each in request.resources
                 )
             )
-        case administration.IncrementalAlterConfigsRequest():
+        case administration.AlterConfigsRequest() | administration.IncrementalAlterConfigsRequest():
             return [(each.resource_type, each.resource_name) for each in request.resources]
         case groups.LeaveGroupRequest():
             assert isinstance(answer, groups.LeaveGroupResponse)

@@ -253,6 +253,31 @@ class CreatePartitionsResponse(Structure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacingConfig(Structure):
+    """The value of one configuration."""
+
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacedConfigsResource(Structure):
+    """All that is to be set of one resource: what is not named goes back to its default."""
+
+    resource_type: Int8
+    resource_name: str
+    configs: tuple[ReplacingConfig, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfigsRequest(Structure):
+    """Configurations that take the place of what is set."""
+
+    resources: tuple[ReplacedConfigsResource, ...]
+    validate_only: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlterableConfig(Structure):
     """A change of one configuration."""
 
@@ -291,6 +316,14 @@ class AlteredConfigs(Structure):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncrementalAlterConfigsResponse(Structure):
     """The answer to IncrementalAlterConfigs."""
+
+    throttle_time_ms: Int32 = 0
+    responses: tuple[AlteredConfigs, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfigsResponse(Structure):
+    """The answer to AlterConfigs."""
 
     throttle_time_ms: Int32 = 0
     responses: tuple[AlteredConfigs, ...]

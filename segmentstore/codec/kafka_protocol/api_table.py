@@ -2,7 +2,8 @@
 
 Kafka's clients look at the ranges to decide what else to do, so that they begin low: librdkafka before 2.11 asks
 whether one exact old version lies inside (Produce 0 for compression by gzip, snappy and lz4; Produce 3 and Fetch 4 for
-batches of version 2; InitProducerId 0 for idempotence; version 0 of the APIs of groups). The layouts of all versions
+batches of version 2; InitProducerId 0 for idempotence; version 0 of the APIs of groups). Others never look: Sarama 1.43
+sends the versions of the Kafka that its user names, 2.1 if none is named. The layouts of all versions
 of a range are declared, so that nothing is advertised that is not there. Static members need JoinGroup 5, SyncGroup 3,
 Heartbeat 3, LeaveGroup 3 and OffsetCommit 7, all of them: with some of it Java's consumers begin, and then lose their
 membership without a word. Produce 0 to 2 carry records in formats older
@@ -41,9 +42,11 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +67,22 @@ _ROWS: Final = (
     Api(ApiKey.PRODUCE, produce.ProduceRequest, produce.ProduceResponse, 0, 7),
     Api(ApiKey.FETCH, fetch.FetchRequest, fetch.FetchResponse, 4, 11),
     Api(ApiKey.LIST_OFFSETS, fetch.ListOffsetsRequest, fetch.ListOffsetsResponse, 1, 7),
-    Api(ApiKey.METADATA, cluster.MetadataRequest, cluster.MetadataResponse, 0, 4),
+    Api(ApiKey.METADATA, cluster.MetadataRequest, cluster.MetadataResponse, 0, 8),
     Api(ApiKey.OFFSET_COMMIT, groups.OffsetCommitRequest, groups.OffsetCommitResponse, 2, 7),
-    Api(ApiKey.OFFSET_FETCH, groups.OffsetFetchRequest, groups.OffsetFetchResponse, 1, 3),
+    Api(ApiKey.OFFSET_FETCH, groups.OffsetFetchRequest, groups.OffsetFetchResponse, 1, 5),
     Api(
         ApiKey.FIND_COORDINATOR,
         cluster.FindCoordinatorRequest,
         cluster.FindCoordinatorResponse,
         0,
-        1,
+        2,
     ),
     Api(ApiKey.JOIN_GROUP, groups.JoinGroupRequest, groups.JoinGroupResponse, 0, 9),
     Api(ApiKey.HEARTBEAT, groups.HeartbeatRequest, groups.HeartbeatResponse, 0, 3),
     Api(ApiKey.LEAVE_GROUP, groups.LeaveGroupRequest, groups.LeaveGroupResponse, 0, 3),
     Api(ApiKey.SYNC_GROUP, groups.SyncGroupRequest, groups.SyncGroupResponse, 0, 3),
     Api(ApiKey.DESCRIBE_GROUPS, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, 0, 4),
-    Api(ApiKey.LIST_GROUPS, groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 1),
+    Api(ApiKey.LIST_GROUPS, groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 2),
     Api(ApiKey.API_VERSIONS, cluster.ApiVersionsRequest, cluster.ApiVersionsResponse, 0, 2),
     Api(
         ApiKey.CREATE_TOPICS,
@@ -107,13 +110,20 @@ _ROWS: Final = (
         produce.InitProducerIdRequest,
         produce.InitProducerIdResponse,
         0,
-        0,
+        1,
     ),
     Api(
         ApiKey.DESCRIBE_CONFIGS,
         administration.DescribeConfigsRequest,
         administration.DescribeConfigsResponse,
-        1,
+        0,
+        2,
+    ),
+    Api(
+        ApiKey.ALTER_CONFIGS,
+        administration.AlterConfigsRequest,
+        administration.AlterConfigsResponse,
+        0,
         1,
     ),
     Api(
@@ -131,6 +141,7 @@ _ROWS: Final = (
         0,
         0,
     ),
+    Api(ApiKey.OFFSET_DELETE, groups.OffsetDeleteRequest, groups.OffsetDeleteResponse, 0, 0),
 )
 
 APIS: Final[dict[int, Api]] = {int(row.key): row for row in _ROWS}

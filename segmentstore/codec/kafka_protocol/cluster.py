@@ -9,6 +9,9 @@ from segmentstore.codec.kafka_protocol.structure import Structure, Versions
 GROUP_COORDINATOR: Final = 0
 TRANSACTION_COORDINATOR: Final = 1
 
+OPERATIONS_NOT_TOLD: Final = -(1 << 31)
+"""In the place of what the client may do: it was not asked, or not told."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest(Structure):
@@ -47,6 +50,8 @@ class MetadataRequest(Structure):
 
     topics: tuple[MetadataRequestTopic, ...] | None
     allow_auto_topic_creation: Annotated[bool, Versions(4)] = True
+    include_cluster_authorized_operations: Annotated[bool, Versions(8)] = False
+    include_topic_authorized_operations: Annotated[bool, Versions(8)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +71,11 @@ class MetadataPartition(Structure):
     error_code: Int16
     partition_index: Int32
     leader_id: Int32
+    leader_epoch: Annotated[Int32, Versions(7)] = -1
+    """-1: there is none."""
     replica_nodes: tuple[Int32, ...]
     isr_nodes: tuple[Int32, ...]
+    offline_replicas: Annotated[tuple[Int32, ...], Versions(5)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +86,7 @@ class MetadataTopic(Structure):
     name: str
     is_internal: Annotated[bool, Versions(1)] = False
     partitions: tuple[MetadataPartition, ...]
+    topic_authorized_operations: Annotated[Int32, Versions(8)] = OPERATIONS_NOT_TOLD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +98,7 @@ class MetadataResponse(Structure):
     cluster_id: Annotated[str | None, Versions(2)] = None
     controller_id: Annotated[Int32, Versions(1)] = -1
     topics: tuple[MetadataTopic, ...]
+    cluster_authorized_operations: Annotated[Int32, Versions(8)] = OPERATIONS_NOT_TOLD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

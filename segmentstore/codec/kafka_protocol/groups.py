@@ -1,12 +1,11 @@
 """Consumer groups: their offsets, their members, and what is told about them. The classic protocol."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar
 
+from segmentstore.codec.kafka_protocol.cluster import OPERATIONS_NOT_TOLD
 from segmentstore.codec.kafka_protocol.fields import Int16, Int32, Int64
 from segmentstore.codec.kafka_protocol.structure import Structure, Versions
-
-OPERATIONS_NOT_ASKED_FOR: Final = -(1 << 31)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +84,8 @@ class OffsetFetchedPartition(Structure):
 
     partition_index: Int32
     committed_offset: Int64
+    committed_leader_epoch: Annotated[Int32, Versions(5)] = -1
+    """-1: the consumer gave none."""
     metadata: str | None
     error_code: Int16
 
@@ -270,7 +271,7 @@ class DescribedGroup(Structure):
     protocol_type: str
     protocol_data: str
     members: tuple[DescribedMember, ...]
-    authorized_operations: Annotated[Int32, Versions(3)] = OPERATIONS_NOT_ASKED_FOR
+    authorized_operations: Annotated[Int32, Versions(3)] = OPERATIONS_NOT_TOLD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,3 +325,51 @@ class DeleteGroupsResponse(Structure):
 
     throttle_time_ms: Int32 = 0
     results: tuple[DeletedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeletePartition(Structure):
+    """A partition of which the group forgets how far it was."""
+
+    partition_index: Int32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeleteTopic(Structure):
+    """Those of one topic."""
+
+    name: str
+    partitions: tuple[OffsetDeletePartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeleteRequest(Structure):
+    """Offsets that a group is to forget."""
+
+    group_id: str
+    topics: tuple[OffsetDeleteTopic, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeletedPartition(Structure):
+    """Whether the offset of one partition is forgotten."""
+
+    partition_index: Int32
+    error_code: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeletedTopic(Structure):
+    """What became of the offsets in one topic."""
+
+    name: str
+    partitions: tuple[OffsetDeletedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeleteResponse(Structure):
+    """The answer to OffsetDelete. With an error of the group nothing was done, and no topic is told."""
+
+    error_code: Int16
+    throttle_time_ms: Int32 = 0
+    topics: tuple[OffsetDeletedTopic, ...]

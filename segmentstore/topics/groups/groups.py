@@ -334,7 +334,13 @@ class Groups:
 
     async def delete(self, group_id: str) -> None:
         """Remove a group without members, and its offsets. Raises GroupError: 68, 69."""
+        await self._delete(group_id, None)
 
+    async def delete_offsets(self, group_id: str, places: Sequence[TopicPartition]) -> None:
+        """Forget how far a group without members is in these places. Raises GroupError: 68, 69."""
+        await self._delete(group_id, places)
+
+    async def _delete(self, group_id: str, places: Sequence[TopicPartition] | None) -> None:
         def permit() -> None:
             self._require_loaded()
             group = self._groups.get(group_id)
@@ -344,7 +350,7 @@ class Groups:
                 raise GroupError(GroupProblem.NON_EMPTY_GROUP)
 
         permit()
-        await self._remove_offsets(group_id, permit)
+        await self._remove_offsets(group_id, permit, places)
 
     def statistics(self) -> GroupStatistics:
         """Counts, for metrics."""
