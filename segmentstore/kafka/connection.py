@@ -18,6 +18,8 @@ Invariants:
 - A client that takes nothing while others wait for room for their answers (`answer_room.py`) loses its connection.
 - A client of which nothing is heard, and which has no answer to come, loses its connection in time.
 - When the connection goes, its task ends and what it waited for is withdrawn; batches that were handed over go on.
+- A client that leaves behind batches (with acks 0 it need not wait for anything) has all of them handed over that
+  came, unless it left while something else was answered. It is sent nothing more.
 """
 
 import asyncio
@@ -58,6 +60,8 @@ _LOG = logging.getLogger(__name__)
 
 _VERSIONS_SPOKEN_MAX: Final = 2
 """Of ApiVersions."""
+_API_KEY_BYTES: Final = 2
+_PRODUCE: Final = int(ApiKey.PRODUCE).to_bytes(_API_KEY_BYTES)
 
 
 class NotServedError(Exception):
@@ -138,6 +142,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._all_settled = Event()
         self._all_settled.set()
         self._is_paused = False
+        self._is_answering = False
+        """What has no batches, and its client waits for."""
+        self._is_handing_over = False
+        """The batches of a request."""
+        self._has_left = False
+        """The client, and batches that came from it are still to be handed over."""
         self._is_closing = False
         self._gone = Event()
         self._is_admitted = False
@@ -191,8 +201,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.update_reading()
 
     def eof_received(self) -> bool:
-        """The client sends no more: it has gone."""
-        return False
+        """The client has gone. True: the transport stays, for the batches that came from it."""
+        if self._is_closing or self._is_answering:
+            return False
+        if not self._is_handing_over and not any(map(_has_batches, self._frames)):
+            return False
+        others = [frame for frame in self._frames if not _has_batches(frame)]
+        self._frames = deque(frame for frame in self._frames if _has_batches(frame))
+        self._add_waiting(-sum(map(len, others)), requests=-len(others))
+        self._has_left = True
+        self._can_write.set()
+        return True
 
     def pause_writing(self) -> None:
         self._is_taking = False
@@ -231,6 +250,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         turn = 0
         while not self._is_closing:
             if not self._frames:
+                if self._has_left:
+                    self._end()
+                    return
                 self._has_frames.clear()
                 await self._has_frames.wait()
                 turn = 0
@@ -238,8 +260,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             frame = self._frames.popleft()
             answer = _Answer(len(frame))
             self._answers.append(answer)
+            self._is_handing_over = _has_batches(frame)
+            self._is_answering = not self._is_handing_over
             try:
                 await self._begin(frame, answer)
+                self._is_handing_over = self._is_answering = False
                 self._received.give_back(frame)
             except KafkaProtocolError as error:
                 self._refuse(error)
@@ -332,13 +357,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if sent.room is not None and not sent.room.is_empty:
                 self._sent_rooms.append(sent.room)
             self._add_waiting(-sent.frame_bytes, requests=-1)
-        if ready and not self._is_closing:
+        if ready and not self._is_closing and not self._has_left:
             self._transport.writelines(ready)
         self._update_writing()
         self.update_reading()
 
     def _update_writing(self) -> None:
         """Begin requests, or do not, by how much is unsent; give back the room of what the client has taken."""
+        if self._has_left:
+            return
         if self._is_taking and self._kept_bytes <= self._settings.send_buffer_bytes_max:
             self._can_write.set()
         else:
@@ -377,7 +404,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def update_reading(self) -> None:
         """Read the socket, or not, by how much waits."""
-        if self._is_closing:
+        if self._is_closing or self._has_left:
             return
         settings = self._settings
         is_much = (
@@ -463,6 +490,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert self._waiting_requests == expected, f"{self._waiting_requests} != {expected}"
         expected = sum(each.kept_bytes for each in self._answers)
         assert self._kept_bytes == expected, f"{self._kept_bytes} != {expected}"
+
+
+def _has_batches(frame: memoryview) -> bool:
+    return frame[:_API_KEY_BYTES] == _PRODUCE
 
 
 async def _pause(milliseconds: int) -> None:

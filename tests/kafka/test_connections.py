@@ -90,6 +90,33 @@ async def test_acks_0_is_not_answered_and_is_stored() -> None:
     assert produced(answer).base_offset == 1
 
 
+@pytest.mark.parametrize("count", [1, 50])
+async def test_batches_with_acks_0_are_stored_although_their_client_leaves_at_once(
+    count: int,
+) -> None:
+    """The partition is opened by the first of them, and takes the others behind that."""
+    async with running() as node:
+        await node.topics.create("new", 1, {})
+        client = await node.client()
+        await client.ask(_METADATA, MetadataResponse)
+        for number in range(count):
+            client.send(produce((0, batch(b"%d" % number)), topic="new", acks=0))
+        client.close()
+        found = await node.topics.own_partition("new", 0)
+        await node.until(lambda _: found.high_watermark == count)
+        await node.until(lambda each: each.server.statistics().connections == 0)
+
+
+async def test_what_a_client_asked_that_leaves_is_given_up() -> None:
+    async with running() as node:
+        client = await node.client()
+        await client.ask(_METADATA, MetadataResponse)
+        client.send(fetch((0, 0), wait_ms=600_000))
+        client.send(produce((0, batch(b"a")), acks=0))
+        client.close()
+        await node.until(lambda each: each.server.statistics().connections == 0)
+
+
 async def test_a_batch_with_acks_0_that_is_refused_ends_its_connection() -> None:
     async with running() as node:
         client, other = await node.client(), await node.client()
@@ -287,7 +314,7 @@ async def test_a_client_that_goes_leaves_its_batches_to_the_log() -> None:
 
 def test_a_row_of_the_table_is_answered_for_every_api() -> None:
     assert sorted(APIS) == sorted(ApiKey)
-    assert len(APIS) == 22
+    assert len(APIS) == 24
 
 
 async def test_memory_of_a_long_request_is_used_again_once_its_batch_was_handed_over() -> None:

@@ -83,9 +83,13 @@ class Socket(asyncio.Transport):
         self.close()
 
     def go(self) -> None:
-        """The client has gone, which is seen a turn later."""
+        """The client has gone, which is seen a turn later; the connection may go on with its batches."""
         self._is_gone = True
-        asyncio.get_running_loop().call_soon(self.close)
+        asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        if self.is_closed or not self._connection.eof_received():
+            self.close()
 
 
 @dataclass(slots=True)
