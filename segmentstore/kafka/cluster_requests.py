@@ -130,7 +130,12 @@ class ClusterRequests:
                 leaders[leader.broker_id] = leader
             partitions.append(_partition(index, leader))
             await give_way(told + len(partitions), every=ITEMS_PER_TURN)
-        return MetadataTopic(error_code=ErrorCode.NONE, name=name, partitions=tuple(partitions))
+        return MetadataTopic(
+            error_code=ErrorCode.NONE,
+            name=name,
+            topic_id=found.topic_id,
+            partitions=tuple(partitions),
+        )
 
     def coordinator(self, *, reached_at: tuple[str, int]) -> FindCoordinatorResponse:
         """Of transactions too: what asks with a transactional id is refused a step later, with a code that no client

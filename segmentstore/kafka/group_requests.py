@@ -293,8 +293,9 @@ class GroupRequests:
             ),
         )
 
-    def listing(self) -> messages.ListGroupsResponse:
+    def listing(self, request: messages.ListGroupsRequest) -> messages.ListGroupsResponse:
         try:
+            states = {each.casefold() for each in request.states_filter}
             found = self._groups.listing()
         except GroupError as error:
             # Clients ask every broker for the groups that it coordinates.
@@ -305,8 +306,13 @@ class GroupRequests:
         return messages.ListGroupsResponse(
             error_code=ErrorCode.NONE,
             groups=tuple(
-                messages.ListedGroup(group_id=each.group_id, protocol_type=each.protocol_type)
+                messages.ListedGroup(
+                    group_id=each.group_id,
+                    protocol_type=each.protocol_type,
+                    group_state=each.state.value,
+                )
                 for each in found
+                if not states or each.state.value.casefold() in states
             ),
         )
 

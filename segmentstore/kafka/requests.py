@@ -78,7 +78,7 @@ class Requests:
             case groups.DescribeGroupsRequest():
                 return await self.groups.describe(request)
             case groups.ListGroupsRequest():
-                return self.groups.listing()
+                return self.groups.listing(request)
             case groups.DeleteGroupsRequest():
                 return await self.groups.delete(request.group_ids)
             case groups.OffsetDeleteRequest():

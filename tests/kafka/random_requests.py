@@ -6,6 +6,7 @@ from dataclasses import fields
 from random import Random
 from types import UnionType
 from typing import Annotated, Final, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
 
 from crc32c import crc32c
 
@@ -60,6 +61,7 @@ _CHOSEN: Final[Mapping[str, tuple[object, ...]]] = {
     "group_instance_id": (*(None,) * 12, "i", "i", "j", "", _LONG),
     "resource_type": (2, 2, 2, 4, 0, -1),
     "resource_name": (*_TOPICS, "0"),
+    "states_filter": ("Empty", "stable", "no", ""),
     "configuration_keys": _WORDS,
     "config_operation": (0, 0, 1, 2, 3, -1),
     "value": _VALUES,
@@ -166,6 +168,8 @@ class RandomRequests:
             return tuple(made)
         if isinstance(hint, type) and issubclass(hint, Structure):
             return self._made(hint, version)
+        if hint is UUID:
+            return UUID(int=random.choice((0, 1)))
         if hint is bool:
             return random.random() < 0.5
         if name == "member_id":

@@ -18,11 +18,14 @@ from segmentstore.codec.kafka_protocol.administration import (
 from segmentstore.codec.kafka_protocol.api_table import APIS
 from segmentstore.codec.kafka_protocol.cluster import MetadataResponse
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.kafka_protocol.fields import NO_UUID
 from segmentstore.codec.kafka_protocol.frames import decode_response
 from segmentstore.codec.kafka_protocol.groups import (
     JoinGroupProtocol,
     JoinGroupRequest,
     JoinGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
     OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -62,23 +65,45 @@ OF_KAFKA_2_1 = {
     "DELETE_GROUPS": 1,
 }
 """The newest version of each call that is spoken here in any."""
+OF_SARAMA = {
+    **OF_KAFKA_2_1,
+    "FETCH": 11,
+    "METADATA": 10,
+    "OFFSET_COMMIT": 7,
+    "OFFSET_FETCH": 7,
+    "JOIN_GROUP": 5,
+    "HEARTBEAT": 3,
+    "LEAVE_GROUP": 3,
+    "SYNC_GROUP": 3,
+    "DESCRIBE_GROUPS": 4,
+    "LIST_GROUPS": 4,
+    "INIT_PRODUCER_ID": 4,
+    "INCREMENTAL_ALTER_CONFIGS": 0,
+    "OFFSET_DELETE": 0,
+}
+"""The same of Sarama 1.43 where its user names any version of Kafka 3."""
 
 
-def test_what_is_spoken_of_kafka_2_1_is_spoken_in_its_versions() -> None:
+@pytest.mark.parametrize("versions", [OF_KAFKA_2_1, OF_SARAMA], ids=["2.1", "3"])
+def test_what_clients_send_without_asking_is_spoken(versions: dict[str, int]) -> None:
     spoken = {api.key.name: api for api in APIS.values()}
-    silent = [name for name, version in OF_KAFKA_2_1.items() if not spoken[name].speaks(version)]
+    silent = [name for name, version in versions.items() if not spoken[name].speaks(version)]
     assert silent == []
 
 
-@pytest.mark.parametrize("version", [5, 6, 7])
+@pytest.mark.parametrize("version", [5, 6, 7, 9, 10])
 async def test_the_first_request_of_sarama_is_answered(version: int) -> None:
     async with running() as node:
         client = await node.client()
         # All topics; none are to be made.
-        body = bytes.fromhex(f"0003 {version:04x} 00000005 0006 736172616d61 ffffffff 00")
+        asked = "ffffffff 00" if version < 9 else "00 00 00 00 00 00"
+        body = bytes.fromhex(f"0003 {version:04x} 00000005 0006 736172616d61 {asked}")
         client.send_bytes(len(body).to_bytes(4, "big") + body)
         answer = decode_response(MetadataResponse, await client.frame(), version, correlation_id=5)
         assert [(each.name, len(each.partitions)) for each in answer.topics] == [("t", 2)]
+        found = node.topics.describe("t")
+        assert found is not None
+        assert answer.topics[0].topic_id == (found.topic_id if version == 10 else NO_UUID)
         told = answer.topics[0].partitions[1]
         assert (told.partition_index, told.leader_id) == (1, answer.brokers[0].node_id)
         assert (told.leader_epoch, told.offline_replicas) == (-1, ())
@@ -188,6 +213,17 @@ def deletion(*partitions: int, topic: str = "t", group: str = "g") -> OffsetDele
             ),
         ),
     )
+
+
+async def test_groups_are_listed_with_their_states_and_by_them() -> None:
+    async with running() as node:
+        client = await node.client()
+        await commit(client, 0)
+        for states, names in (((), ["g"]), (("empty", "Stable"), ["g"]), (("Stable",), [])):
+            request = ListGroupsRequest(states_filter=states)
+            answer = await client.ask(request, ListGroupsResponse)
+            assert [each.group_id for each in answer.groups] == names
+            assert {each.group_state for each in answer.groups} <= {"Empty"}
 
 
 async def test_a_group_forgets_some_of_its_offsets() -> None:

@@ -1,9 +1,10 @@
 """ApiVersions, Metadata and FindCoordinator: what the server can do, and where what is."""
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
+from uuid import UUID
 
-from segmentstore.codec.kafka_protocol.fields import Int8, Int16, Int32
+from segmentstore.codec.kafka_protocol.fields import NO_UUID, Int8, Int16, Int32
 from segmentstore.codec.kafka_protocol.structure import Structure, Versions
 
 GROUP_COORDINATOR: Final = 0
@@ -39,14 +40,17 @@ class ApiVersionsResponse(Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequestTopic(Structure):
-    """A topic that is asked about."""
+    """A topic that is asked about, by its name: an id in its place is for later versions."""
 
+    topic_id: Annotated[UUID, Versions(10)] = NO_UUID
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest(Structure):
     """Asks which topics there are; None asks for all. In version 0 an empty list does that."""
+
+    flexible_since: ClassVar[int | None] = 9
 
     topics: tuple[MetadataRequestTopic, ...] | None
     allow_auto_topic_creation: Annotated[bool, Versions(4)] = True
@@ -84,6 +88,7 @@ class MetadataTopic(Structure):
 
     error_code: Int16
     name: str
+    topic_id: Annotated[UUID, Versions(10)] = NO_UUID
     is_internal: Annotated[bool, Versions(1)] = False
     partitions: tuple[MetadataPartition, ...]
     topic_authorized_operations: Annotated[Int32, Versions(8)] = OPERATIONS_NOT_TOLD
@@ -92,6 +97,8 @@ class MetadataTopic(Structure):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataResponse(Structure):
     """The answer to Metadata."""
+
+    flexible_since: ClassVar[int | None] = 9
 
     throttle_time_ms: Annotated[Int32, Versions(3)] = 0
     brokers: tuple[MetadataBroker, ...]

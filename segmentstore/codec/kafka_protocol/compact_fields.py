@@ -6,9 +6,10 @@
 | str or None | the same; 0 is None |
 | bytes | unsigned varint length + 1, then so many bytes |
 | tuple[X, ...] | unsigned varint count + 1, then so many X |
+| tuple[X, ...] or None | the same; 0 is None |
 
-Numbers and bool are as in other versions (`fields.py`). Behind the last field of a message, of each structure in it
-and of its header stand the tagged fields: unsigned varint count, and for each of them varint tag, varint length, so
+Numbers, bool and UUID are as in other versions (`fields.py`). Behind the last field of a message, of each structure in
+it and of its header stand the tagged fields: unsigned varint count, and for each of them varint tag, varint length, so
 many bytes. None is known here: they are skipped, and none is written.
 
 An unsigned varint: seven bits in each byte, the lowest first; 128 is set in all but the last. 32 bits at most.
@@ -95,14 +96,21 @@ COMPACT_NULLABLE_STRING: Final = Form(_read_nullable_string, _write_nullable_str
 COMPACT_BYTES: Final = Form(_read_bytes, _write_bytes, 1)
 
 
-def compact_array_of(item: Form) -> Form:
+def compact_array_of(item: Form, *, nullable: bool) -> Form:
     """A count, then the items; read as a tuple."""
     assert item.bytes_min > 0, "items without bytes could be any number"
 
-    def read(reader: MessageReader) -> tuple[object, ...]:
-        return read_items(reader, item, _read_varint(reader) - 1)
+    def read(reader: MessageReader) -> tuple[object, ...] | None:
+        count = _read_varint(reader) - 1
+        if count == -1 and nullable:
+            return None
+        return read_items(reader, item, count)
 
     def write(writer: MessageWriter, value: object) -> None:
+        if value is None:
+            assert nullable, "list is null where it must not be"
+            _write_varint(writer, 0)
+            return
         assert isinstance(value, tuple), f"not a tuple value={value!r}"
         _write_varint(writer, len(value) + 1)
         for each in value:

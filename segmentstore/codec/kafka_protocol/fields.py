@@ -3,6 +3,7 @@
 | annotation | bytes |
 |---|---|
 | Int8, Int16, Int32, Int64 | big endian, signed |
+| UUID | 16 bytes |
 | bool | one byte: 0 is false, all else is true; written as 0 or 1 |
 | str | int16 length, then UTF-8 |
 | str or None | the same; a length of -1 is None |
@@ -20,6 +21,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
+from uuid import UUID
 
 from segmentstore.contracts.errors import ErrorKind, SegmentStoreError
 
@@ -29,6 +31,10 @@ _COPIED_BYTES_MAX: Final = 4096
 """Records up to this length are copied beside the fields around them; longer ones are a part of their own."""
 
 STRING_BYTES_MAX: Final = 0x7FFF
+
+NO_UUID: Final = UUID(int=0)
+
+_UUID_BYTES: Final = 16
 
 
 class KafkaProtocolError(SegmentStoreError):
@@ -234,6 +240,16 @@ def _write_bytes(writer: MessageWriter, value: object) -> None:
     _write_records(writer, value)
 
 
+def _read_uuid(reader: MessageReader) -> UUID:
+    return UUID(bytes=bytes(reader.take(_UUID_BYTES)))
+
+
+def _write_uuid(writer: MessageWriter, value: object) -> None:
+    assert isinstance(value, UUID), f"not a UUID value={value!r}"
+    writer.write(value.bytes)
+
+
+UUID_FORM: Final = Form(_read_uuid, _write_uuid, _UUID_BYTES)
 BOOL: Final = Form(_read_bool, _write_bool, 1)
 STRING: Final = Form(_read_string, _write_string, 2)
 NULLABLE_STRING: Final = Form(_read_nullable_string, _write_nullable_string, 2)

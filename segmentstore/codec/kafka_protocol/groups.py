@@ -74,8 +74,12 @@ class OffsetFetchTopic(Structure):
 class OffsetFetchRequest(Structure):
     """Asks how far a group is; None asks for all that it has."""
 
+    flexible_since: ClassVar[int | None] = 6
+
     group_id: str
     topics: tuple[OffsetFetchTopic, ...] | None
+    require_stable: Annotated[bool, Versions(7)] = False
+    """Not while a transaction commits offsets, of which there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,8 @@ class OffsetFetchedTopic(Structure):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchResponse(Structure):
     """The answer to OffsetFetch."""
+
+    flexible_since: ClassVar[int | None] = 6
 
     throttle_time_ms: Annotated[Int32, Versions(3)] = 0
     topics: tuple[OffsetFetchedTopic, ...]
@@ -284,7 +290,11 @@ class DescribeGroupsResponse(Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroupsRequest(Structure):
-    """Asks which groups there are."""
+    """Asks which groups there are, in some states or, if none is named, in any."""
+
+    flexible_since: ClassVar[int | None] = 3
+
+    states_filter: Annotated[tuple[str, ...], Versions(4)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,11 +303,14 @@ class ListedGroup(Structure):
 
     group_id: str
     protocol_type: str
+    group_state: Annotated[str, Versions(4)] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroupsResponse(Structure):
     """The answer to ListGroups."""
+
+    flexible_since: ClassVar[int | None] = 3
 
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
     error_code: Int16

@@ -4,7 +4,7 @@ One partition has one batch of version 2 in one request. With acks 0 there is no
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from segmentstore.codec.kafka_protocol.fields import Int16, Int32, Int64, Records
 from segmentstore.codec.kafka_protocol.structure import Structure, Versions
@@ -67,15 +67,21 @@ class ProduceResponse(Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdRequest(Structure):
-    """Asks for an id of its own."""
+    """Asks for an id of its own. One that has an id may name it; it gets another one, as from Kafka."""
+
+    flexible_since: ClassVar[int | None] = 2
 
     transactional_id: str | None
     transaction_timeout_ms: Int32
+    producer_id: Annotated[Int64, Versions(3)] = -1
+    producer_epoch: Annotated[Int16, Versions(3)] = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdResponse(Structure):
     """An id that no other producer has or had."""
+
+    flexible_since: ClassVar[int | None] = 2
 
     throttle_time_ms: Int32 = 0
     error_code: Int16

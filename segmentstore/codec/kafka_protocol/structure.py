@@ -24,6 +24,7 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+from uuid import UUID
 
 from segmentstore.codec.kafka_protocol.compact_fields import (
     COMPACT_BYTES,
@@ -40,6 +41,7 @@ from segmentstore.codec.kafka_protocol.fields import (
     NULLABLE_STRING,
     RECORDS,
     STRING,
+    UUID_FORM,
     Buffer,
     Form,
     KafkaProtocolError,
@@ -184,8 +186,7 @@ def _form(hint: object, version: int, *, flexible: bool) -> Form:
         item, _ = get_args(hint)
         item_form = _form(item, version, flexible=flexible)
         if flexible:
-            assert not nullable, "no list that can be null has a compact form here"
-            return compact_array_of(item_form)
+            return compact_array_of(item_form, nullable=nullable)
         return array_of(item_form, nullable=nullable)
     if hint is str:
         if flexible:
@@ -199,6 +200,8 @@ def _form(hint: object, version: int, *, flexible: bool) -> Form:
     assert not nullable, f"no field of this type can be null hint={hint}"
     if hint is bool:
         return BOOL
+    if hint is UUID:
+        return UUID_FORM
     assert isinstance(hint, type), f"no field has this type hint={hint}"
     assert issubclass(hint, Structure), f"no field has this type hint={hint}"
     return _layout(hint, version, flexible=flexible)

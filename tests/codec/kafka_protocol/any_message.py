@@ -3,6 +3,7 @@
 from dataclasses import fields
 from types import UnionType
 from typing import Annotated, Union, cast, get_args, get_origin, get_type_hints
+from uuid import UUID
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -56,6 +57,8 @@ def _values(hint: object, version: int) -> SearchStrategy[object]:
         return st.lists(_values(get_args(hint)[0], version), max_size=3).map(tuple)
     if hint is bool:
         return st.booleans()
+    if hint is UUID:
+        return st.uuids()
     if hint is str:
         return TEXTS
     if hint is bytes:
