@@ -54,8 +54,8 @@ def info(name: str, kafka: str, output: str) -> None:
 def offsets(name: str, kafka: str, output: str) -> None:
     """Show how far the group is in each partition, and how many records are behind that.
 
-    A partition that is not there has no end: the topic was deleted a moment ago, or a recovery brought back
-    offsets that are newer than the list of topics.
+    An offset of -1 or -2 is an end of the partition, to which the group was set. A partition that is not there has no
+    end: the topic was deleted a moment ago, or a recovery brought back offsets that are newer than the list of topics.
     """
 
     async def work(topics: "Topics") -> list[Row]:
@@ -78,7 +78,7 @@ def offsets(name: str, kafka: str, output: str) -> None:
                     "partition": each.partition,
                     "offset": each.offset,
                     "end_offset": end,
-                    "lag": None if end is None else max(0, end - each.offset),
+                    "lag": None if end is None or each.offset < 0 else max(0, end - each.offset),
                 }
             )
         return rows

@@ -31,7 +31,7 @@ class GroupProblem(IntEnum):
     REBALANCE_IN_PROGRESS = 27
     """Join again with the same member id."""
     INVALID_REQUEST = 42
-    """It can never succeed as it stands, as a commit of a negative offset."""
+    """It can never succeed as it stands, as a commit of an offset below -2."""
     POLICY_VIOLATION = 44
     """A limit of the settings: groups, or offsets, or bytes."""
     NON_EMPTY_GROUP = 68

@@ -56,6 +56,8 @@ _LOG = logging.getLogger(__name__)
 
 _NAME_LENGTH_MAX: Final = 128
 """Of a client's name, or of an instance id, in a member id; the rest of it is left out."""
+_OFFSET_MIN: Final = -2
+
 _OFFSETS_PER_TURN: Final = 500
 """Of one request, looked at before others run."""
 _IDLE_TIMERS_MAX: Final = 64
@@ -67,6 +69,7 @@ class OffsetToCommit:
     """What a consumer says of one partition: the next record that it wants."""
 
     offset: int
+    """-1 and -2: the ends, as in ListOffsets. kafkajs commits them when it resets a group."""
     leader_epoch: int = -1
     metadata: str | None = None
 
@@ -458,7 +461,7 @@ class Groups:
         topic_id = self._topic_id_of(place.topic)
         if topic_id is None or place.partition < 0:
             return GroupProblem.UNKNOWN_TOPIC_OR_PARTITION
-        if offset.offset < 0 or not fits_in_a_key(group_id, place.topic):
+        if offset.offset < _OFFSET_MIN or not fits_in_a_key(group_id, place.topic):
             return GroupProblem.INVALID_REQUEST
         metadata = offset.metadata or ""
         if len(metadata.encode()) > self._settings.offset_metadata_bytes_max:

@@ -352,7 +352,7 @@ def test_what_cannot_be_committed_is_told_for_each_place() -> None:
                 TopicPartition("topic", 1): OffsetToCommit(offset=1, metadata="é1"),
                 TopicPartition("unknown", 0): OffsetToCommit(offset=1),
                 TopicPartition("topic", -1): OffsetToCommit(offset=1),
-                TopicPartition("topic", 2): OffsetToCommit(offset=-1),
+                TopicPartition("topic", 2): OffsetToCommit(offset=-3),
                 TopicPartition("topic", 3): OffsetToCommit(offset=0),
                 TopicPartition("topic", 4): OffsetToCommit(offset=0),
             }
@@ -373,6 +373,22 @@ def test_what_cannot_be_committed_is_told_for_each_place() -> None:
             nothing = {TopicPartition("unknown", 0): OffsetToCommit(offset=1)}
             await groups.commit("h", member_id="", generation=-1, offsets=nothing)
             assert [each.group_id for each in groups.listing()] == ["g"]
+
+    simulated(work)
+
+
+def test_a_group_may_be_set_to_the_ends_by_their_numbers() -> None:
+    """kafkajs does so in `admin.resetOffsets`; its consumers take both for "nothing committed"."""
+
+    async def work(world: World) -> None:
+        async with world.running() as groups:
+            ends = {
+                TopicPartition("topic", index): OffsetToCommit(offset=offset)
+                for index, offset in enumerate((-1, -2))
+            }
+            assert not await groups.commit("g", member_id="", generation=-1, offsets=ends)
+            found = await groups.committed("g")
+            assert {place.partition: each.offset for place, each in found.items()} == {0: -1, 1: -2}
 
     simulated(work)
 
