@@ -164,7 +164,8 @@ TOOLS = {
     "mvn": f"{_JAVA_CLIENT}, {_BOOKKEEPER}, and {_KAFKA_TOOLS},",
     "go": "a real S3 server (tests/tier2/object_stores/s3/test_real_server.py), "
     "the schema of Compose (tests/demo/test_deployment_checks.py), "
-    "and porcupine beside our checker of histories (tests/linearizability/test_porcupine.py),",
+    "porcupine beside our checker of histories (tests/linearizability/test_porcupine.py), "
+    "and franz-go, a Kafka client (tests/integration/kafka/test_franz_go.py),",
     "kcat": "kcat, a Kafka client that decides by exact versions (tests/integration/kafka/test_kcat.py),",
     "systemd-analyze": "systemd's own check of its units (tests/demo/test_deployment_checks.py)",
 }

@@ -1,14 +1,11 @@
 """porcupine, a checker of linearizability written by others in Go, with our models: built once into a cache."""
 
-import hashlib
 import json
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.integration.java_libraries import cache_directory, missing
-from tests.kept_tools import made_by_one
+from tests.go_programs import go_program
 from tests.linearizability.operation import Operation
 
 SOURCES = Path(__file__).parent / "porcupine"
@@ -18,16 +15,7 @@ _SECONDS_MAX = 20.0
 
 def referee() -> Path:
     """The program."""
-    files = sorted(SOURCES.iterdir())
-    digest = hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()[:16]
-    program = cache_directory() / f"porcupine-{digest}"
-    with made_by_one(program):
-        if not program.exists():
-            go = shutil.which("go")
-            if go is None:
-                missing("porcupine was not asked: it is built with Go (apt install golang)")
-            subprocess.run([go or "go", "build", "-o", str(program), "."], check=True, cwd=SOURCES)
-    return program
+    return go_program(SOURCES, name="porcupine", what="porcupine was not asked")
 
 
 def verdicts(histories: Sequence[Sequence[Operation]]) -> list[str]:
