@@ -4,14 +4,17 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 from uuid import UUID
 
-from segmentstore.codec.kafka_protocol.fields import NO_UUID, Int8, Int16, Int32
+from segmentstore.codec.kafka_protocol.fields import (
+    NO_UUID,
+    OPERATIONS_NOT_TOLD,
+    Int8,
+    Int16,
+    Int32,
+)
 from segmentstore.codec.kafka_protocol.structure import Structure, Versions
 
 GROUP_COORDINATOR: Final = 0
 TRANSACTION_COORDINATOR: Final = 1
-
-OPERATIONS_NOT_TOLD: Final = -(1 << 31)
-"""In the place of what the client may do: it was not asked, or not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,9 @@ STRING_BYTES_MAX: Final = 0x7FFF
 
 NO_UUID: Final = UUID(int=0)
 
+OPERATIONS_NOT_TOLD: Final = -(1 << 31)
+"""An Int32 in the place of what the client may do: it did not ask, or is not told."""
+
 _UUID_BYTES: Final = 16
 
 

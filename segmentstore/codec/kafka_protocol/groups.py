@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from segmentstore.codec.kafka_protocol.cluster import OPERATIONS_NOT_TOLD
-from segmentstore.codec.kafka_protocol.fields import Int16, Int32, Int64
+from segmentstore.codec.kafka_protocol.fields import OPERATIONS_NOT_TOLD, Int16, Int32, Int64
 from segmentstore.codec.kafka_protocol.structure import Structure, Versions
 
 

@@ -27,7 +27,7 @@ def program() -> Path:
 def test_franz_go_does_what_it_does_with_kafka(
     program: Path, server: KafkaServerProcess, command: str
 ) -> None:
-    words = [program, server.bootstrap, command, f"topic-{uuid4().hex}"]
+    words = [str(program), server.bootstrap, command, f"topic-{uuid4().hex}"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=2 * SECONDS_MAX)
     assert done.returncode == 0, done.stderr
 
@@ -36,7 +36,7 @@ def test_records_of_franz_go_are_there_once_and_in_order_over_kills(
     program: Path, tmp_path: Path
 ) -> None:
     with KafkaServerProcess(tmp_path / "data") as server:
-        words = [program, server.bootstrap, "numbers", f"topic-{uuid4().hex}"]
+        words = [str(program), server.bootstrap, "numbers", f"topic-{uuid4().hex}"]
         with subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
