@@ -19,7 +19,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Final
@@ -68,6 +68,19 @@ NAMES_USED: Final = "names-used"
 _NAMES_TRIED_MAX: Final = 4
 _AHEAD_SECONDS: Final = 2.0
 """A file that is half full and will be full so soon is begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Dirty:
+    """Files that no pass of compaction has noted."""
+
+    size: int
+    is_enough: bool
+    """Whether they are such a part of all files that a pass is due."""
+    waits_until_ms: float
+    """Wall time from which on a pass is due because of the first of them,"""
+    is_young_until_ms: float
+    """and before which no pass looks at it."""
 
 
 class PartitionFiles:
@@ -402,9 +415,10 @@ class PartitionFiles:
     async def compact(self, *, age_is_known: Callable[[], bool]) -> int:
         """One pass of compaction by key over the files, if a pass is due; how many files became smaller.
 
-        It is due when half of the files' bytes were in no pass yet (Kafka's `min.cleanable.dirty.ratio`), or some were
-        not for `delete.retention.ms`, or tombstones may go. One call at a time. `age_is_known` is asked again when the
-        pass ends: it may take minutes, and the clock may jump meanwhile.
+        It is due when a part of the files' bytes was in no pass yet (`min.cleanable.dirty.ratio`), or some were not for
+        `delete.retention.ms` or are as old as `max.compaction.lag.ms`, or tombstones may go. Files whose records are
+        younger than `min.compaction.lag.ms` count for none of that. One call at a time. `age_is_known` is asked again
+        when the pass ends: it may take minutes, and the clock may jump meanwhile.
 
         Raises PartitionUnavailableError, UnknownPartitionError.
         """
@@ -428,10 +442,13 @@ class PartitionFiles:
                 state = replace(state, tombstones_since_ms=now_ms)
                 await self._note_passes(segment, state)
             removable = state.removable_end(now_ms, tombstone_ms) if is_known else 0
+            until = await self._first_too_young(segment, now_ms if is_known else None)
             if not removable:
-                dirty = await self._dirty_bytes(segment, state.end)
-                waited = is_known and state.has_waited(now_ms, tombstone_ms)
-                if not dirty or (2 * dirty < self._registered.size_bytes and not waited):
+                dirty = await self._dirty(segment, state.end, until)
+                waited = is_known and (
+                    state.has_waited(now_ms, tombstone_ms) or dirty.waits_until_ms <= now_ms
+                )
+                if not dirty.size or not (dirty.is_enough or waited):
                     return 0
             end = await compact_files(
                 segment,
@@ -440,6 +457,7 @@ class PartitionFiles:
                 key_of=self._key_of,
                 form=self._log.config.file_form(log_append_time=False, created_ms=now_ms),
                 state=state,
+                until=until,
                 tombstones_end=removable,
                 secret=self._random.randbytes(16),
                 replace=replace_one,
@@ -469,26 +487,45 @@ class PartitionFiles:
         if not self._log.config.compacts or not len(self._registered):
             return math.inf
 
-        async def look() -> tuple[CompactionState, int]:
+        async def look() -> tuple[CompactionState, _Dirty]:
             state = CompactionState.of(segment.info())
-            return state, await self._dirty_bytes(segment, state.end)
+            return state, await self._dirty(segment, state.end, self._registered.last + 1)
 
         state, dirty = await self._start.read(segment, look)
-        if 2 * dirty >= self._registered.size_bytes:
-            return -math.inf
-        if dirty or state.tombstones_end:
-            return state.tombstones_since_ms + self._log.config.tombstone_ms
-        return math.inf
+        waited_ms = state.tombstones_since_ms + self._log.config.tombstone_ms
+        tombstones_ms = waited_ms if state.tombstones_end else math.inf
+        if not dirty.size:
+            return tombstones_ms
+        due_ms = -math.inf if dirty.is_enough else min(waited_ms, dirty.waits_until_ms)
+        return min(tombstones_ms, max(due_ms, dirty.is_young_until_ms))
 
-    async def _dirty_bytes(self, segment: Segment, compacted_end: int) -> int:
-        """Of the files that no pass has noted."""
+    async def _first_too_young(self, segment: Segment, now_ms: int | None) -> int:
+        """The number of the first file that no pass looks at yet; None: how old files are is not known."""
+        lag_ms = self._log.config.compaction_lag_ms_min
+        if not lag_ms:
+            return self._registered.last + 1
+        if now_ms is None:
+            return self._registered.first
+        return await self._registered.at_time(segment, now_ms - lag_ms + 1)
+
+    async def _dirty(self, segment: Segment, compacted_end: int, until: int) -> _Dirty:
+        """The files that no pass has noted, up to that number."""
+        config = self._log.config
         number = await self._registered.at_offset(segment, compacted_end)
-        dirty = 0
-        while number <= self._registered.last:
-            some = await self._registered.some(segment, number, FILES_PER_UPDATE_MAX)
-            dirty += sum(file.size for file in some)
+        size, waits_until_ms, is_young_until_ms = 0, math.inf, -math.inf
+        if number < until:
+            first = await self._registered.get(segment, number)
+            waits_until_ms = first.lowest_ms + config.compaction_lag_ms_max
+            if config.compaction_lag_ms_min:
+                is_young_until_ms = first.highest_ms_until_end + config.compaction_lag_ms_min
+        while number < until:
+            some = await self._registered.some(
+                segment, number, min(until - number, FILES_PER_UPDATE_MAX)
+            )
+            size += sum(file.size for file in some)
             number += len(some)
-        return dirty
+        is_enough = size >= config.dirty_part * self._registered.size_bytes
+        return _Dirty(size, is_enough, waits_until_ms, is_young_until_ms)
 
     # --- swept -------------------------------------------------------------------------------
 

@@ -7,6 +7,9 @@ told as it was given, and has the effect that the table says.
 |---|---|
 | cleanup.policy | `delete`: records go by age and size; `compact`: in files, when a newer one has their key; or both |
 | delete.retention.ms | how long a record stays that says that a key has no value any more |
+| min.cleanable.dirty.ratio | which part of the files' bytes has to be new for a pass of compaction |
+| max.compaction.lag.ms | how old new records are behind which a pass waits for no more of them |
+| min.compaction.lag.ms | how old records are, at least, that a pass looks at: younger ones all stay |
 | retention.ms, retention.bytes | what may be deleted from the front of each partition; -1: nothing |
 | max.message.bytes | the largest batch that is taken |
 | message.timestamp.type | whose clock the times of new batches are of |
@@ -54,6 +57,18 @@ class _Number:
 
 
 @dataclass(frozen=True, slots=True)
+class _Part:
+    word: str
+
+    def refusal_of(self, value: str) -> str:
+        try:
+            part = float(value)
+        except ValueError:
+            return "it is a number"
+        return "" if 0 <= part <= 1 else "it is 0 to 1"
+
+
+@dataclass(frozen=True, slots=True)
 class _Choice:
     word: str
     words: tuple[str, ...]
@@ -62,8 +77,12 @@ class _Choice:
         return "" if value in self.words else f"it is one of {', '.join(self.words)}"
 
 
-CONFIGS: Final[Mapping[str, _Number | _Choice]] = {
+_YES_OR_NO: Final = _Choice("false", ("false", "true"))
+
+CONFIGS: Final[Mapping[str, _Number | _Part | _Choice]] = {
     "cleanup.policy": _Choice("delete", ("delete", "compact", "compact,delete", "delete,compact")),
+    "compression.gzip.level": _Number(-1, -1, 9),
+    "compression.lz4.level": _Number(9, 1, 17),
     "compression.type": _Choice(
         "producer", ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
     ),
@@ -73,16 +92,27 @@ CONFIGS: Final[Mapping[str, _Number | _Choice]] = {
     "flush.messages": _Number(_LONG_MAX, 1, _LONG_MAX),
     "flush.ms": _Number(_LONG_MAX, 0, _LONG_MAX),
     "index.interval.bytes": _Number(4_096, 0, _INT_MAX),
+    "local.retention.bytes": _Number(-2, -2, _LONG_MAX),
+    "local.retention.ms": _Number(-2, -2, _LONG_MAX),
+    "max.compaction.lag.ms": _Number(_LONG_MAX, 1, _LONG_MAX),
     "max.message.bytes": _Number(1_048_588, 0, MESSAGE_BYTES_MAX),
     "message.timestamp.after.max.ms": _Number(3_600_000, 0, _LONG_MAX),
     "message.timestamp.before.max.ms": _Number(_LONG_MAX, 0, _LONG_MAX),
     "message.timestamp.type": _Choice("CreateTime", ("CreateTime", "LogAppendTime")),
+    "min.cleanable.dirty.ratio": _Part("0.5"),
+    "min.compaction.lag.ms": _Number(0, 0, _LONG_MAX),
     "min.insync.replicas": _Number(1, 1, _INT_MAX),
+    "preallocate": _YES_OR_NO,
+    "remote.log.copy.disable": _YES_OR_NO,
+    "remote.log.delete.on.disable": _YES_OR_NO,
+    "remote.storage.enable": _YES_OR_NO,
     "retention.bytes": _Number(-1, -1, _LONG_MAX),
     "retention.ms": _Number(604_800_000, -1, _LONG_MAX),
     "segment.bytes": _Number(1_073_741_824, 14, _INT_MAX),
+    "segment.index.bytes": _Number(10_485_760, 4, _INT_MAX),
+    "segment.jitter.ms": _Number(0, 0, _LONG_MAX),
     "segment.ms": _Number(604_800_000, 1, _LONG_MAX),
-    "unclean.leader.election.enable": _Choice("false", ("false", "true")),
+    "unclean.leader.election.enable": _YES_OR_NO,
 }
 """Every word with its default and its bounds."""
 
@@ -106,6 +136,10 @@ class TopicConfig:
     compacts: bool
     """and what a newer record of the same key supersedes."""
     tombstone_ms: int
+    dirty_part: float
+    """Of the files' bytes: so many that no pass has seen make one due."""
+    compaction_lag_ms_min: int
+    compaction_lag_ms_max: int
     file_compression: FileCompression
     zstd_level: int
 
@@ -143,6 +177,11 @@ def make_config(given: Mapping[str, str], *, bytes_max: int) -> TopicConfig:
     def number(word: str) -> int:
         return int(given.get(word, CONFIGS[word].word))
 
+    lag_ms_min, lag_ms_max = number("min.compaction.lag.ms"), number("max.compaction.lag.ms")
+    if lag_ms_min > lag_ms_max:
+        raise InvalidConfigError(
+            f"min.compaction.lag.ms is not above max.compaction.lag.ms min={lag_ms_min} max={lag_ms_max}"
+        )
     policy = given.get("cleanup.policy", "delete").split(",")
     log_append_time = given.get("message.timestamp.type") == "LogAppendTime"
     return TopicConfig(
@@ -159,6 +198,11 @@ def make_config(given: Mapping[str, str], *, bytes_max: int) -> TopicConfig:
         deletes="delete" in policy,
         compacts="compact" in policy,
         tombstone_ms=number("delete.retention.ms"),
+        dirty_part=float(
+            given.get("min.cleanable.dirty.ratio", CONFIGS["min.cleanable.dirty.ratio"].word)
+        ),
+        compaction_lag_ms_min=lag_ms_min,
+        compaction_lag_ms_max=lag_ms_max,
         file_compression=_FILE_COMPRESSIONS.get(
             given.get("compression.type", ""), FileCompression.LZ4
         ),

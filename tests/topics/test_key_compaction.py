@@ -58,8 +58,8 @@ CONFIG = {
 YEAR_MS = 365 * 86_400_000
 
 
-def keyed(*pairs: tuple[bytes | None, bytes | None]) -> bytes:
-    return encode_batch([Record(0, NOW, key, value) for key, value in pairs])
+def keyed(*pairs: tuple[bytes | None, bytes | None], at: int = NOW) -> bytes:
+    return encode_batch([Record(0, at, key, value) for key, value in pairs])
 
 
 def last_values(records: list[Record]) -> dict[bytes | None, bytes | None]:
@@ -359,6 +359,73 @@ async def test_a_pass_is_due_when_files_or_tombstones_are_and_a_partition_rests_
     assert await partition.rest_until_ms() <= clock.now, "and it has waited"
     assert await partition.compact(age_is_known=known) == 1
     assert await partition.rest_until_ms() == clock.now + 1000
+
+
+async def test_records_stay_until_they_are_as_old_as_the_topic_says() -> None:
+    """`min.compaction.lag.ms`: histories of keys, as Kafka Streams reads them into its versioned stores."""
+    clock, objects = Clock(), MemoryObjectStore()
+    partition = await open_partition(
+        MemorySegments(),
+        clock=clock,
+        config={**CONFIG, "min.compaction.lag.ms": "5000", "delete.retention.ms": "100000"},
+        record_files=files_in(objects),
+    )
+    for n in range(4):
+        await partition.produce(keyed((b"a", b"%d" % n), (b"%d" % n, b"x"), at=clock.now))
+        await partition.make_file()
+        clock.now += 1000
+    assert await partition.compact(age_is_known=known) == 0, "all are young"
+    assert await partition.rest_until_ms() == NOW + 5000
+    clock.now = NOW + 5000
+    assert await partition.compact(age_is_known=not_known) == 0, "how old they are is not known"
+    # Half of the bytes, and one more file, are as old.
+    clock.now = NOW + 6999
+    assert await partition.compact(age_is_known=known) == 1
+    offsets = [each.offset for each in await read_all(partition)]
+    assert offsets == [1, 2, 3, 4, 5, 6, 7], "only what was superseded by what is as old"
+    assert await partition.compact(age_is_known=known) == 0, "the others are young"
+    clock.now = NOW + 8000
+    assert await partition.compact(age_is_known=known) == 2
+    assert [each.offset for each in await read_all(partition)] == [1, 3, 5, 6, 7]
+    assert await partition.rest_until_ms() == NOW + 6999 + 100_000, "tombstones of the first pass"
+
+
+@pytest.mark.parametrize(
+    ("words", "passes"),
+    [
+        ({}, [False, False, True]),
+        ({"min.cleanable.dirty.ratio": "0"}, [True, True, True]),
+        ({"min.cleanable.dirty.ratio": "1"}, [False, False, False]),
+        ({"max.compaction.lag.ms": "1500"}, [False, True, False]),
+    ],
+)
+async def test_the_topic_says_how_much_or_how_old_a_pass_waits_for(
+    words: Mapping[str, str], passes: Sequence[bool]
+) -> None:
+    clock, objects = Clock(), MemoryObjectStore()
+    partition = await open_partition(
+        MemorySegments(),
+        clock=clock,
+        config={
+            **CONFIG,
+            "delete.retention.ms": "100000",
+            "compression.type": "uncompressed",
+            **words,
+        },
+        record_files=files_in(objects),
+    )
+    await partition.produce(keyed((b"a", b"x" * 1000), (b"b", b"x" * 4000), at=clock.now))
+    await partition.make_file()
+    await partition.compact(age_is_known=known)
+    for n, is_due in enumerate(passes):
+        # A third of the first file's bytes, and so each time: more than half are new behind the third.
+        await partition.produce(
+            keyed((b"a", b"%d" % n * 1800), (b"%d" % n, b"x" * 50), at=clock.now)
+        )
+        await partition.make_file()
+        clock.now += 1000
+        assert (await partition.rest_until_ms() <= clock.now) == is_due
+        assert (await partition.compact(age_is_known=known) > 0) == is_due
 
 
 async def test_upkeep_is_told_that_the_container_of_a_compacted_partition_has_ended(

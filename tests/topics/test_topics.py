@@ -137,6 +137,10 @@ async def test_a_count_that_no_topic_may_have_is_refused(count: int) -> None:
         ("compression.type", "LZ4"),
         ("message.timestamp.type", "logappendtime"),
         ("max.message.bytes", str(1 << 31)),
+        ("min.cleanable.dirty.ratio", "1.01"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("min.cleanable.dirty.ratio", "half"),
+        ("preallocate", "1"),
     ],
 )
 async def test_a_setting_that_no_topic_has_is_refused(word: str, value: str) -> None:
@@ -149,6 +153,61 @@ async def test_a_setting_that_no_topic_has_is_refused(word: str, value: str) -> 
     described = topics.describe("a")
     assert described is not None
     assert described.given == {}
+
+
+async def test_the_settings_of_a_topic_of_kafka_are_taken() -> None:
+    """All that Kafka 4.2 tells of a topic, but for those of copies: programs set them, and take them from elsewhere."""
+    given = {
+        "cleanup.policy": "compact,delete",
+        "compression.gzip.level": "-1",
+        "compression.lz4.level": "9",
+        "compression.type": "producer",
+        "compression.zstd.level": "3",
+        "delete.retention.ms": "86400000",
+        "file.delete.delay.ms": "60000",
+        "flush.messages": "9223372036854775807",
+        "flush.ms": "9223372036854775807",
+        "index.interval.bytes": "4096",
+        "local.retention.bytes": "-2",
+        "local.retention.ms": "-2",
+        "max.compaction.lag.ms": "9223372036854775807",
+        "max.message.bytes": "1048588",
+        "message.timestamp.after.max.ms": "3600000",
+        "message.timestamp.before.max.ms": "9223372036854775807",
+        "message.timestamp.type": "CreateTime",
+        "min.cleanable.dirty.ratio": "0.5",
+        "min.compaction.lag.ms": "0",
+        "min.insync.replicas": "1",
+        "preallocate": "false",
+        "remote.log.copy.disable": "false",
+        "remote.log.delete.on.disable": "false",
+        "remote.storage.enable": "false",
+        "retention.bytes": "-1",
+        "retention.ms": "604800000",
+        "segment.bytes": "1073741824",
+        "segment.index.bytes": "10485760",
+        "segment.jitter.ms": "0",
+        "segment.ms": "604800000",
+        "unclean.leader.election.enable": "false",
+    }
+    topics = await Store().start()
+    await topics.create("a", 1, given)
+    described = topics.describe("a")
+    assert described is not None
+    assert described.given == given
+    await topics.create("b", 1, {"cleanup.policy": given["cleanup.policy"]})
+    described = topics.describe("b")
+    assert described is not None
+    assert described.config == given, "what is not set is as in Kafka"
+
+
+async def test_the_least_lag_of_compaction_is_not_above_the_most() -> None:
+    topics = await Store().start()
+    with pytest.raises(InvalidConfigError, match="is not above"):
+        await topics.create("a", 1, {"min.compaction.lag.ms": "8", "max.compaction.lag.ms": "7"})
+    await topics.create("a", 1, {"min.compaction.lag.ms": "7", "max.compaction.lag.ms": "7"})
+    with pytest.raises(InvalidConfigError, match="is not above"):
+        await topics.alter("a", {"max.compaction.lag.ms": "6"})
 
 
 async def test_settings_are_set_and_taken_back() -> None:

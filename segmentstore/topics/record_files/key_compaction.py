@@ -106,18 +106,21 @@ async def compact_files(
     key_of: Callable[[RegisteredFile], str],
     form: FileForm,
     state: CompactionState,
+    until: int,
     tombstones_end: int,
     secret: bytes,
     replace: Callable[[int, RegisteredFile, MadeFile], Awaitable[bool]],
 ) -> int | None:
     """The offset that all was noted below; None if a file was replaced or forgotten meanwhile by another one.
 
+    `until`: the number of the first file that is left as it is, as are those behind it.
+
     Raises SegmentStoreError, what `replace` raises.
     """
     newest = files.newest_offsets(start_offset=state.end, secret=secret)
     number = await registered.at_offset(segment, state.end)
     last = registered.last
-    while number <= last:
+    while number < min(until, last + 1):
         file = await registered.get(segment, number)
         if not await files.note_keys(key_of(file), file, newest):
             break
