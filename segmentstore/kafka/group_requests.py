@@ -36,6 +36,8 @@ _CODES_OF_A_GROUP = (
     GroupProblem.COORDINATOR_NOT_AVAILABLE,
     GroupProblem.NOT_COORDINATOR,
 )
+_TYPE_OF_GROUPS = "Classic"
+
 _NO_GENERATION = -1
 
 
@@ -294,8 +296,10 @@ class GroupRequests:
         )
 
     def listing(self, request: messages.ListGroupsRequest) -> messages.ListGroupsResponse:
+        """States and types are compared without regard to case, as in Kafka. All groups here are of one type."""
+        states = {each.casefold() for each in request.states_filter}
+        types = {each.casefold() for each in request.types_filter}
         try:
-            states = {each.casefold() for each in request.states_filter}
             found = self._groups.listing()
         except GroupError as error:
             # Clients ask every broker for the groups that it coordinates.
@@ -310,9 +314,11 @@ class GroupRequests:
                     group_id=each.group_id,
                     protocol_type=each.protocol_type,
                     group_state=each.state.value,
+                    group_type=_TYPE_OF_GROUPS,
                 )
                 for each in found
-                if not states or each.state.value.casefold() in states
+                if (not states or each.state.value.casefold() in states)
+                and (not types or _TYPE_OF_GROUPS.casefold() in types)
             ),
         )
 

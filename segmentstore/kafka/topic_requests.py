@@ -345,9 +345,11 @@ def _changes_of(resource: messages.AlterConfigsResource) -> dict[str, str | None
 
 
 def _replacement_of(resource: messages.ReplacedConfigsResource) -> dict[str, str | None]:
-    """As _changes_of(). A value of null is the default, as in Kafka."""
+    """As _changes_of(). No value is no way to say that it is the default, as in Kafka."""
     changes: dict[str, str | None] = {}
     for each in resource.configs:
+        if each.value is None:
+            raise _RefusedError(ErrorCode.INVALID_CONFIG, f"no value name={each.name!r}")
         _change(changes, each.name, each.value)
     return {**dict.fromkeys(CONFIGS), **changes}
 

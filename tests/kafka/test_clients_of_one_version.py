@@ -157,7 +157,8 @@ async def test_configurations_take_the_place_of_those_that_are_set() -> None:
         assert given_of(node) == {"retention.ms": "5", "flush.ms": "7"}
 
         chosen = ("retention.ms", "6"), ("segment.bytes", None)
-        assert await replaced(client, *chosen) == ErrorCode.NONE
+        assert await replaced(client, *chosen) == ErrorCode.INVALID_CONFIG
+        assert await replaced(client, ("retention.ms", "6")) == ErrorCode.NONE
         assert given_of(node) == {"retention.ms": "6"}
         assert await replaced(client) == ErrorCode.NONE
         assert given_of(node) == {}

@@ -167,6 +167,7 @@ class DescribeConfigsRequest(Structure):
 
     resources: tuple[DescribeConfigsResource, ...]
     include_synonyms: Annotated[bool, Versions(1)] = False
+    include_documentation: Annotated[bool, Versions(3)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +190,9 @@ class DescribedConfig(Structure):
     config_source: Annotated[Int8, Versions(1)] = -1
     is_sensitive: bool = False
     synonyms: Annotated[tuple[ConfigSynonym, ...], Versions(1)] = ()
+    config_type: Annotated[Int8, Versions(3)] = 0
+    """0: not told."""
+    documentation: Annotated[str | None, Versions(3)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ Heartbeat 3, LeaveGroup 3 and OffsetCommit 7, all of them: with some of it Java'
 membership without a word. Produce 0 to 2 carry records in formats older than batches of version 2, which are refused
 batch by batch. Each range ends below the first flexible version, but for these: JoinGroup 9 lets a static leader that
 comes back lead on without another assignment, ListOffsets 7 asks for the record with the highest time, and Metadata
-10, OffsetFetch 7, InitProducerId 4 and ListGroups 4 are all that Sarama 1.43 sends of that kind, whatever it is told.
+10, OffsetFetch 7, InitProducerId 4 and ListGroups 4 are all that Sarama 1.43 sends of that kind, whatever it is told;
+ListGroups 5 asks for groups by their type.
 """
 
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ _ROWS: Final = (
     Api(ApiKey.LEAVE_GROUP, groups.LeaveGroupRequest, groups.LeaveGroupResponse, 0, 3),
     Api(ApiKey.SYNC_GROUP, groups.SyncGroupRequest, groups.SyncGroupResponse, 0, 3),
     Api(ApiKey.DESCRIBE_GROUPS, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, 0, 4),
-    Api(ApiKey.LIST_GROUPS, groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 4),
+    Api(ApiKey.LIST_GROUPS, groups.ListGroupsRequest, groups.ListGroupsResponse, 0, 5),
     Api(ApiKey.API_VERSIONS, cluster.ApiVersionsRequest, cluster.ApiVersionsResponse, 0, 2),
     Api(
         ApiKey.CREATE_TOPICS,
@@ -117,7 +118,7 @@ _ROWS: Final = (
         administration.DescribeConfigsRequest,
         administration.DescribeConfigsResponse,
         0,
-        2,
+        3,
     ),
     Api(
         ApiKey.ALTER_CONFIGS,

@@ -289,11 +289,12 @@ class DescribeGroupsResponse(Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroupsRequest(Structure):
-    """Asks which groups there are, in some states or, if none is named, in any."""
+    """Asks which groups there are, in some states and of some types or, if none is named, in any and of any."""
 
     flexible_since: ClassVar[int | None] = 3
 
     states_filter: Annotated[tuple[str, ...], Versions(4)] = ()
+    types_filter: Annotated[tuple[str, ...], Versions(5)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +304,7 @@ class ListedGroup(Structure):
     group_id: str
     protocol_type: str
     group_state: Annotated[str, Versions(4)] = ""
+    group_type: Annotated[str, Versions(5)] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
