@@ -91,6 +91,16 @@ def test_what_clients_send_without_asking_is_spoken(versions: dict[str, int]) ->
     assert silent == []
 
 
+async def test_librdkafka_is_told_all_topics_although_bytes_follow_its_request() -> None:
+    """2.16 leaves four bytes where the compact form of "all" has one. Kafka reads no further than it has to."""
+    async with running() as node:
+        client = await node.client()
+        body = bytes.fromhex("0003 000a 00000004 0007 72646b61666b61 00 00000000 01 00 00 00")
+        client.send_bytes(len(body).to_bytes(4, "big") + body)
+        answer = decode_response(MetadataResponse, await client.frame(), 10, correlation_id=4)
+        assert [each.name for each in answer.topics] == ["t"]
+
+
 @pytest.mark.parametrize("version", [5, 6, 7, 9, 10])
 async def test_the_first_request_of_sarama_is_answered(version: int) -> None:
     async with running() as node:

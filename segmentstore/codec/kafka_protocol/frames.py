@@ -5,7 +5,8 @@
     response header   int32 correlation id
 
 The header of a flexible version goes on with tagged fields (`compact_fields.py`); of requests and answers alike, as
-ApiVersions, whose answers have none, is not spoken in such a version.
+ApiVersions, whose answers have none, is not spoken in such a version. Behind a request of a flexible version bytes may
+follow, which are not read, as in Kafka: librdkafka 2.16 leaves some behind Metadata.
 """
 
 import struct
@@ -150,6 +151,7 @@ def decode_request(header: RequestHeader, frame: Buffer) -> Structure:
         header.api_version,
         offset=header.body_offset,
         items_max=_ITEMS_MAX.get(header.api_key, REQUEST_ITEMS_MAX),
+        may_go_on=is_flexible(api.request, header.api_version),
     )
 
 
@@ -193,13 +195,16 @@ def _decode_body(
     *,
     offset: int,
     items_max: int | None = None,
+    may_go_on: bool = False,
 ) -> StructureType:
     """Behind the fields of its header."""
     if is_flexible(kind, version):
         reader = MessageReader(frame, offset, items_max=items_max)
         skip_tagged_fields(reader)
         offset = reader.offset
-    return decode_structure(kind, frame, version, offset=offset, items_max=items_max)
+    return decode_structure(
+        kind, frame, version, offset=offset, items_max=items_max, may_go_on=may_go_on
+    )
 
 
 def _frame(head: Buffer, message: Structure, version: int) -> list[Buffer]:

@@ -3,7 +3,7 @@
 - The fields are the format: nothing else describes it, and reading and writing walk the same list.
 - A field that only some versions have says so by `Versions(since, until)`. In other versions it takes no bytes and has
   its default when read.
-- Behind the last field of a message nothing may follow.
+- Behind the last field of a message nothing may follow, but in requests of flexible versions (`frames.py`).
 - From `flexible_since` on a message and all that is in it has the compact fields of `compact_fields.py`, and tagged
   fields behind its own.
 
@@ -102,14 +102,15 @@ def decode_structure(
     *,
     offset: int = 0,
     items_max: int | None = None,
+    may_go_on: bool = False,
 ) -> StructureType:
     """The message that fills the content from `offset` to its end. Raises KafkaProtocolError.
 
-    `items_max`: of all its lists together.
+    `items_max`: of all its lists together. `may_go_on`: bytes behind the end are no error.
     """
     reader = MessageReader(content, offset, items_max=items_max)
     value = _layout(kind, version, flexible=is_flexible(kind, version)).read(reader)
-    if reader.remaining:
+    if reader.remaining and not may_go_on:
         raise KafkaProtocolError(
             f"bytes behind the end of a message message={kind.__name__} version={version}"
             f" bytes={reader.remaining}"
