@@ -1,11 +1,16 @@
-"""The command-line tools that come with Kafka, each run in a JVM of its own against a server of ours."""
+"""Programs of Kafka, each run in a JVM of its own against a server of ours: its command-line tools, which end by
+themselves, and what goes on until it is told to end."""
 
 import asyncio
 import functools
 import os
+import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from tests.integration.java_libraries import class_path
 
@@ -16,9 +21,56 @@ _PATIENCE_MS = "60000"
 """In the place of a few seconds that some tools give a server, which a busy machine may stand still."""
 
 
+_END_SECONDS = 60.0
+
+
 @functools.cache
 def tools_class_path() -> str:
     return class_path(_POM)
+
+
+class JavaProgram:
+    """Runs within the `with` block. `main` is a class, or a source file that is compiled as it starts."""
+
+    def __init__(self, main: str | Path, arguments: Sequence[str], *, log: Path) -> None:
+        """What it prints is appended to `log`."""
+        self._command = ["java", *_JVM, "-cp", tools_class_path(), str(main), *arguments]
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "LC_ALL": "C.UTF-8"},
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        process = self._process
+        assert process is not None
+        process.terminate()
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def require_running(self) -> None:
+        assert self._process is not None
+        code = self._process.poll()
+        assert code is None, f"it ended with {code}: {self.said()[-2000:]}"
+
+    def said(self) -> str:
+        return self._log.read_text()
 
 
 @dataclass(frozen=True)
