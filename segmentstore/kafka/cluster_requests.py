@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata, FindCoordinator and InitProducerId: what there is, and which broker has it.
+"""ApiVersions, Metadata, FindCoordinator, InitProducerId and DescribeAcls: what there is, and which broker has it.
 
 | asked for | answer |
 |---|---|
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from segmentstore.codec.kafka_protocol.administration import DescribeAclsResponse
 from segmentstore.codec.kafka_protocol.api_table import APIS, ApiKey
 from segmentstore.codec.kafka_protocol.cluster import (
     ApiVersionRange,
@@ -57,6 +58,13 @@ VERSION_TOO_NEW: Final = ApiVersionsResponse(
     ),
 )
 """For a client whose ApiVersions is newer than ours: in version 0, which it asks with again."""
+
+NO_ACLS: Final = DescribeAclsResponse(
+    error_code=ErrorCode.SECURITY_DISABLED,
+    error_message="there are no ACLs here: every client may do everything",
+)
+"""As Kafka answers without an authorizer. Programs that carry settings from one cluster to another then do so without
+ACLs; that the server does not know the question is a failure to them."""
 
 
 class ClusterRequests:

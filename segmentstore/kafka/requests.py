@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from segmentstore.codec.kafka_protocol import administration, cluster, fetch, groups, produce
 from segmentstore.codec.kafka_protocol.structure import Structure
 from segmentstore.kafka.answer_room import AnswerRoom
-from segmentstore.kafka.cluster_requests import SPOKEN_VERSIONS, ClusterRequests
+from segmentstore.kafka.cluster_requests import NO_ACLS, SPOKEN_VERSIONS, ClusterRequests
 from segmentstore.kafka.fetch_requests import Fetching
 from segmentstore.kafka.fetch_sessions import FetchSession
 from segmentstore.kafka.group_requests import GroupRequests
@@ -91,6 +91,8 @@ class Requests:
                 return await self.topics.add_partitions(request)
             case administration.DeleteRecordsRequest():
                 return await self.topics.delete_records(request)
+            case administration.DescribeAclsRequest():
+                return NO_ACLS
             case administration.DescribeConfigsRequest():
                 return await self.topics.describe_configs(request)
             case administration.AlterConfigsRequest():

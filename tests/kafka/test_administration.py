@@ -1,7 +1,12 @@
-"""What consoles of Kafka ask for, message by message: groups by state and type, settings with documentation."""
+"""What consoles of Kafka ask for, message by message: groups by state and type, settings with documentation, and the
+ACLs that there are none of."""
+
+import pytest
 
 from segmentstore.codec.kafka_protocol.administration import (
     TOPIC_RESOURCE,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
@@ -67,6 +72,25 @@ async def test_settings_are_told_to_those_who_ask_for_documentation_too() -> Non
             answer = await client.ask(request, DescribeConfigsResponse, version)
             (config,) = answer.results[0].configs
             assert (config.name, config.value) == ("retention.ms", "604800000")
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_it_is_told_that_there_are_no_acls(version: int) -> None:
+    """By the code by which programs know that there is nothing to carry, not that they failed."""
+    async with running() as node:
+        client = await node.client()
+        every = DescribeAclsRequest(
+            resource_type=1,
+            resource_name=None,
+            principal=None,
+            host=None,
+            operation=1,
+            permission_type=1,
+        )
+        answer = await client.ask(every, DescribeAclsResponse, version)
+        assert (answer.error_code, answer.resources) == (ErrorCode.SECURITY_DISABLED, ())
+        assert answer.error_message is not None
+        assert "no ACLs" in answer.error_message
 
 
 async def test_groups_are_listed_by_state_and_type() -> None:

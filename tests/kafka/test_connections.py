@@ -314,7 +314,7 @@ async def test_a_client_that_goes_leaves_its_batches_to_the_log() -> None:
 
 def test_a_row_of_the_table_is_answered_for_every_api() -> None:
     assert sorted(APIS) == sorted(ApiKey)
-    assert len(APIS) == 24
+    assert len(APIS) == 25
 
 
 async def test_memory_of_a_long_request_is_used_again_once_its_batch_was_handed_over() -> None:

@@ -153,6 +153,50 @@ class DeleteRecordsResponse(Structure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeAclsRequest(Structure):
+    """Asks who may do what: which rules there are that fit."""
+
+    resource_type: Int8
+    resource_name: str | None
+    pattern_type: Annotated[Int8, Versions(1)] = 3
+    """3: of the literal name."""
+    principal: str | None
+    host: str | None
+    operation: Int8
+    permission_type: Int8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclRule(Structure):
+    """What one user may do, or may not."""
+
+    principal: str
+    host: str
+    operation: Int8
+    permission_type: Int8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclResource(Structure):
+    """The rules of one resource."""
+
+    resource_type: Int8
+    resource_name: str
+    pattern_type: Annotated[Int8, Versions(1)] = 3
+    acls: tuple[AclRule, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeAclsResponse(Structure):
+    """The answer to DescribeAcls."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    error_message: str | None
+    resources: tuple[AclResource, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsResource(Structure):
     """What is asked about; None asks for every configuration of it."""
 

@@ -42,6 +42,7 @@ class ApiKey(IntEnum):
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    DESCRIBE_ACLS = 29
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     CREATE_PARTITIONS = 37
@@ -112,6 +113,13 @@ _ROWS: Final = (
         produce.InitProducerIdResponse,
         0,
         4,
+    ),
+    Api(
+        ApiKey.DESCRIBE_ACLS,
+        administration.DescribeAclsRequest,
+        administration.DescribeAclsResponse,
+        0,
+        1,
     ),
     Api(
         ApiKey.DESCRIBE_CONFIGS,
