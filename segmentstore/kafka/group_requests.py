@@ -9,7 +9,8 @@ Invariants:
 - What passes is told by a code that all clients of that API go on behind. That offsets cannot be read is 14: with 15
   Java's consumers before 3.9 end, and librdkafka does not ask again, so that it never reads the partition.
 - While the coordinator is loading, SyncGroup is answered with 27 and a heartbeat with none, as in Kafka: neither API
-  knows 14. The member is a stranger by then, which it hears of (25) when it joins, or with a later heartbeat.
+  knows 14. The member is a stranger by then, which it hears of (25, or 27 if it may keep its id) when it joins, or with
+  a later heartbeat.
 """
 
 from collections.abc import Mapping, Sequence

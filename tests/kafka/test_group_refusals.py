@@ -58,4 +58,4 @@ async def test_a_member_hears_of_a_coordinator_that_begins_anew_when_that_has_be
         assert await beat_of(client) == ErrorCode.NONE
         await node.groups.close()
         await node.groups.start()
-        assert await beat_of(client) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert await beat_of(client) == ErrorCode.REBALANCE_IN_PROGRESS

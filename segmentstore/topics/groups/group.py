@@ -262,20 +262,36 @@ class Group:
         """Whether there are members, or ids that may still become members."""
         return bool(self._members or self._new_ids)
 
+    def knows(self, member_id: str) -> bool:
+        """Whether it is a member."""
+        return member_id in self._members
+
     def has_state(self, state: GroupState) -> bool:
         return self._state is state
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def join(self, call: int, request: JoinRequest, *, new_id: str, now: float) -> Answers:
+    def join(
+        self,
+        call: int,
+        request: JoinRequest,
+        *,
+        new_id: str,
+        now: float,
+        keeps_ids: bool = False,
+    ) -> Answers:
         """The member waits for the next generation, or is told the present one. `new_id` is the id of a new member, and
-        of a static one that comes back.
+        of a static one that comes back. `keeps_ids`: a stranger with an id is one of a former
+        process, and a new member with that id.
 
         Raises GroupError: 23, 25, 26, 44, 79, 81, 82. O(members).
         """
         self._check_request(request)
         is_static = request.instance_id is not None
-        if request.member_id and (is_static or request.member_id not in self._new_ids):
+        is_known = request.member_id in self._members or request.member_id in self._new_ids
+        is_former = bool(keeps_ids and request.member_id and not is_static and not is_known)
+        is_new = is_former or request.member_id in self._new_ids
+        if request.member_id and (is_static or not is_new):
             member = self._member(request.member_id, request.instance_id)
             return self._rejoin(member, call, request, now=now)
         if is_static and request.instance_id in self._static_members:
@@ -287,7 +303,18 @@ class Group:
             self._note_new_id(new_id, until=now + request.session_timeout_ms / 1000)
             raise GroupError(GroupProblem.MEMBER_ID_REQUIRED, member_id=new_id)
         self._new_ids.pop(request.member_id, None)
-        return self._add(request.member_id or new_id, call, request, now=now)
+        settings = self._settings
+        return self._add(
+            request.member_id or new_id,
+            call,
+            request,
+            delay_seconds=(
+                settings.former_rebalance_delay_seconds
+                if is_former
+                else settings.initial_rebalance_delay_seconds
+            ),
+            now=now,
+        )
 
     def sync(
         self,
@@ -448,7 +475,7 @@ class Group:
         if len(request.protocols) > self._settings.protocols_max:
             raise GroupError(GroupProblem.POLICY_VIOLATION)
         size = sum(len(each.name) + len(each.metadata) for each in request.protocols)
-        size += len(request.client_id) + len(request.instance_id or "")
+        size += len(request.client_id) + len(request.instance_id or "") + len(request.member_id)
         if size > self._settings.member_bytes_max:
             raise GroupError(GroupProblem.POLICY_VIOLATION)
 
@@ -467,7 +494,15 @@ class Group:
             del self._new_ids[next(iter(self._new_ids))]
         self._new_ids[member_id] = until
 
-    def _add(self, member_id: str, call: int, request: JoinRequest, *, now: float) -> Answers:
+    def _add(
+        self,
+        member_id: str,
+        call: int,
+        request: JoinRequest,
+        *,
+        delay_seconds: float,
+        now: float,
+    ) -> Answers:
         first = not self._members
         answers = [] if self._state is GroupState.PREPARING else self._prepare(now)
         self._members[member_id] = _new_member(member_id, request, now=now)
@@ -477,8 +512,8 @@ class Group:
         self._protocol_type = request.protocol_type
         self._used_at = now
         if first or self._rebalance.not_before > now:
-            delay = now + self._settings.initial_rebalance_delay_seconds
-            self._rebalance.not_before = min(delay, self._rebalance_end())
+            until = max(self._rebalance.not_before, now + delay_seconds)
+            self._rebalance.not_before = min(until, self._rebalance_end())
         return answers + self._complete_if_joined(now)
 
     def _rejoin(self, member: _Member, call: int, request: JoinRequest, *, now: float) -> Answers:

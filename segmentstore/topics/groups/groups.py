@@ -7,6 +7,10 @@ Invariants:
 
 - A request is judged and answered in one stretch, without an await: what it rests on does not change meanwhile.
 - A request that waits ends with its answer, with its caller, or with close().
+- A member of a group without offsets keeps its id over a restart: for `former_members_seconds` strangers of such groups
+  are told to join again (27) and are taken as what they say they are. Workers of Kafka Connect take others for new
+  ones, and leave the work of those that seem to have gone undone for minutes. Members of groups with offsets begin anew
+  (25), by which consumers know that they have lost their partitions.
 - Of a group without members and without offsets nothing is kept. A group that is made of the same name begins above
   all generations of groups that were dropped, so within a process a generation of a name comes once.
 - Offsets of a group are removed when it had neither a member nor a commit for the whole retention, as this process saw
@@ -128,6 +132,8 @@ class Groups:
         self._dropped_generation = 0
         """The highest one of all groups that were dropped."""
         self._is_loaded = False
+        self._former_until = 0.0
+        """Until then members may be those of a former process."""
         self._losses = 0
         """How often the offsets have left this process: what was read before the last one may miss offsets."""
         self._waiting: dict[int, Future[Joined | Synced]] = {}
@@ -142,6 +148,7 @@ class Groups:
             raise ContainerStoppedError("the offsets of groups have left while they were looked up")
         for group_id in self._offsets.group_ids():
             self._group(group_id)
+        self._former_until = _now() + self._settings.former_members_seconds
         self._is_loaded = True
 
     async def run(self) -> None:
@@ -182,7 +189,10 @@ class Groups:
         name = request.client_id if request.instance_id is None else request.instance_id
         new_id = f"{name[:_NAME_LENGTH_MAX]}-{UUID(int=self._random.getrandbits(128), version=4)}"
         outcome = await self._answered(
-            group, lambda call, now: group.join(call, request, new_id=new_id, now=now)
+            group,
+            lambda call, now: group.join(
+                call, request, new_id=new_id, now=now, keeps_ids=self._keeps_ids(group_id)
+            ),
         )
         assert isinstance(outcome, Joined), f"a join was answered with {outcome}"
         return outcome
@@ -216,6 +226,12 @@ class Groups:
         self, group_id: str, *, member_id: str, generation: int, instance_id: str | None = None
     ) -> None:
         """The member is there; raises if it has to join again."""
+        self._require_loaded()
+        found = self._groups.get(group_id)
+        if instance_id is None and self._keeps_ids(group_id):
+            is_stranger = found is None or not found.knows(member_id)
+            if is_stranger or (found is not None and found.has_state(GroupState.PREPARING)):
+                raise GroupError(GroupProblem.REBALANCE_IN_PROGRESS)
         group = self._group_of_member(group_id)
         group.heartbeat(
             member_id=member_id, generation=generation, now=_now(), instance_id=instance_id
@@ -375,6 +391,9 @@ class Groups:
             raise GroupError(GroupProblem.NOT_COORDINATOR)
         if not self._is_loaded:
             raise GroupError(GroupProblem.COORDINATOR_LOAD_IN_PROGRESS)
+
+    def _keeps_ids(self, group_id: str) -> bool:
+        return _now() < self._former_until and not self._offsets.has_offsets(group_id)
 
     def _group(self, group_id: str, *, bounded: bool = False) -> Group:
         """The group, made if there is none: look after it behind that."""

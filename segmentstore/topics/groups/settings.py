@@ -13,6 +13,11 @@ class GroupSettings:
     initial_rebalance_delay_seconds: float = 0.5
     """A group without members waits so long behind each new member before its first generation, so that consumers that
     start together share one rebalance. 0: not at all."""
+    former_members_seconds: float = 60.0
+    """Behind a start, in which members of groups without offsets keep the ids that a former process gave them."""
+    former_rebalance_delay_seconds: float = 6.0
+    """As `initial_rebalance_delay_seconds`, behind each of these members: what they have in common is that they come by
+    their next heartbeat, or when they have stopped their work."""
     group_id_bytes_max: int = 1_024
     groups_max: int = 100_000
     """Groups that have members or offsets. Above it: refused."""
@@ -22,7 +27,7 @@ class GroupSettings:
     """Ways to assign partitions that one member knows. Clients know a handful; each is looked for among those of all
     others, and one without a name or metadata has no bytes to be counted by."""
     member_bytes_max: int = 1 << 20
-    """The name of a member's client, and names and metadata of its protocols, together."""
+    """Ids of a member, the name of its client, and names and metadata of its protocols, together."""
     assignment_bytes_max: int = 8 << 20
     """All assignments of one generation of one group together."""
     offsets_max: int = 1_000_000

@@ -293,6 +293,38 @@ def test_members_are_strangers_after_a_restart_and_offsets_are_there() -> None:
     simulated(work)
 
 
+def test_members_of_a_group_without_offsets_keep_their_ids_over_a_restart() -> None:
+    """Workers of Kafka Connect commit nothing, and wait minutes for those of them that seem to have gone."""
+
+    async def work(world: World) -> None:
+        settings = GroupSettings(former_members_seconds=60, former_rebalance_delay_seconds=6)
+        async with world.running(settings) as groups:
+            before = await asyncio.gather(*(groups.join("g", a_request()) for _ in range(2)))
+        async with world.running(settings) as groups:
+            again, stranger = GroupProblem.REBALANCE_IN_PROGRESS, GroupProblem.UNKNOWN_MEMBER_ID
+            one, other = [each.member_id for each in before]
+
+            def beat_of(member: str) -> GroupProblem:
+                return problem_in(lambda: groups.heartbeat("g", member_id=member, generation=7))
+
+            assert beat_of(one) is again
+            assert groups.listing() == []
+            first = asyncio.ensure_future(groups.join("g", a_request(one)))
+            # The other one has stopped its work before it comes.
+            await asyncio.sleep(5)
+            assert [beat_of(one), beat_of(other)] == [again, again]
+            second = await groups.join("g", a_request(other))
+            assert [(await first).member_id, second.member_id] == [one, other]
+            assert (await first).generation == second.generation == 1
+            assert len((await first).members) == 2
+            assert beat_of("late") is again
+            await asyncio.sleep(60)
+            assert beat_of("later") is stranger
+            assert await problem_of(groups.join("g", a_request("later"))) is stranger
+
+    simulated(work)
+
+
 def test_nothing_is_answered_before_the_offsets_are_looked_up_or_after_the_end() -> None:
     async def work(world: World) -> None:
         groups = world.groups()
