@@ -28,6 +28,7 @@ from containers.held_changes import HeldChanges
 from containers.log.checkpoints import CheckpointPolicy
 from containers.log.in_memory_log import InMemoryLog
 from containers.log.log_truncation import TruncationMarkers
+from containers.log.operation_processor import log_full_error
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.read_index.container_read_index import ContainerReadIndex
@@ -560,7 +561,8 @@ class StreamSegmentContainer:
             ready = processor.failure is None
             storage_state = housekeeping.storage_state
             storage_cause = housekeeping.storage_cause
-            complaint = self._components.expiry.complaint()
+            full = str(log_full_error()) if processor.log_full else ""
+            complaint = "; ".join(filter(None, (full, self._components.expiry.complaint())))
         return ContainerHealth(
             container_id=self._container_id,
             state=self._lifecycle_state,

@@ -454,12 +454,14 @@ async def test_h52_a_full_log_refuses_appends_in_words_and_lets_deletes_through(
         with pytest.raises(LogFullError):
             await container.update_attributes("a", [AttributeUpdate(AttributeKey(b"k"), 1)])
         assert container.health().throttle == "tier1_full"
+        assert "the disk of the log is full" in container.health().complaint
         await container.truncate("a", 500)
         await container.delete("b")
         assert await read_all(container, "a", 500) == b"x" * 500
         tiers.log_store.capacity_bytes = None
         container._components.processor.refresh_throttle()
         assert await append(container, "a", b"y") == 1001
+        assert "full" not in container.health().complaint
 
 
 async def test_h27_a_pinned_segment_is_not_evicted_and_an_idle_one_comes_back_as_it_was() -> None:
