@@ -449,7 +449,7 @@ def test_any_requests_are_answered_in_turn_and_as_they_say(
 ) -> None:
     caplog.set_level(logging.ERROR)
     seen: Counter[str] = Counter()
-    for seed in range(12):
+    for seed in range(24):
         seen += _run(seed)
         assert not caplog.records, (seed, caplog.text)
     assert {api.request.__name__ for api in APIS.values()} <= seen.keys()
