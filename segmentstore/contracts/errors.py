@@ -56,6 +56,10 @@ class InvalidRequestError(SegmentStoreError):
     kind = ErrorKind.INVALID
 
 
+class NewerFormatError(InvalidRequestError):
+    """A later version of the program wrote it, in a format that this one does not know: it is no damage."""
+
+
 class SwapRefusedError(InvalidRequestError):
     """The swap was not made; the message says why. Whether a new try makes sense follows from it."""
 

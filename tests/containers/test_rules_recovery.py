@@ -14,6 +14,7 @@ from segmentstore.contracts.errors import (
     DataCorruptionError,
     LogDisabledError,
     LogNotPrimaryError,
+    NewerFormatError,
     SegmentNotFoundError,
     SegmentStoreError,
 )
@@ -23,6 +24,7 @@ from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 from tests.containers.node import FAST_FLUSH, MemoryTiers, make_container, running
 from tests.containers.test_container_faults import FlakyObjectStore, abandoned
 from tests.containers.test_segment_container import append, read_all
+from tests.tier2.storage.test_formats import of_a_later_version
 from tier1.memory_log import MemoryDurableDataLog, MemoryLogStore
 from tier2.settings import StorageSettings
 from tier2.store_reader import ContainerReader
@@ -436,6 +438,23 @@ async def test_h16_an_older_log_that_began_without_tier_2_is_refused_once_that_a
     with pytest.raises(DataCorruptionError, match="an older copy, or a copy of it is in use"):
         await container.run()
     assert older.disabled
+
+
+async def test_a_manifest_of_a_later_version_is_refused_and_leaves_the_log_enabled() -> None:
+    """A program of last year is started over a store that this year's has used: that one goes on afterwards."""
+    tiers = MemoryTiers()
+    await flushed_and_more(tiers)
+    objects = tiers.object_store._objects
+    (key,) = [key for key in objects if key.endswith("/root")]
+    sound = objects[key]
+    objects[key] = replace(sound, content=of_a_later_version(bytes(sound.content)))
+    for _ in range(2):
+        with pytest.raises(NewerFormatError, match="use that version again"):
+            await make_container(tiers).start()
+    assert not tiers.log_store.disabled
+    objects[key] = sound
+    async with running(tiers) as container:
+        assert await read_all(container, "a") == b"flushed and more"
 
 
 async def test_an_owner_that_is_overtaken_before_it_claims_tier_2_leaves_the_log_as_it_is() -> None:

@@ -40,7 +40,7 @@ import struct
 from dataclasses import dataclass, replace
 
 from segmentstore.codec.crc32 import crc32_of
-from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.contracts.errors import CorruptedDataError, NewerFormatError
 from segmentstore.contracts.identifiers import ContainerId, Epoch, SegmentId, SequenceNumber
 from tier2.container_objects import ObjectIdentity
 from tier2.sst.sst_format import Sst, SstPart
@@ -190,9 +190,17 @@ def _encode_part(part: SstPart) -> bytes:
 
 
 def decode_manifest(content: bytes) -> Manifest:
-    """Raises CorruptedDataError for anything that encode() cannot have written."""
+    """Raises NewerFormatError for one of a later version, CorruptedDataError for what no version can have written.
+
+    A later one begins as this one does, up to the checksum: else it would be taken for a damaged one.
+    """
     try:
         magic, version, reserved, checksum = _HEAD.unpack_from(content)
+        if magic == _MAGIC and version > _VERSION and checksum == _checksum(content):
+            raise NewerFormatError(
+                "a later version of the program wrote the manifest: nothing is damaged, use that version again"
+                f" format={version} known={_VERSION}"
+            )
         if magic != _MAGIC or version not in (_WITHOUT_CHANGES, _VERSION) or reserved != 0:
             raise CorruptedDataError(
                 f"not a manifest of a known version magic={magic!r} version={version} reserved={reserved}"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from segmentstore.contracts.errors import CorruptedDataError
+from segmentstore.codec.crc32 import crc32_of
+from segmentstore.contracts.errors import CorruptedDataError, NewerFormatError
 from segmentstore.contracts.identifiers import (
     CORE_ATTRIBUTE_PREFIX,
     AttributeKey,
@@ -105,6 +106,19 @@ def golden(name: str) -> bytes:
 def test_the_root_is_written_as_it_always_was() -> None:
     assert sample_root().encode() == golden("root_v2.hex")
     assert decode_manifest(golden("root_v2.hex")) == sample_root()
+
+
+def of_a_later_version(manifest: bytes) -> bytes:
+    later = manifest[:4] + b"\x00\x03" + manifest[6:] + b"and more"
+    return later[:8] + crc32_of(later[:8] + later[12:]).to_bytes(4, "big") + later[12:]
+
+
+def test_a_manifest_of_a_later_version_is_no_damage_and_a_flipped_version_is() -> None:
+    later = of_a_later_version(sample_root().encode())
+    with pytest.raises(NewerFormatError, match="use that version again format=3 known=2"):
+        decode_manifest(later)
+    with pytest.raises(CorruptedDataError, match="known version"):
+        decode_manifest(later[:5] + b"\x07" + later[6:])
 
 
 def test_a_root_of_before_changes_were_counted_had_as_many_as_versions() -> None:
