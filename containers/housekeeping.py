@@ -123,7 +123,7 @@ class Housekeeping:
         ends and is assigned again, and recovers with the manifest at hand.
         """
         try:
-            await claim_manifest(self._storage, self._log, self._metadata.epoch)
+            await claim_manifest(self._storage, self._log, self._metadata.epoch, comes_again=True)
         except SegmentStoreError as error:
             if error.kind in (ErrorKind.UNAVAILABLE, ErrorKind.FULL):
                 self._claim_failure = str(error)

@@ -33,6 +33,7 @@ from segmentstore.contracts.durable_data_log import DurableDataLog
 from segmentstore.contracts.errors import (
     CacheFullError,
     DataCorruptionError,
+    DurableDataLogError,
     ErrorKind,
     SegmentStoreError,
     StorageNotPrimaryError,
@@ -324,19 +325,27 @@ class Recovery:
             )
 
 
-async def claim_manifest(storage: Storage, log: DurableDataLog, epoch: Epoch) -> ClaimedManifest:
+async def claim_manifest(
+    storage: Storage, log: DurableDataLog, epoch: Epoch, *, comes_again: bool = False
+) -> ClaimedManifest:
     """As Storage.claim(), for the owner of the log, which has this epoch from it.
 
     A log gives an epoch before Tier 2 hears of it: as long as it is ours, it has given none from ours on. So an owner
     of a copy had it. Another start would have a higher epoch, and would not see what is missing: hence
-    DataCorruptionError, for which the log is disabled. Raises LogNotPrimaryError if we were merely overtaken.
+    DataCorruptionError, for which the log is disabled. Raises LogNotPrimaryError if we were merely overtaken. With
+    `comes_again`, DurableDataLogError if the log does not say: a caller with the same epoch finds out later.
     """
     try:
         return await storage.claim(epoch=epoch, log_id=log.log_id, follows=log.follows)
     except StorageNotPrimaryError as error:
         if not error.by_same_log:
             raise
-        await log.check_owner()
+        try:
+            await log.check_owner()
+        except DurableDataLogError as unanswered:
+            if comes_again or unanswered.kind is not ErrorKind.UNAVAILABLE:
+                raise
+            # Not as if Tier 2 were away. To disable the log is to ask again: one that has another owner is left alone.
         raise DataCorruptionError(
             f"the log is an older copy, or a copy of it is in use: {error}. Put the newest journals back, or end the"
             " process that has the other copy and begin again with that copy. `segmentstore log enable` goes on with"

@@ -12,6 +12,7 @@ from containers.container_settings import ContainerSettings
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
     DataCorruptionError,
+    DurableDataLogError,
     LogDisabledError,
     LogNotPrimaryError,
     NewerFormatError,
@@ -472,6 +473,25 @@ async def test_an_owner_that_is_overtaken_before_it_claims_tier_2_leaves_the_log
         with pytest.raises(LogNotPrimaryError):
             await make_container(tiers, log=OvertakenLog(tiers.log_store)).start()
         assert not tiers.log_store.disabled
+
+
+async def test_h16_an_older_log_is_not_begun_while_nothing_says_whether_it_is_still_ours() -> None:
+    """Its metadata store is away at that moment: that is not Tier 2, without which a log is begun."""
+
+    class SilentLog(MemoryDurableDataLog):
+        @override
+        async def check_owner(self) -> None:
+            raise DurableDataLogError("the metadata store does not answer")
+
+    tiers = MemoryTiers()
+    await flushed_and_more(tiers)
+    older = deepcopy(tiers.log_store)
+    async with abandoned(tiers, PATIENT) as container:
+        await append(container, "a", b" and only in the log")
+    tiers.log_store = older
+    with pytest.raises(DataCorruptionError, match="an older copy, or a copy of it is in use"):
+        await make_container(tiers, log=SilentLog(older)).start()
+    assert older.disabled
 
 
 async def test_h7_a_follower_of_a_lost_log_that_lost_its_journals_is_refused_however_often() -> (
