@@ -338,7 +338,7 @@ async def claim_manifest(
     try:
         return await storage.claim(epoch=epoch, log_id=log.log_id, follows=log.follows)
     except StorageNotPrimaryError as error:
-        if not error.by_same_log:
+        if error.epochs_ahead is None:
             raise
         try:
             await log.check_owner()
@@ -346,10 +346,13 @@ async def claim_manifest(
             if comes_again or unanswered.kind is not ErrorKind.UNAVAILABLE:
                 raise
             # Not as if Tier 2 were away. To disable the log is to ask again: one that has another owner is left alone.
+        again = (
+            f"it is refused {error.epochs_ahead} times more before, " if error.epochs_ahead else ""
+        )
         raise DataCorruptionError(
             f"the log is an older copy, or a copy of it is in use: {error}. Put the newest journals back, or end the"
             " process that has the other copy and begin again with that copy. `segmentstore log enable` goes on with"
-            " this log: what only the other one has is gone then"
+            f" this log: {again}what only the other one has is gone then"
         ) from error
 
 

@@ -295,14 +295,15 @@ class StorageUnavailableError(StorageError):
 class StorageNotPrimaryError(StorageError):
     """The manifest was claimed under a higher epoch.
 
-    `by_same_log`: or under the same one, when we came to claim it, by an owner of the same log or of a copy of it.
+    `epochs_ahead`: or under the same one (0), when we came to claim it, by an owner of the same log or of a copy of it;
+    None for all else.
     """
 
     kind = ErrorKind.FENCED
 
-    def __init__(self, message: str, *, by_same_log: bool = False) -> None:
+    def __init__(self, message: str, *, epochs_ahead: int | None = None) -> None:
         super().__init__(message)
-        self.by_same_log = by_same_log
+        self.epochs_ahead = epochs_ahead
 
 
 class StorageFullError(StoreFullError):

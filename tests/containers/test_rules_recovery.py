@@ -405,6 +405,23 @@ async def test_h16_a_log_that_misses_a_whole_start_is_refused_though_that_publis
         assert await read_all(container, "a") == b"flushed and more"
 
 
+async def test_h16_a_log_that_misses_several_starts_says_how_often_it_is_to_be_enabled() -> None:
+    """A person who wants to go on with it enables it, and the next start is refused as well."""
+    tiers = MemoryTiers()
+    await flushed_and_more(tiers)
+    older = deepcopy(tiers.log_store)
+    for _ in range(3):
+        async with abandoned(tiers, PATIENT):
+            pass
+    tiers.log_store = older
+    for told in ("refused 2 times more", "refused 1 times more", "what only the other one has"):
+        with pytest.raises(DataCorruptionError, match=told):
+            await make_container(tiers).start()
+        await MemoryDurableDataLog(older).enable()
+    async with running(tiers) as container:
+        assert await read_all(container, "a") == b"flushed and more"
+
+
 async def test_h16_a_log_whose_copy_is_in_use_is_not_begun_again_beside_it() -> None:
     """Two starts of the original would otherwise take Tier 2 back, and the two would take turns."""
     tiers, copy = MemoryTiers(), MemoryTiers()

@@ -95,11 +95,12 @@ class ManifestClaimer:
                 return Claim(manifest, found.tag, created=created, was_ours=was_ours)
             self._was_ours = manifest.log_id == log_id
             if manifest.epoch >= epoch:
+                # Unless it may be an attempt of ours that is remembered no more.
+                is_anothers = self._was_ours and len(self._nonces) < _NONCES_MAX
                 raise StorageNotPrimaryError(
                     f"manifest was claimed under this epoch or a higher one container={self._container_id}"
                     f" epoch={epoch} found={manifest.epoch}; {_WAY_OUT}",
-                    # Unless it may be an attempt of ours that is remembered no more.
-                    by_same_log=self._was_ours and len(self._nonces) < _NONCES_MAX,
+                    epochs_ahead=manifest.epoch - epoch if is_anothers else None,
                 )
             await self._take_over(manifest, found.tag, epoch, log_id)
         raise StorageError(
