@@ -229,9 +229,11 @@ class Groups:
         self._require_loaded()
         found = self._groups.get(group_id)
         if instance_id is None and self._keeps_ids(group_id):
-            is_stranger = found is None or not found.knows(member_id)
-            if is_stranger or (found is not None and found.has_state(GroupState.PREPARING)):
+            if found is None or not found.knows(member_id):
                 raise GroupError(GroupProblem.REBALANCE_IN_PROGRESS)
+            if found.has_state(GroupState.PREPARING):
+                # It may still have that of a former process. It is there all the same, and is told to join again.
+                generation = found.generation
         group = self._group_of_member(group_id)
         group.heartbeat(
             member_id=member_id, generation=generation, now=_now(), instance_id=instance_id

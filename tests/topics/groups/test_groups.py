@@ -325,6 +325,28 @@ def test_members_of_a_group_without_offsets_keep_their_ids_over_a_restart() -> N
     simulated(work)
 
 
+def test_a_member_that_heartbeats_while_others_join_stays_a_member_also_behind_a_start() -> None:
+    """It is still at work, and has the whole time of a rebalance for that, not of a session."""
+
+    async def work(world: World) -> None:
+        async with world.running() as groups:
+            busy = await groups.join("g", a_request())
+            await groups.sync("g", member_id=busy.member_id, generation=1, assignments={})
+            joining = asyncio.ensure_future(groups.join("g", a_request()))
+            for _ in range(15):
+                await asyncio.sleep(1)
+                problem = problem_in(
+                    lambda: groups.heartbeat("g", member_id=busy.member_id, generation=1)
+                )
+                assert problem is GroupProblem.REBALANCE_IN_PROGRESS
+            assert not joining.done()
+            again = await groups.join("g", a_request(busy.member_id))
+            assert (again.member_id, again.generation) == (busy.member_id, 2)
+            assert (await joining).generation == 2
+
+    simulated(work)
+
+
 def test_nothing_is_answered_before_the_offsets_are_looked_up_or_after_the_end() -> None:
     async def work(world: World) -> None:
         groups = world.groups()
