@@ -36,10 +36,9 @@ from segmentstore.contracts.errors import (
     DurableDataLogError,
     ErrorKind,
     SegmentStoreError,
-    StorageNotPrimaryError,
 )
 from segmentstore.contracts.identifiers import Epoch, SegmentId, SequenceNumber
-from segmentstore.contracts.storage import ClaimedManifest, Storage
+from segmentstore.contracts.storage import ClaimedBySameLogError, ClaimedManifest, Storage
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -337,9 +336,7 @@ async def claim_manifest(
     """
     try:
         return await storage.claim(epoch=epoch, log_id=log.log_id, follows=log.follows)
-    except StorageNotPrimaryError as error:
-        if error.epochs_ahead is None:
-            raise
+    except ClaimedBySameLogError as error:
         try:
             await log.check_owner()
         except DurableDataLogError as unanswered:

@@ -293,17 +293,9 @@ class StorageUnavailableError(StorageError):
 
 
 class StorageNotPrimaryError(StorageError):
-    """The manifest was claimed under a higher epoch.
-
-    `epochs_ahead`: or under the same one (0), when we came to claim it, by an owner of the same log or of a copy of it;
-    None for all else.
-    """
+    """The manifest was claimed under a higher epoch."""
 
     kind = ErrorKind.FENCED
-
-    def __init__(self, message: str, *, epochs_ahead: int | None = None) -> None:
-        super().__init__(message)
-        self.epochs_ahead = epochs_ahead
 
 
 class StorageFullError(StoreFullError):

@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from segmentstore.contracts.errors import StorageNotPrimaryError
 from segmentstore.contracts.identifiers import (
     AttributeKey,
     AttributeValue,
@@ -27,6 +28,16 @@ from segmentstore.contracts.identifiers import (
     SegmentId,
     SequenceNumber,
 )
+
+
+class ClaimedBySameLogError(StorageNotPrimaryError):
+    """Another owner of the log, or of a copy of it, has claimed the manifest under the epoch with which we came, or
+    under a higher one."""
+
+    def __init__(self, message: str, *, epochs_ahead: int) -> None:
+        super().__init__(message)
+        self.epochs_ahead = epochs_ahead
+        """0 if it was our epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,8 +333,9 @@ class Storage(ReadOnlyStorage, Protocol):
     async def claim(self, *, epoch: Epoch, log_id: bytes, follows: bytes = b"") -> ClaimedManifest:
         """Create or take over the manifest under this epoch. `follows`: a log whose manifest goes over to this one.
 
-        Raises StorageNotPrimaryError if the manifest's epoch is not smaller, InvalidRequestError (which names both) if
-        store id, log id or container count differ, StorageError if Tier 2 does not answer (may be called again).
+        Raises StorageNotPrimaryError if the manifest's epoch is not smaller (ClaimedBySameLogError if it is known to be
+        of the same log, and not of a claim of ours), InvalidRequestError (which names both) if store id, log id or
+        container count differ, StorageError if Tier 2 does not answer (may be called again).
         """
 
     def list_chunks(

@@ -28,6 +28,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import NO_SEGMENT, NO_SEQUENCE_NUMBER, ContainerId, Epoch
 from segmentstore.contracts.object_store import ObjectStore
+from segmentstore.contracts.storage import ClaimedBySameLogError
 from segmentstore.runtime.entropy import random_id
 from tier2.conditional_puts import require_compare_and_set
 from tier2.container_objects import ObjectNames, StorageCounters
@@ -95,13 +96,14 @@ class ManifestClaimer:
                 return Claim(manifest, found.tag, created=created, was_ours=was_ours)
             self._was_ours = manifest.log_id == log_id
             if manifest.epoch >= epoch:
-                # Unless it may be an attempt of ours that is remembered no more.
-                is_anothers = self._was_ours and len(self._nonces) < _NONCES_MAX
-                raise StorageNotPrimaryError(
+                why = (
                     f"manifest was claimed under this epoch or a higher one container={self._container_id}"
-                    f" epoch={epoch} found={manifest.epoch}; {_WAY_OUT}",
-                    epochs_ahead=manifest.epoch - epoch if is_anothers else None,
+                    f" epoch={epoch} found={manifest.epoch}; {_WAY_OUT}"
                 )
+                # Unless it may be an attempt of ours that is remembered no more.
+                if self._was_ours and len(self._nonces) < _NONCES_MAX:
+                    raise ClaimedBySameLogError(why, epochs_ahead=manifest.epoch - epoch)
+                raise StorageNotPrimaryError(why)
             await self._take_over(manifest, found.tag, epoch, log_id)
         raise StorageError(
             f"manifest changes faster than it can be claimed container={self._container_id}"

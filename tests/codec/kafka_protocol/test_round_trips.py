@@ -51,6 +51,7 @@ with warnings.catch_warnings():
     _MODULES: list[ModuleType] = [
         importlib.import_module(f"kafka.protocol.{name}")
         for name in (
+            "admin.acl",
             "admin.groups",
             "admin.topics",
             "admin.configs",
