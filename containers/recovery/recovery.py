@@ -347,9 +347,9 @@ async def claim_manifest(
             f"it is refused {error.epochs_ahead} times more before, " if error.epochs_ahead else ""
         )
         raise DataCorruptionError(
-            f"the log is an older copy, or a copy of it is in use: {error}. Put the newest journals back, or end the"
-            " process that has the other copy and begin again with that copy. `segmentstore log enable` goes on with"
-            f" this log: {again}what only the other one has is gone then"
+            "the log is an older copy, or a copy of it is in use: put the newest journals back, or end the process that"
+            " has the other copy and begin again with that copy. `segmentstore log enable` goes on with this log:"
+            f" {again}what only the other one has is gone then. {error}"
         ) from error
 
 

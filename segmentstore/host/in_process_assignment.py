@@ -143,7 +143,9 @@ class InProcessAssignmentSource:
         placement.lasting_failure = found
         if is_corrupt(failure.cause):
             pause = _NEVER
-            self._keep_down(failure, "its bytes are damaged", readable=False)
+            self._keep_down(
+                failure, "its bytes are damaged, or older than they were", readable=False
+            )
         elif self._gives_way and is_fenced(failure.cause):
             pause = _NEVER
             self._give_way(failure)
