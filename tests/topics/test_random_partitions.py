@@ -38,7 +38,7 @@ def run(seed: int) -> Counter[str]:
 def test_whatever_happens_each_record_is_stored_once_and_in_order(seed: int) -> None:
     seen = run(seed)
     assert seen["appended"] > 10
-    assert seen["looked"] > 0
+    assert seen["looked"] > 1
 
 
 def test_the_seeds_see_what_they_are_for() -> None:
