@@ -224,23 +224,30 @@ class BackupVerbs:
     async def list_part(self, containers: Sequence[ContainerId] | None) -> Mapping[str, object]:
         """Of these containers (None: all)."""
         owners = self._owners(containers)
-        found: dict[str, list[SnapshotInfo]] = {}
+        found: dict[str, list[Mapping[str, object]]] = {}
         for _, owner in owners:
             for one in await owner.list():
-                found.setdefault(one.name, []).append(one)
-        rows: list[Mapping[str, object]] = []
-        for name in sorted(found):
-            is_proved = all(one.is_proved for one in found[name])
-            rows.append(
-                {
-                    "backup": name,
-                    "made_ms": max(one.created_ms for one in found[name]),
-                    "containers": len(found[name]),
-                    "proved": is_proved,
-                    "complete": is_proved and len(found[name]) == len(owners),
-                }
-            )
-        return {"backups": rows}
+                row = {"made_ms": one.created_ms, "containers": 1, "proved": one.is_proved}
+                found.setdefault(one.name, []).append(row)
+        return {
+            "backups": [merged_backup(name, found[name], len(owners)) for name in sorted(found)]
+        }
+
+
+def merged_backup(
+    name: str, rows: Sequence[Mapping[str, object]], expected: int
+) -> Mapping[str, object]:
+    """One row of what containers, or nodes, have of a backup; complete if that is so many containers, all proved."""
+    containers = sum(int(str(row["containers"])) for row in rows)
+    # A node of an earlier version has no such mark.
+    is_proved = all(row.get("proved", True) for row in rows)
+    return {
+        "backup": name,
+        "made_ms": max(int(str(row["made_ms"])) for row in rows),
+        "containers": containers,
+        "proved": is_proved,
+        "complete": is_proved and containers == expected,
+    }
 
 
 async def make_whole(step: StepOfParts, retry_after_seconds: int) -> Sequence[Mapping[str, object]]:

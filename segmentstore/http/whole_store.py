@@ -41,7 +41,12 @@ from segmentstore.http.responses import (
 )
 from segmentstore.http.segment_verbs import SegmentVerbs
 from segmentstore.http.settings import HttpSettings
-from segmentstore.http.tier2_verbs import STEPS_WHEREVER_POSSIBLE, BackupVerbs, make_whole
+from segmentstore.http.tier2_verbs import (
+    STEPS_WHEREVER_POSSIBLE,
+    BackupVerbs,
+    make_whole,
+    merged_backup,
+)
 from segmentstore.runtime.waiting import gather_all
 
 _LOG = logging.getLogger(__name__)
@@ -150,7 +155,7 @@ class WholeStore:
                 found.setdefault(str(row["backup"]), []).append(row)
         asked = parse_containers(request)
         expected = self._forwarding.container_count if asked is None else len(asked)
-        rows = [_merged_backup(name, found[name], expected) for name in sorted(found)]
+        rows = [merged_backup(name, found[name], expected) for name in sorted(found)]
         return json_response(200, {"backups": rows})
 
     async def pin_backup(self, request: web.BaseRequest, name: str) -> web.Response:
@@ -346,16 +351,3 @@ def _refusal_of_node(node: ClusterNode, status: int, content: bytes) -> Refusal:
     except (ValueError, KeyError, AssertionError):
         sentence, kind = f"it answered {status}", "unavailable"
     return Refusal(status, f"node {node.node_id}: {sentence}", kind=kind)
-
-
-def _merged_backup(name: str, rows: Rows, expected: int) -> Mapping[str, object]:
-    containers = sum(int(str(row["containers"])) for row in rows)
-    # A node of an earlier version has no such mark.
-    is_proved = all(row.get("proved", True) for row in rows)
-    return {
-        "backup": name,
-        "made_ms": max(int(str(row["made_ms"])) for row in rows),
-        "containers": containers,
-        "proved": is_proved,
-        "complete": is_proved and containers == expected,
-    }
