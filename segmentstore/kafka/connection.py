@@ -142,10 +142,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._all_settled = Event()
         self._all_settled.set()
         self._is_paused = False
-        self._is_answering = False
-        """What has no batches, and its client waits for."""
-        self._is_handing_over = False
-        """The batches of a request."""
+        self._begun: memoryview | None = None
+        """The request that is being handed over, or answered."""
         self._has_left = False
         """The client, and batches that came from it are still to be handed over."""
         self._is_closing = False
@@ -202,12 +200,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The client has gone. True: the transport stays, for the batches that came from it."""
-        if self._is_closing or self._is_answering:
+        if self._is_closing or (self._begun is not None and not _has_batches(self._begun)):
             return False
-        if not self._is_handing_over and not any(map(_has_batches, self._frames)):
+        batches = deque(filter(_has_batches, self._frames))
+        if self._begun is None and not batches:
             return False
         others = [frame for frame in self._frames if not _has_batches(frame)]
-        self._frames = deque(frame for frame in self._frames if _has_batches(frame))
+        self._frames = batches
         self._add_waiting(-sum(map(len, others)), requests=-len(others))
         self._has_left = True
         self._can_write.set()
@@ -260,11 +259,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
             frame = self._frames.popleft()
             answer = _Answer(len(frame))
             self._answers.append(answer)
-            self._is_handing_over = _has_batches(frame)
-            self._is_answering = not self._is_handing_over
+            self._begun = frame
             try:
                 await self._begin(frame, answer)
-                self._is_handing_over = self._is_answering = False
+                self._begun = None
                 self._received.give_back(frame)
             except KafkaProtocolError as error:
                 self._refuse(error)

@@ -343,9 +343,11 @@ class GroupRequests:
         self, request: messages.OffsetDeleteRequest
     ) -> messages.OffsetDeleteResponse:
         """Of a group without members; Kafka allows it with members, too, for topics to which none subscribes."""
+        if not await self._know_topics():
+            return messages.OffsetDeleteResponse(
+                error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, topics=()
+            )
         codes: dict[TopicPartition, int] = {}
-        is_known = await self._know_topics()
-        problem: int = ErrorCode.NONE if is_known else ErrorCode.COORDINATOR_NOT_AVAILABLE
         looked_at = 0
         for topic in request.topics:
             looked_at += 1
@@ -358,15 +360,12 @@ class GroupRequests:
                 codes[TopicPartition(topic.name, each.partition_index)] = (
                     ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 )
-        if is_known:
-            try:
-                await self._groups.delete_offsets(
-                    request.group_id, [place for place, code in codes.items() if not code]
-                )
-            except GroupError as error:
-                problem = error.problem
-        if problem:
-            return messages.OffsetDeleteResponse(error_code=problem, topics=())
+        try:
+            await self._groups.delete_offsets(
+                request.group_id, [place for place, code in codes.items() if not code]
+            )
+        except GroupError as error:
+            return messages.OffsetDeleteResponse(error_code=error.problem, topics=())
         topics: dict[str, list[messages.OffsetDeletedPartition]] = {}
         for told, (place, code) in enumerate(codes.items(), 1):
             topics.setdefault(place.topic, []).append(

@@ -337,10 +337,10 @@ def _changes_of(resource: messages.AlterConfigsResource) -> dict[str, str | None
                 ErrorCode.INVALID_CONFIG,
                 f"values are set or deleted, none is a list name={each.name!r}",
             )
-        is_set = each.config_operation == messages.SET
-        if is_set and each.value is None:
-            raise _RefusedError(ErrorCode.INVALID_CONFIG, f"no value name={each.name!r}")
-        _change(changes, each.name, each.value if is_set else None)
+        if each.config_operation == messages.SET:
+            _set(changes, each.name, each.value)
+        else:
+            _change(changes, each.name, None)
     return changes
 
 
@@ -348,10 +348,14 @@ def _replacement_of(resource: messages.ReplacedConfigsResource) -> dict[str, str
     """As _changes_of(). No value is no way to say that it is the default, as in Kafka."""
     changes: dict[str, str | None] = {}
     for each in resource.configs:
-        if each.value is None:
-            raise _RefusedError(ErrorCode.INVALID_CONFIG, f"no value name={each.name!r}")
-        _change(changes, each.name, each.value)
+        _set(changes, each.name, each.value)
     return {**dict.fromkeys(CONFIGS), **changes}
+
+
+def _set(changes: dict[str, str | None], name: str, value: str | None) -> None:
+    if value is None:
+        raise _RefusedError(ErrorCode.INVALID_CONFIG, f"no value name={name!r}")
+    _change(changes, name, value)
 
 
 def _change(changes: dict[str, str | None], name: str, value: str | None) -> None:

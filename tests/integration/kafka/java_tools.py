@@ -1,5 +1,5 @@
-"""Programs of Kafka, each run in a JVM of its own against a server of ours: its command-line tools, which end by
-themselves, and what goes on until it is told to end."""
+"""Programs of Kafka, each run in a JVM of its own against a server of ours: `JavaTools` runs command-line tools, which
+end by themselves, `JavaProgram` those that a test ends, as Connect."""
 
 import asyncio
 import functools
