@@ -349,7 +349,7 @@ async def claim_manifest(
         raise DataCorruptionError(
             "the log is an older copy, or a copy of it is in use: put the newest journals back, or end the process that"
             " has the other copy and begin again with that copy. `segmentstore log enable` goes on with this log:"
-            f" {again}what only the other one has is gone then. {error}"
+            f" {again}what only the other one has is gone then. epoch={epoch} found={epoch + error.epochs_ahead}"
         ) from error
 
 

@@ -98,12 +98,12 @@ class ManifestClaimer:
             if manifest.epoch >= epoch:
                 why = (
                     f"manifest was claimed under this epoch or a higher one container={self._container_id}"
-                    f" epoch={epoch} found={manifest.epoch}"
+                    f" epoch={epoch} found={manifest.epoch}; {_WAY_OUT}"
                 )
                 # Unless it may be an attempt of ours that is remembered no more.
                 if self._was_ours and len(self._nonces) < _NONCES_MAX:
                     raise ClaimedBySameLogError(why, epochs_ahead=manifest.epoch - epoch)
-                raise StorageNotPrimaryError(f"{why}; {_WAY_OUT}")
+                raise StorageNotPrimaryError(why)
             await self._take_over(manifest, found.tag, epoch, log_id)
         raise StorageError(
             f"manifest changes faster than it can be claimed container={self._container_id}"
