@@ -123,7 +123,7 @@ async def test_what_a_session_leaves_out_is_what_its_client_knows(seed: int) -> 
                 positions.pop(random.choice(list(positions)), None)
             if random.random() < 0.3 or not positions:
                 positions[random.choice(every)] = 0
-            if random.random() < 0.05:
+            if random.random() < 0.05 and consumer.session_id:
                 # The connection broke: the new one knows nothing of the session, and says so.
                 consumer.client.close()
                 again = Consumer(await node.client())
