@@ -24,7 +24,7 @@ from segmentstore.codec.controller_records import record_keys
 from segmentstore.codec.controller_records.key_value_table_record import (
     KeyValueTableRecord,
 )
-from segmentstore.codec.controller_records.scope_records import ScopeItemState, SegmentNumberRecord
+from segmentstore.codec.controller_records.scope_records import ScopeItemState
 from segmentstore.codec.stream_names import is_user_name, table_segment, table_stream
 from segmentstore.contracts.errors import (
     InvalidRequestError,
@@ -43,7 +43,7 @@ from segmentstore.controller.metadata.metadata_store import MetadataStore
 from segmentstore.controller.metadata.metadata_table import MetadataTable
 from segmentstore.controller.scope_items import ScopeItems
 from segmentstore.controller.settings import KeyValueTableSettings
-from segmentstore.controller.streams.stream_history import DELETED_NUMBERS_KEY, deleted_number_key
+from segmentstore.controller.streams.stream_history import number_behind_deleted, use_up_numbers
 from segmentstore.runtime.waiting import gather_all
 
 TABLES_INDEX: Final = "tables"
@@ -230,11 +230,10 @@ class KeyValueTables:
 
         After a recovery from Tier 2 alone there may be segments that no record knows.
         """
-        deleted = (await table.read(deleted_number_key(table_stream(name)))).record
         first = max(
             _FIRST_NUMBER,
             await self._store.first_segment_number(scope),
-            deleted.number if deleted is not None else 0,
+            await number_behind_deleted(table, table_stream(name)),
         )
         for _ in range(_FREE_NUMBER_ATTEMPTS_MAX):
             numbers = range(first, first + wanted.partition_count)
@@ -279,10 +278,7 @@ class KeyValueTables:
         self, table: MetadataTable, batch: Batch, name: str, record: KeyValueTableRecord
     ) -> None:
         """The numbers of the segments are used up."""
-        for key in (deleted_number_key(table_stream(name)), DELETED_NUMBERS_KEY):
-            known = await table.read(key)
-            if known.record is None or known.record.number < record.numbers.stop:
-                batch.put(key, SegmentNumberRecord(record.numbers.stop), known)
+        await use_up_numbers(table, batch, table_stream(name), record.numbers.stop)
 
     async def _create_partition(self, segment: str, key_bytes: int) -> None:
         try:

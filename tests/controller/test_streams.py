@@ -7,12 +7,15 @@ from typing import TypeVar
 
 import pytest
 
+from segmentstore.codec.controller_records import record_keys
+from segmentstore.codec.controller_records.scope_records import SegmentNumberRecord
 from segmentstore.codec.controller_records.stream_records import (
     EpochRecord,
     ScalingPolicy,
     StreamConfigurationRecord,
 )
 from segmentstore.contracts.errors import InvalidRequestError
+from segmentstore.contracts.tables import TableEntry
 from segmentstore.controller.errors import (
     EpochNotFoundError,
     PreconditionError,
@@ -346,22 +349,49 @@ async def test_a_stream_created_again_uses_no_name_of_the_one_before() -> None:
     assert await cluster.current("a") == [6]
 
 
-async def test_deleting_leaves_no_record_but_the_number() -> None:
+async def test_deleting_leaves_no_record_but_the_numbers() -> None:
     cluster = await cluster_with("a", segments=3)
     for _ in range(40):
         current = await cluster.current("a")
         await scale(cluster, current, [(0.0, 0.5), (0.5, 1.0)])
     await cluster.streams.seal("s", "a")
     await cluster.streams.delete("s", "a")
-    async with cluster.memory_tables.open_table("_system/_tables/s/1") as table:
-        page = await table.read_keys(count=1000)
-    assert sorted(key.key.decode() for key in page.keys) == [
+    assert await keys_of_scope(cluster) == [
         "index/pending",
         "index/streams",
-        "number/_MARKa",
-        "number/a",
         "numbers",
+        *sorted(record_keys.deleted_numbers(each) for each in ("a", "_MARKa")),
     ]
+
+
+async def test_what_deleted_streams_leave_does_not_grow_with_their_count() -> None:
+    """Their names may never come again, as those of reader groups that are made for one job each."""
+    cluster = Cluster()
+    await cluster.start()
+    await cluster.scopes.create("s")
+    for number in range(200):
+        await cluster.create(f"a{number}")
+        await cluster.streams.seal("s", f"a{number}")
+        await cluster.streams.delete("s", f"a{number}")
+    # 256 for the hashes of names, and the indexes.
+    assert len(await keys_of_scope(cluster)) <= 260
+
+
+async def test_a_name_that_an_earlier_version_noted_goes_on_behind_its_number() -> None:
+    cluster = Cluster()
+    await cluster.start()
+    await cluster.scopes.create("s")
+    async with cluster.memory_tables.open_table("_system/_tables/s/1") as table:
+        await table.update([TableEntry(b"number/a", SegmentNumberRecord(7).encode())])
+    await cluster.create("a")
+    await cluster.create("b")
+    assert (await cluster.current("a"), await cluster.current("b")) == ([7], [0])
+
+
+async def keys_of_scope(cluster: Cluster) -> list[str]:
+    async with cluster.memory_tables.open_table("_system/_tables/s/1") as table:
+        page = await table.read_keys(count=10_000)
+    return sorted(key.key.decode() for key in page.keys)
 
 
 async def test_tags_follow_the_configuration() -> None:

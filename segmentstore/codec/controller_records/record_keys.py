@@ -15,7 +15,9 @@
 | | `group/<group>` | ReaderGroupRecord |
 | | `consumed/<stream>/<scope of the group>/<group>` | ConsumedCutRecord |
 | | `table/<table>` | KeyValueTableRecord |
-| | `number/<stream>` | SegmentNumberRecord of a stream that was deleted; a table is the stream `<table>_kvtable` |
+| | `numbers/<2 hex digits>` | SegmentNumberRecord above all deleted streams whose names have this BLAKE2b (one byte); |
+| | | a table is the stream `<table>_kvtable` |
+| | `number/<stream>` | the same of one name: earlier versions kept one for each |
 | | `numbers` | SegmentNumberRecord above all deleted streams and tables |
 | | `index/<index>` | IndexRoot |
 | | `page/<number>/<index>` | IndexPage |
@@ -127,8 +129,17 @@ def commit_fence(scope: str, stream: str, application_id: str) -> str:
     return f"{FENCE_PREFIX}{scope}/{stream}/{digits}"
 
 
+def deleted_numbers(stream: str) -> str:
+    """Above the segment numbers of deleted streams whose names share a hash.
+
+    Not one for each name: names that never come again would be kept for ever. Not one for all: each deletion would use
+    up numbers of every stream to come, and there are 2^31.
+    """
+    return f"{DELETED_NUMBERS}/{blake2b(stream.encode(), digest_size=1).hexdigest()}"
+
+
 def deleted_number(stream: str) -> str:
-    """The next free segment number of a deleted stream."""
+    """The next free segment number of a stream that an earlier version deleted."""
     return f"number/{stream}"
 
 

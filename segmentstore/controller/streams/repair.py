@@ -64,11 +64,11 @@ from segmentstore.controller.streams.stream_history import (
     STREAMS_INDEX,
     StreamHistory,
     all_scopes,
-    deleted_number_key,
     epoch_key,
     sealed_key,
     state_key,
     truncation_key,
+    use_up_numbers,
 )
 from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.streams.stream_segments import StreamSegments, event_count
@@ -291,7 +291,6 @@ class Repair:
 
         It would have the name of a segment that is there, and take its bytes over.
         """
-        after = SegmentNumberRecord(number + 1)
         try:
             async with self._operations.unsettled(scope, stream) as history:
                 table = history.table
@@ -302,10 +301,7 @@ class Repair:
                         record = replace(state.record, next_segment_number=number + 1)
                         batch.put(state_key(stream), record, state)
                 else:
-                    for key in (deleted_number_key(stream), DELETED_NUMBERS_KEY):
-                        known = await table.read(key)
-                        if known.record is None or known.record.number <= number:
-                            batch.put(key, after, known)
+                    await use_up_numbers(table, batch, stream, number + 1)
                 if batch.changes:
                     await table.commit(batch)
         except ScopeNotFoundError:

@@ -49,7 +49,7 @@ from segmentstore.controller.errors import (
     StreamNotFoundError,
     StreamSegmentNotFoundError,
 )
-from segmentstore.controller.metadata.batch import RecordKey, Versioned
+from segmentstore.controller.metadata.batch import Batch, RecordKey, Versioned
 from segmentstore.controller.metadata.metadata_store import SCOPES_INDEX, MetadataStore
 from segmentstore.controller.metadata.metadata_table import MetadataTable
 
@@ -221,9 +221,23 @@ def truncation_key(stream: str) -> RecordKey[TruncationRecord]:
     return RecordKey(record_keys.truncation(stream), TruncationRecord.decode)
 
 
-def deleted_number_key(stream: str) -> RecordKey[SegmentNumberRecord]:
-    """The next free number of a deleted stream."""
-    return RecordKey(record_keys.deleted_number(stream), SegmentNumberRecord.decode)
+async def number_behind_deleted(table: MetadataTable, stream: str) -> int:
+    """Above the numbers of all segments that deleted streams of that name had; 0 if there was none."""
+    texts = record_keys.deleted_numbers(stream), record_keys.deleted_number(stream)
+    found = await table.read_many([RecordKey(each, SegmentNumberRecord.decode) for each in texts])
+    return max((each.record.number for each in found if each.record is not None), default=0)
+
+
+async def use_up_numbers(table: MetadataTable, batch: Batch, stream: str, number: int) -> None:
+    """No later stream of that name, also of a later scope of this name, gets a number below this one.
+
+    Others change the same records: for `commit_built`.
+    """
+    key = RecordKey(record_keys.deleted_numbers(stream), SegmentNumberRecord.decode)
+    for each in (key, DELETED_NUMBERS_KEY):
+        known = await table.read(each)
+        if known.record is None or known.record.number < number:
+            batch.put(each, SegmentNumberRecord(number), known)
 
 
 def tag_index(tag: str) -> str:

@@ -26,7 +26,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
 from dataclasses import replace
 
-from segmentstore.codec.controller_records.scope_records import SegmentNumberRecord
 from segmentstore.codec.controller_records.stream_records import (
     EpochRecord,
     ScalingPolicy,
@@ -61,17 +60,17 @@ from segmentstore.controller.settings import StreamSettings
 from segmentstore.controller.streams.key_space import split_range
 from segmentstore.controller.streams.scaling import EpochTransition, Scaling
 from segmentstore.controller.streams.stream_history import (
-    DELETED_NUMBERS_KEY,
     EPOCHS_PER_READ,
     STREAMS_INDEX,
     StreamHistory,
     configuration_key,
-    deleted_number_key,
     epoch_key,
+    number_behind_deleted,
     sealed_key,
     state_key,
     tag_index,
     truncation_key,
+    use_up_numbers,
 )
 from segmentstore.controller.streams.stream_operations import StreamOperations
 from segmentstore.controller.streams.stream_queries import StreamQueries
@@ -178,9 +177,8 @@ class Streams:
             raise ScopeNotFoundError(history.scope) from error
 
     async def _first_number(self, history: StreamHistory) -> int:
-        deleted = (await history.table.read(deleted_number_key(history.stream))).record
         floor = await self._metadata.first_segment_number(history.scope)
-        return max(floor, deleted.number if deleted is not None else 0)
+        return max(floor, await number_behind_deleted(history.table, history.stream))
 
     async def _finish_creation(self, history: StreamHistory) -> None:
         state = await history.any_state()
@@ -351,19 +349,14 @@ class Streams:
 
     async def _remove_records(self, history: StreamHistory, next_number: int) -> None:
         table, stream = history.table, history.stream
-        number = SegmentNumberRecord(next_number)
 
         async def removal() -> Batch:
             configuration = await history.configuration()
-            highest = await table.read(DELETED_NUMBERS_KEY)
-            deleted = await table.read(deleted_number_key(stream))
             state = await history.any_state()
             if state.record is None or state.record.state is not StreamState.DELETING:
                 raise MetadataConflictError(f"stream is another one meanwhile {history.name!r}")
             batch = Batch()
-            batch.put(deleted_number_key(stream), number, deleted)
-            if highest.record is None or highest.record.number < next_number:
-                batch.put(DELETED_NUMBERS_KEY, number, highest)
+            await use_up_numbers(table, batch, stream, next_number)
             batch.remove(truncation_key(stream), await table.read(truncation_key(stream)))
             batch.remove(configuration_key(stream), configuration)
             batch.remove(state_key(stream), state)
