@@ -2,13 +2,14 @@
 
 Deleting: the record says DELETING; the indexes of everything that a scope may hold are closed in one batch, which fails
 if one of them holds a name (then the record says ACTIVE again); the highest segment number is saved in the record; the
-table goes; the record says DELETED. A crash between any two steps leaves the scope in the index `pending` of the table
+table goes; the record goes. A crash between any two steps leaves the scope in the index `pending` of the table
 of scopes, and the same steps are done again.
 
 Invariants:
 
 - A scope is deleted only while it holds nothing, and nothing can be created in it from that moment on.
-- Its record stays when it is deleted, with the incarnation and the segment numbers that are used up.
+- The incarnation and the segment numbers that a deleted scope has used up are kept, in one record for all names that
+  share a hash: one for each name would stay for ever.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -32,6 +33,7 @@ from segmentstore.controller.metadata.metadata_store import (
     PENDING_INDEX,
     SCOPES_INDEX,
     MetadataStore,
+    deleted_scopes_key,
     scope_key,
 )
 from segmentstore.controller.metadata.metadata_table import NamePage
@@ -85,11 +87,14 @@ class Scopes:
             if known.record is not None and known.record.state is ScopeState.ACTIVE:
                 raise ScopeExistsError(scope)
             skipped = (await self._metadata.scopes.read(DELETED_NUMBERS_KEY)).record
-            first_number = known.record.first_segment_number if known.record is not None else 0
+            deleted = (await self._metadata.scopes.read(deleted_scopes_key(scope))).record
+            # Earlier versions kept a record for each name.
+            before = [each for each in (known.record, deleted) if each is not None]
+            numbers = [each.first_segment_number for each in before]
             record = ScopeRecord(
                 ScopeState.ACTIVE,
-                known.record.incarnation + 1 if known.record is not None else 1,
-                max(first_number, skipped.number if skipped is not None else 0),
+                1 + max((each.incarnation for each in before), default=0),
+                max(*numbers, skipped.number if skipped is not None else 0, 0),
                 self._wall_clock.now_ms(),
             )
             await self._metadata.create_scope_table(scope, record.incarnation)
@@ -218,13 +223,32 @@ class Scopes:
     async def _end_deletion(
         self, scope: str, record: ScopeRecord, known: Versioned[ScopeRecord]
     ) -> Versioned[ScopeRecord]:
-        batch = Batch()
-        batch.put(scope_key(scope), record, known)
-        batch.unlist_name(PENDING_INDEX, scope)
-        if record.state is ScopeState.DELETED:
+        scopes = self._metadata.scopes
+
+        async def end() -> Batch:
+            batch = Batch()
+            batch.unlist_name(PENDING_INDEX, scope)
+            if record.state is not ScopeState.DELETED:
+                batch.put(scope_key(scope), record, known)
+                return batch
+            deleted = await scopes.read(deleted_scopes_key(scope))
+            used_up = record
+            if deleted.record is not None:
+                used_up = replace(
+                    record,
+                    incarnation=max(record.incarnation, deleted.record.incarnation),
+                    first_segment_number=max(
+                        record.first_segment_number, deleted.record.first_segment_number
+                    ),
+                )
+            batch.put(deleted_scopes_key(scope), used_up, deleted)
+            batch.remove(scope_key(scope), known)
             batch.unlist_name(SCOPES_INDEX, scope)
-        await self._metadata.scopes.commit(batch)
-        return await self._metadata.scopes.read(scope_key(scope))
+            return batch
+
+        # The record of deleted scopes is also that of others.
+        await scopes.commit_built(end)
+        return await scopes.read(scope_key(scope))
 
     async def _delete_streams(self, scope: str) -> None:
         # Streams of users take their internal ones along; what is left over afterwards belonged to no stream.

@@ -4,6 +4,9 @@ import asyncio
 
 import pytest
 
+from segmentstore.codec.controller_records import record_keys
+from segmentstore.codec.controller_records.scope_records import ScopeRecord, ScopeState
+from segmentstore.contracts.tables import TableEntry
 from segmentstore.controller.errors import (
     RetryLaterError,
     ScopeExistsError,
@@ -92,3 +95,33 @@ async def test_a_scope_created_again_begins_with_a_new_table() -> None:
     assert cluster.memory_tables.names() == ["_system/_tables/s/2", "_system/_tables/scopes"]
     await cluster.restart()
     assert await cluster.scopes.exists("s")
+
+
+async def test_what_deleted_scopes_leave_does_not_grow_with_their_count() -> None:
+    """Their names may never come again, as those of scopes that are made for one test each."""
+    cluster = await started()
+    for number in range(300):
+        await cluster.scopes.create(f"s{number}")
+        await cluster.scopes.delete(f"s{number}")
+    async with cluster.memory_tables.open_table(record_keys.SCOPES_TABLE) as table:
+        page = await table.read_keys(count=1000)
+    # 256 for the hashes of names, the one that is there, and the indexes.
+    assert len(page.keys) <= 262
+
+
+async def test_a_scope_that_an_earlier_version_deleted_gets_neither_its_table_nor_its_numbers() -> (
+    None
+):
+    cluster = await started()
+    deleted = ScopeRecord(ScopeState.DELETED, 4, 7, 1_700_000_000_000)
+    async with cluster.memory_tables.open_table(record_keys.SCOPES_TABLE) as table:
+        await table.update([TableEntry(b"scope/old", deleted.encode())])
+    with pytest.raises(ScopeNotFoundError):
+        await cluster.scopes.delete("old")
+    await cluster.scopes.create("old")
+    assert "_system/_tables/old/5" in cluster.memory_tables.names()
+    assert await cluster.metadata.first_segment_number("old") == 7
+    await cluster.scopes.delete("old")
+    await cluster.scopes.create("old")
+    assert "_system/_tables/old/6" in cluster.memory_tables.names()
+    assert await cluster.metadata.first_segment_number("old") == 7

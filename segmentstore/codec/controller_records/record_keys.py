@@ -2,7 +2,8 @@
 
 | table segment | key | record |
 |---|---|---|
-| `_system/_tables/scopes` | `scope/<scope>` | ScopeRecord |
+| `_system/_tables/scopes` | `scope/<scope>` | ScopeRecord; of a scope that was deleted only by earlier versions |
+| | `deleted/<2 hex digits>` | ScopeRecord above all deleted scopes whose names have this BLAKE2b (one byte) |
 | | `numbers` | SegmentNumberRecord: scopes that are created from now on begin there, after a recovery |
 | `_system/_tables/<scope>/<incarnation>` | `stream/<stream>/state` | StreamStateRecord |
 | | `stream/<stream>/configuration` | StreamConfigurationRecord |
@@ -61,6 +62,14 @@ def scope_table(scope: str, incarnation: int) -> str:
 def scope(name: str) -> str:
     """In the table of scopes: the scope's record."""
     return f"scope/{name}"
+
+
+def deleted_scopes(name: str) -> str:
+    """In the table of scopes: above the incarnations and numbers of deleted scopes whose names share a hash.
+
+    As with `deleted_numbers`: names that never come again would be kept for ever.
+    """
+    return f"deleted/{_hash_of_name(name)}"
 
 
 def state(stream: str) -> str:
@@ -135,7 +144,7 @@ def deleted_numbers(stream: str) -> str:
     Not one for each name: names that never come again would be kept for ever. Not one for all: each deletion would use
     up numbers of every stream to come, and there are 2^31.
     """
-    return f"{DELETED_NUMBERS}/{blake2b(stream.encode(), digest_size=1).hexdigest()}"
+    return f"{DELETED_NUMBERS}/{_hash_of_name(stream)}"
 
 
 def deleted_number(stream: str) -> str:
@@ -151,3 +160,8 @@ def index_root(index: str) -> str:
 def index_page(index: str, number: int) -> str:
     """Some names of an index."""
     return f"page/{number}/{index}"
+
+
+def _hash_of_name(name: str) -> str:
+    """Persistent: never another one."""
+    return blake2b(name.encode(), digest_size=1).hexdigest()

@@ -2,12 +2,13 @@
 
 ## Scope: ScopeRecord
 
-One record in the table of all scopes, kept after the scope is deleted.
+One record in the table of all scopes while the scope exists. What deleted scopes have used up is kept in records of the
+same form, one for all names that share a hash.
 
     version 1 | unsigned state | unsigned incarnation | unsigned first segment number | signed created ms
 
-- The incarnation grows with every creation of a scope of that name; it names the scope's own table, so that a scope
-  created again never meets the records of the one before.
+- The incarnation grows with every creation of a scope of that name; name and incarnation are those of the scope's own
+  table, so that a scope created again never meets the records of the one before.
 - Streams of this incarnation number their segments from `first_segment_number` on, which lies above every number that
   an earlier incarnation used: names of segments are never used twice.
 
@@ -25,11 +26,11 @@ A sorted list of names that is too long for one value: one index root, and pages
 
 ## Segment number: SegmentNumberRecord
 
-The next free segment number: of a stream that was deleted, or above all deleted streams of a scope.
+The next free segment number: above the deleted streams of a scope whose names share a hash, or above all of them.
 
     version 1 | unsigned number
 
-- It outlives the stream, and only grows. A stream created again under the same name starts from here, so no name of a
+- It outlives the streams, and only grows. A stream created again under such a name starts from here, so no name of a
   segment is ever used twice.
 """
 

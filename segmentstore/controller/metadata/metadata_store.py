@@ -29,6 +29,11 @@ def scope_key(scope: str) -> RecordKey[ScopeRecord]:
     return RecordKey(record_keys.scope(scope), ScopeRecord.decode)
 
 
+def deleted_scopes_key(scope: str) -> RecordKey[ScopeRecord]:
+    """What deleted scopes have used up whose names share a hash with this one, in the table of scopes."""
+    return RecordKey(record_keys.deleted_scopes(scope), ScopeRecord.decode)
+
+
 class MetadataStore:
     """The tables of the controller."""
 
