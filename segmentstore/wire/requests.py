@@ -14,8 +14,8 @@
 - Requests of one table are taken in order (`table_order.py`).
 - What a request holds, and OVERHEAD_BYTES for itself, counts as un-acknowledged until it is answered.
 - Calls of a controller in another process (`store_calls.py`) are not requests: they have answers of their own.
-- A transient segment that this connection made and that no merge has taken, or may still take, goes with the connection
-  (`abandoned`).
+- A transient segment that this connection asked for and that no merge has taken, or may still take, goes with the
+  connection (`abandoned`), also one that was still being made.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -129,7 +129,7 @@ class ConnectionRequests:
         self._has_lease = has_lease
         self._until_recovered = until_recovered
         self.fail = fail
-        self._segment_handlers = segment_commands.handlers
+        self._segment_commands = segment_commands
         self._store_calls = store_calls
         self._controller = ControllerConnection(outgoing=outgoing, fail=close_connection)
         self._verify_token = verify_token
@@ -143,6 +143,8 @@ class ConnectionRequests:
         self._transients: dict[str, None] = {}
         """Made by this connection and in no merge, oldest first."""
         self._transients_max = transients_max
+        self._transients_to_be: dict[str, None] = {}
+        """Those that this connection asks for: whether they are there is not known, and not once it is gone."""
         self._turns = AnswerTurns(bytes_max=answers_bytes_max, is_full=lambda: outgoing.is_full)
         self._order = TableOrder(
             commands=table_commands,
@@ -171,7 +173,7 @@ class ConnectionRequests:
     @property
     def abandoned(self) -> Sequence[str]:
         """Transient segments that nothing refers to once the connection is gone."""
-        return list(self._transients)
+        return [*self._transients, *self._transients_to_be]
 
     def close(self) -> None:
         """The connection is gone: what waits does not begin any more."""
@@ -195,7 +197,9 @@ class ConnectionRequests:
             return
         self._counters.requests += 1
         self._add_unacked(held_bytes(command))
-        handler = self._segment_handlers.get(command.type)
+        handler = self._segment_commands.handlers.get(command.type)
+        if isinstance(command, CreateTransientSegment):
+            handler = self._create_transient
         if handler is None:
             self._order.take(command)
         else:
@@ -301,9 +305,21 @@ class ConnectionRequests:
                 self._note_transients(merging)
             self.refuse(command, error)
             return
-        if isinstance(command, CreateTransientSegment) and isinstance(reply, SegmentCreated):
-            self._note_transients([reply.segment])
         self.reply(command, reply)
+
+    async def _create_transient(self, command: Command) -> Command:
+        assert isinstance(command, CreateTransientSegment), f"another command {command.type}"
+        name = await self._segment_commands.new_transient_name(command)
+        self._transients_to_be[name] = None
+        try:
+            await self._segment_commands.create_transient(name)
+        except SegmentStoreError as error:
+            if not is_outcome_unknown(error):
+                del self._transients_to_be[name]
+            raise
+        del self._transients_to_be[name]
+        self._note_transients([name])
+        return SegmentCreated(command.request_id, name)
 
     def _note_transients(self, names: Sequence[str]) -> None:
         self._transients.update(dict.fromkeys(names))

@@ -109,7 +109,10 @@ none is known."""
 
 
 class SegmentCommands:
-    """Answers the commands of session-less requests: a handler for each type of command."""
+    """Answers the commands of session-less requests: a handler for each type of command.
+
+    CreateTransientSegment is the connection's (`requests.py`), which knows the name before there is such a segment.
+    """
 
     def __init__(
         self,
@@ -137,7 +140,6 @@ class SegmentCommands:
                     _handler(GetSegmentAttribute, self._attribute),
                     _handler(LocateOffset, self._locate),
                     _handler(CreateSegment, self._create),
-                    _handler(CreateTransientSegment, self._create_transient),
                     _handler(UpdateSegmentAttribute, self._update_attribute),
                     _handler(UpdateSegmentPolicy, self._update_policy),
                     _handler(SealSegment, self._seal),
@@ -224,13 +226,16 @@ class SegmentCommands:
         await self._segments.create(command.segment, attributes)
         return SegmentCreated(command.request_id, command.segment)
 
-    async def _create_transient(self, command: CreateTransientSegment) -> Command:
+    async def new_transient_name(self, command: CreateTransientSegment) -> str:
+        """Of the segment that it asks for, which is not made here."""
         parent = command.parent_segment
         (await self._segments.info(parent)).require_created()
         number = self._random.getrandbits(128)
-        name = f"{parent}{TRANSIENT_MARK}{command.writer_id.hex()}.{number:032x}"
+        return f"{parent}{TRANSIENT_MARK}{command.writer_id.hex()}.{number:032x}"
+
+    async def create_transient(self, name: str) -> None:
+        """`name` is a new one."""
         await self._segments.create(name)
-        return SegmentCreated(command.request_id, name)
 
     async def delete_abandoned(self, names: Sequence[str]) -> None:
         """Delete transient segments whose connection is gone. Those that stay, for whatever reason, go by age."""

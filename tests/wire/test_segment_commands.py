@@ -469,6 +469,7 @@ def test_every_request_that_shows_a_token_has_one_handler(node: Node) -> None:
         *(command.type for command in TABLE_COMMANDS),
         SetupAppend.type,
         ReadSegment.type,
+        CreateTransientSegment.type,
     ]
     requests = [
         kind

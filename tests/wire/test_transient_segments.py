@@ -11,7 +11,7 @@ from segmentstore.codec.wire_protocol.appends import (
     DataAppended,
 )
 from segmentstore.codec.wire_protocol.reads import SegmentAttributeUpdated
-from segmentstore.codec.wire_protocol.refusals import SegmentIsSealed
+from segmentstore.codec.wire_protocol.refusals import ErrorMessage, SegmentIsSealed
 from segmentstore.codec.wire_protocol.segments import (
     AttributeChange,
     MergeSegments,
@@ -55,6 +55,42 @@ async def test_what_a_client_did_not_merge_goes_with_its_connection(
     else:
         await client.close()
     await wait_until_names_are(node, SEGMENT, kept)
+
+
+async def test_one_that_is_being_made_when_the_connection_ends_goes_with_it(
+    node: Node, client: ProtocolClient
+) -> None:
+    node.log.hold()
+    client.send(CreateTransientSegment(3, WRITER, SEGMENT, ""))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not node.log.held_count:
+            await asyncio.sleep(0.01)
+    client.abort()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while node.server.statistics().connections:
+            await asyncio.sleep(0.01)
+    node.log.let_go()
+    # Behind its creation in the log.
+    await node.container.create("later")
+    await wait_until_names_are(node, SEGMENT, "later")
+
+
+async def test_one_that_could_not_be_made_keeps_none_from_going_with_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_node(replace(QUICK, transients_per_connection_max=1)) as node:
+        await node.container.create(SEGMENT)
+        client = await node.client()
+        await create(client)
+
+        async def refusing(name: str, attributes: object = ()) -> None:
+            raise LogFullError(f"the disk of the log is full {name} {attributes}")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(node.container, "create", refusing)
+            await client.ask(CreateTransientSegment(4, WRITER, SEGMENT, ""), ErrorMessage)
+        await client.close()
+        await wait_until_names_are(node, SEGMENT)
 
 
 @pytest.mark.parametrize("in_a_batch", [False, True])
