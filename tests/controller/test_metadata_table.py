@@ -242,3 +242,46 @@ async def test_a_name_is_added_to_the_page_that_holds_it_while_a_split_is_on_its
         assert first <= held.names[0]
         if place + 1 < len(root.pages):
             assert held.names[-1] < root.pages[place + 1][0]
+
+
+async def left_removing(table: MetadataTable) -> None:
+    """A caller removes a record, leaves while its batch is on its way, and the batch takes place."""
+    batch = Batch()
+    batch.remove(NOTE, await table.read(NOTE))
+    removing = asyncio.ensure_future(table.commit(batch))
+    await turns(3)
+    removing.cancel()
+    await asyncio.wait([removing])
+    await turns(40)
+    table.require_settled()
+    assert (await table.read(NOTE)).record is None
+
+
+async def keys_in(tables: MemoryTables) -> list[bytes]:
+    async with tables.open_table("records") as table:
+        return [each.key for each in (await table.read_keys(count=100)).keys]
+
+
+async def test_what_a_caller_removed_that_left_meanwhile_is_out_of_the_table_behind_the_next_batch() -> (
+    None
+):
+    """Else each call of that kind left records for ever whose names do not come again."""
+    tables = FarTables(Random(1))
+    table = await table_of(tables)
+    await write(table, "a")
+    await left_removing(table)
+    batch = Batch()
+    batch.put(OTHER, page("b"), await table.read(OTHER))
+    await table.commit(batch)
+    assert await keys_in(tables) == [b"other"]
+
+
+async def test_what_was_written_again_behind_such_a_removal_stays() -> None:
+    tables = FarTables(Random(1))
+    table = await table_of(tables)
+    await write(table, "a")
+    await left_removing(table)
+    await write(table, "b")
+    await write(table, "c")
+    assert (await table.read(NOTE)).record == page("c")
+    assert await keys_in(tables) == [b"note"]

@@ -11,6 +11,8 @@ Invariants:
 - The log owns its futures: a caller that gives up does not take back what it submitted. It may take place later than
   the next look at the records: the task that finishes an interrupted operation asks `require_settled` first, and one
   that holds a stream waits for what changes its state (`wait_until_settled`).
+- What a batch removed is taken out of the table by its caller or, if that has left, by the next one that writes. What
+  a crash leaves reads as absent.
 - Nothing is cached: the table answers from memory what is in its cache, and another controller may write too.
 - A batch that finds its names as it wants them writes nothing, so no version holds off a removal that is on its way
   behind it: it is refused while a batch is under way whose caller has left.
@@ -67,6 +69,8 @@ COMMIT_ATTEMPTS_MAX = 64
 """Of several batches that change one record side by side one is written at each attempt."""
 INDEX_WAITERS_MAX = 1000
 """Batches of one table that wait to change the same index."""
+LEFT_BATCHES_MAX = 1000
+"""Batches of callers that have left and whose empty records are remembered; those of the oldest stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ class MetadataTable:
         self._index_locks = KeyedLocks[str](waiters_max=INDEX_WAITERS_MAX, refusal=too_many_waiters)
         self._abandoned: dict[Future[Sequence[int]], frozenset[bytes]] = {}
         """Batches on their way into the log whose callers have left, and what they change."""
+        self._left: list[tuple[Future[Sequence[int]], Sequence[TableEntry]]] = []
+        """Such batches, on their way or not, whose empty records are to be taken out."""
         self.proof = OwnershipProof(tables=tables, name=name)
 
     @property
@@ -217,14 +223,8 @@ class MetadataTable:
             return False
         note_written()
         self.proof.note_write(since=since)
-        await self._take_out(
-            table,
-            [
-                TableKey(change.key, version)
-                for change, version in zip(changes, versions, strict=True)
-                if change.value == REMOVED
-            ],
-        )
+        await self._take_out(table, _removed(entries, versions))
+        await self._take_out_left(table)
         return True
 
     async def _submitted(
@@ -238,7 +238,17 @@ class MetadataTable:
             if not batch.done():
                 self._abandoned[batch] = frozenset(entry.key for entry in entries)
                 batch.add_done_callback(self._abandoned.pop)
+            if any(entry.value == REMOVED for entry in entries):
+                self._left = [*self._left[1 - LEFT_BATCHES_MAX :], (batch, entries)]
             raise
+
+    async def _take_out_left(self, table: Table) -> None:
+        done = [each for each in self._left if each[0].done()]
+        self._left = [each for each in self._left if not each[0].done()]
+        for batch, entries in done:
+            if not batch.cancelled() and batch.exception() is None:
+                # Batch by batch: where a record was written again, those of its batch are refused together.
+                await self._take_out(table, _removed(entries, batch.result()))
 
     async def _take_out(self, table: Table, keys: Sequence[TableKey]) -> None:
         if not keys:
@@ -250,6 +260,15 @@ class MetadataTable:
         except SegmentStoreError as error:
             # The batch itself is durable. An empty value that stays reads as absent and is written over by the next.
             _LOG.info("empty records stay table=%r count=%d why=%s", self._name, len(keys), error)
+
+
+def _removed(entries: Sequence[TableEntry], versions: Sequence[int]) -> list[TableKey]:
+    """What a batch left empty."""
+    return [
+        TableKey(entry.key, version)
+        for entry, version in zip(entries, versions, strict=True)
+        if entry.value == REMOVED
+    ]
 
 
 async def _read(
