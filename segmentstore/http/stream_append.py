@@ -471,7 +471,11 @@ def decide_append(
             count = known.get(PRODUCER_COUNT_KEY) or 0
             if isinstance(count, int) and count >= producers_max:
                 return AppendDecision(
-                    [], conflict(f"stream has too many producers producers_max={producers_max}")
+                    [],
+                    conflict(
+                        "the stream remembers no further producer: append with the Producer-Id of one that it knows,"
+                        f" without any, or to another stream producers_max={producers_max}"
+                    ),
                 )
             updates.append(AttributeUpdate(PRODUCER_COUNT_KEY, 1, AttributeUpdateType.ACCUMULATE))
         updates.append(

@@ -326,9 +326,10 @@ async def test_producers_of_a_stream_are_bounded(segments: MemorySegments) -> No
                 client, node.stream("s"), "x", producer(0, producer_id=f"p{number}")
             )
             assert status == 200
-        assert (await append(client, node.stream("s"), "x", producer(0, producer_id="one")))[
-            0
-        ] == 409
+        headers = producer(0, producer_id="one")
+        async with client.post(node.stream("s"), data=b"x", headers=headers) as answer:
+            assert answer.status == 409
+            assert "append with the Producer-Id of one that it knows" in await answer.text()
         assert (await append(client, node.stream("s"), "x", producer(1, producer_id="p1")))[
             0
         ] == 200
