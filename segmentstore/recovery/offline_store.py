@@ -28,6 +28,7 @@ from segmentstore.controller.controller import Controller
 from segmentstore.controller.settings import ControllerSettings
 from segmentstore.controller.streams.repair import RepairReport, TailIsLost
 from segmentstore.controller.transactions.transaction_table import LoadedFence, TransactionTable
+from segmentstore.host.data_directory import IDENTITY_NAME, DataDirectoryError
 from segmentstore.host.segment_store import SegmentStore
 from segmentstore.host.service_builder import Service, open_service
 from segmentstore.host.setting_sources import resolve_settings
@@ -42,8 +43,10 @@ _TRANSACTIONS_PAGE_ENTRIES = 1_000
 async def open_offline(data_directory: Path, *, tier2_place: str = "") -> AsyncIterator[Service]:
     """`tier2_place`: s3://BUCKET/PREFIX, or empty for what is in the directory.
 
-    Raises DataDirectoryInUseError while the store runs, ContainerStoppedError if a container does not recover.
+    Raises DataDirectoryError where no store is yet, DataDirectoryInUseError while the store runs, ContainerStoppedError
+    if a container does not recover.
     """
+    _refuse_without_store(data_directory)
     flags = {"store.data_directory": str(data_directory)}
     if tier2_place:
         flags["tier2.place"] = tier2_place
@@ -61,6 +64,15 @@ async def open_offline(data_directory: Path, *, tier2_place: str = "") -> AsyncI
         finally:
             managing.cancel()
             await asyncio.gather(managing, return_exceptions=True)
+
+
+def _refuse_without_store(data_directory: Path) -> None:
+    """A server begins a store in an empty directory. Here it may be that of a disk which is not mounted, and a backup
+    of the nothing in it would look like one of the store."""
+    if not (data_directory / IDENTITY_NAME).exists():
+        raise DataDirectoryError(
+            f"there is no store in the directory: name the data directory of one path={data_directory.absolute()}"
+        )
 
 
 async def _wait_until_settled(service: Service, managing: asyncio.Task[None]) -> None:

@@ -8,7 +8,10 @@ import pytest
 
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.server_process import ServerProcess
-from segmentstore.recovery.offline_store import make_backup, open_offline
+from segmentstore.host.data_directory import DataDirectoryError
+from segmentstore.host.service_builder import open_service
+from segmentstore.host.setting_sources import resolve_settings
+from segmentstore.recovery.offline_store import drop_backups, make_backup, open_offline
 from tests.cli.command_line import CommandLine
 
 pytestmark = pytest.mark.integration
@@ -199,6 +202,7 @@ async def test_a_backup_that_was_broken_off_is_made_anew_also_of_a_store_that_do
     tmp_path: Path,
 ) -> None:
     """What it has is of another moment than what would be added to it."""
+    await begin_store(tmp_path / "data")
     async with open_offline(tmp_path / "data") as service:
         first = service.registry.all_running()[0]
         left = await first.backups.make("monday")
@@ -209,3 +213,24 @@ async def test_a_backup_that_was_broken_off_is_made_anew_also_of_a_store_that_do
     assert made[first.container_id].version > left.version
     again = await make_backup("monday", tmp_path / "data")
     assert again == made
+
+
+async def test_no_store_is_begun_for_a_backup_of_a_directory_without_one(tmp_path: Path) -> None:
+    """A disk that is not mounted leaves such a directory: a backup of nothing would look like one of the store."""
+    for left in (None, "lost+found"):
+        data = tmp_path / f"data-{left}"
+        data.mkdir()
+        if left is not None:
+            (data / left).mkdir()
+        before = sorted(data.iterdir())
+        with pytest.raises(DataDirectoryError, match="there is no store in the directory"):
+            await make_backup("monday", data)
+        with pytest.raises(DataDirectoryError, match="there is no store in the directory"):
+            await drop_backups(["monday"], data)
+        assert sorted(data.iterdir()) == before
+
+
+async def begin_store(data: Path) -> None:
+    resolved = resolve_settings(flags={"store.data_directory": str(data)}, environment={})
+    async with open_service(resolved):
+        pass
