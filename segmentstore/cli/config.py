@@ -188,9 +188,19 @@ def resolve(
     return resolve_settings(
         flags=flags,
         environment=environment(),
-        toml_text=config_file.read_text() if config_file else None,
+        toml_text=_text_of(config_file) if config_file else None,
         toml_name=str(config_file),
     )
+
+
+def _text_of(config_file: Path) -> str:
+    try:
+        return config_file.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise SettingsError(
+            [f"{config_file}: not text in UTF-8: byte {byte:#04x} at {error.start}"]
+        ) from error
 
 
 def environment() -> Mapping[str, str]:

@@ -16,7 +16,7 @@ from segmentstore.cli.config import (
     resolve,
     setting_options,
 )
-from segmentstore.host.settings import split_address
+from segmentstore.host.settings import is_address, split_address
 from segmentstore.runtime.process import collections_put_off, configure_logging
 
 
@@ -81,10 +81,9 @@ def s3(data_directory: Path, listen: str, region: str, log_level: str) -> None:
     from segmentstore.s3.endpoint import run_endpoint
     from segmentstore.s3.settings import EndpointSettings
 
-    try:
-        host, port = split_address(listen)
-    except ValueError as error:
-        raise click.BadParameter("wants HOST:PORT", param_hint="--listen") from error
+    if not is_address(listen):
+        raise click.BadParameter(f"wants HOST:PORT, not {listen!r}", param_hint="--listen")
+    host, port = split_address(listen)
     configure_logging(level=log_level)
     variables = environment()
     run_endpoint(

@@ -49,7 +49,9 @@ _WORDS_FOR_NO_ADDRESS = {
     "kafka.grpc_address": ("off",),
 }
 
+_ADDRESS = re.compile(r"(?:\[[^\]\s/]+\]|[^\s/]+):(?P<port>[0-9]{1,5})")
 _ORIGIN = re.compile(r"https?://[^/\s,]+")
+_BUCKET = re.compile(r"s3://[^/\s]")
 BOOKKEEPER_SCHEME = "bookkeeper://"
 _ZOOKEEPER_PORT = 2181
 _LEDGERS_PATH = "/ledgers"
@@ -675,7 +677,8 @@ def check_setting(definition: SettingDefinition, value: SettingValue) -> str | N
         return f"{definition.full_name} must be one of {', '.join(rule.choices)}, not {value!r}"
     if isinstance(value, str):
         return None
-    if rule.minimum is not None and value < rule.minimum:
+    # TOML has `nan`, which is neither below nor above anything.
+    if rule.minimum is not None and not value >= rule.minimum:
         return f"{definition.full_name} must be at least {rule.minimum}, not {value}"
     if rule.maximum is not None and value > rule.maximum:
         return f"{definition.full_name} must be at most {rule.maximum}, not {value}"
@@ -699,8 +702,12 @@ def check_relations(settings: ServiceSettings) -> list[str]:
         "kafka.grpc_address": settings.kafka.grpc_address,
     }
     for name, address in addresses.items():
-        if not _is_address(address) and address not in _WORDS_FOR_NO_ADDRESS.get(name, ()):
+        if not is_address(address) and address not in _WORDS_FOR_NO_ADDRESS.get(name, ()):
             problems.append(f"{name} must be HOST:PORT, not {address!r}")
+        elif name.endswith("advertised_address") and address.endswith(":0"):
+            problems.append(
+                f"{name} must be HOST:PORT of a port that clients reach, not {address!r}"
+            )
     problems += [
         "http.cors_origins must be https://HOST[:PORT] or http://HOST[:PORT], with commas between, or *,"
         f" not {origin!r}"
@@ -717,9 +724,14 @@ def check_relations(settings: ServiceSettings) -> list[str]:
             f"processes.count must be auto or a number from 1 to 999, not {settings.processes.count!r}"
         )
     place = settings.tier2.place
-    if place not in ("volumes", "filesystem", "memory") and not place.startswith("s3://"):
+    if place not in ("volumes", "filesystem", "memory") and _BUCKET.match(place) is None:
         problems.append(
             f"tier2.place must be volumes, filesystem, memory or s3://BUCKET/PREFIX, not {place!r}"
+        )
+    endpoint = settings.s3.endpoint_url
+    if endpoint and _ORIGIN.match(endpoint) is None:
+        problems.append(
+            f"s3.endpoint_url must be http://HOST:PORT or https://HOST:PORT, not {endpoint!r}"
         )
     problems += _check_tier1(settings)
     if _NODE_NAME.fullmatch(settings.cluster.node_name) is None:
@@ -767,9 +779,10 @@ def _check_tier1(settings: ServiceSettings) -> list[str]:
     return problems
 
 
-def _is_address(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isascii() and port.isdigit() and int(port) <= 65535
+def is_address(text: str) -> bool:
+    """Whether it is HOST:PORT, which split_address() takes apart."""
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and int(match["port"]) <= 65535
 
 
 def split_address(address: str) -> tuple[str, int]:

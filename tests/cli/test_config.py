@@ -110,6 +110,26 @@ def test_what_can_be_no_name_or_port_is_a_usage_error_in_one_sentence(
     assert len(result.errors.splitlines()) == 1
 
 
+def test_a_file_of_settings_that_is_no_text_is_named(offline: CommandLine, tmp_path: Path) -> None:
+    file = tmp_path / "store.toml"
+    file.write_bytes(b"[log]\nlevel = 'inf\xf6'\n")
+    result = offline("config", "check", "--config", str(file))
+    assert result.exit_code == ExitCode.USAGE
+    assert result.errors == f"error: {file}: not text in UTF-8: byte 0xf6 at 18\n"
+
+
+@pytest.mark.parametrize("address", ["9000", ":9000", "127.0.0.1:99999", "http://127.0.0.1:9000"])
+def test_an_s3_endpoint_listens_where_it_was_told_or_not_at_all(
+    offline: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setattr("segmentstore.s3.endpoint.run_endpoint", lambda *_, **__: None)
+    data = tmp_path / "data"
+    result = offline("s3", "--data", str(data), "--listen", address)
+    assert result.exit_code == ExitCode.USAGE
+    assert "HOST:PORT" in result.errors
+    assert not data.exists()
+
+
 def test_a_letter_that_the_terminal_does_not_have_is_shown_as_an_escape() -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "segmentstore.cli", "config", "show", "--data", "/\u65e5"],

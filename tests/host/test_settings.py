@@ -126,6 +126,13 @@ def test_all_problems_are_told_at_once() -> None:
         ("bookkeeper.write_quorum_count", "4"),
         ("bookkeeper.few_bookies_count", "1"),
         ("bookkeeper.few_bookies_count", "3"),
+        ("tier2.place", "s3://"),
+        ("tier2.place", "s3:///prefix"),
+        ("s3.endpoint_url", "minio:9000"),
+        ("s3.endpoint_url", "https://"),
+        ("http.address", "http://localhost:80"),
+        ("http.address", "my host:80"),
+        ("wire.advertised_address", "store.example:0"),
     ],
 )
 def test_a_value_out_of_range_or_of_another_kind_is_refused(name: str, text: str) -> None:
@@ -152,6 +159,11 @@ def test_a_bookkeeper_is_named_by_its_zookeeper_and_the_path_of_its_ledgers() ->
         assert parse_bookkeeper_place(text) == BookKeeperPlace("zk1:2181", "/ledgers")
     flags = {"tier1.kind": "bookkeeper://zk1", "bookkeeper.few_bookies_count": "2"}
     assert resolve(flags).settings.bookkeeper.few_bookies_count == 2
+
+
+def test_what_is_no_number_is_in_no_range() -> None:
+    (problem,) = problems_of(toml="[writer]\nflush_interval_seconds = nan")
+    assert "writer.flush_interval_seconds must be at least 0.001, not nan" in problem
 
 
 def test_relations_between_settings_are_checked() -> None:
