@@ -7,7 +7,8 @@ command needs two.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import socket
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 DEFAULT_SERVER = "http://127.0.0.1:9091"
 DEFAULT_CONTROLLER = "tcp://127.0.0.1:9090"
 DEFAULT_KAFKA = "127.0.0.1:9092"
+_CONNECT_SECONDS = 5.0
 
 _Result = TypeVar("_Result")
 
@@ -118,9 +120,15 @@ def with_store(
     controller: str, work: Callable[["Store"], Coroutine[None, None, _Result]]
 ) -> _Result:
     """Run the work with an open client. Raises what the work raises."""
-    from segmentstore.client.store import connect
+    from segmentstore.client.store import connect, controller_addresses
 
     async def run() -> _Result:
+        addresses = [(each.host, each.port) for each in controller_addresses(controller)]
+        await _refuse_without_server(
+            addresses,
+            f"no controller answers at {controller}: start one with 'segmentstore standalone', or name another with "
+            "--controller",
+        )
         async with connect(controller) as store:
             return await work(store)
 
@@ -129,10 +137,37 @@ def with_store(
 
 def with_topics(kafka: str, work: Callable[["Topics"], Coroutine[None, None, _Result]]) -> _Result:
     """Run the work with an open client. Raises what the work raises."""
+    from segmentstore.client.kafka_servers import parse_addresses
     from segmentstore.client.topics import connected_topics
 
     async def run() -> _Result:
+        await _refuse_without_server(
+            parse_addresses(kafka),
+            f"no server of Kafka's protocol answers at {kafka}: start one with 'segmentstore standalone --kafka "
+            "HOST:PORT', or name another with --kafka",
+        )
         async with connected_topics(kafka) as topics:
             return await work(topics)
 
     return asyncio.run(run())
+
+
+async def _refuse_without_server(addresses: Sequence[tuple[str, int]], sentence: str) -> None:
+    """Raises ServiceUnavailableError with the sentence if none of them has a server.
+
+    A client that is asked to wait for a server that is started again says nothing for half a minute, and then what its
+    library says; a person who types a command wants to know now. Every other trouble is the client's to tell.
+    """
+    from segmentstore.client.errors import ServiceUnavailableError
+
+    for host, port in addresses:
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                _, writer = await asyncio.open_connection(host, port)
+        except (ConnectionRefusedError, socket.gaierror):
+            continue
+        except (OSError, ValueError):  # ValueError: of a name that no host can have
+            return
+        writer.close()
+        return
+    raise ServiceUnavailableError(sentence)

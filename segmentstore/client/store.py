@@ -174,7 +174,7 @@ def connect_controller(
 ) -> ControllerChannel:
     """The controller alone, for calls that no store makes; the arguments are those of `connect`."""
     return ControllerChannel(
-        [str(each) for each in _endpoints(controller)],
+        [str(each) for each in controller_addresses(controller)],
         settings=settings,
         random=random or system_random(),
         tls=_tls(controller, tls),
@@ -190,8 +190,8 @@ def _tls(address: str, tls: Tls | None) -> Tls | None:
     return None
 
 
-def _endpoints(addresses: str) -> list[ServerAddress]:
-    """Of each of several addresses; all of one kind, which the first one names."""
+def controller_addresses(addresses: str) -> list[ServerAddress]:
+    """Each of several, as connect() takes them; all of one kind, which the first names. Raises InvalidRequestError."""
     first, *others = addresses.split(",")
     scheme = first.partition("//")[0] if "//" in first else "tcp:"
     return [_endpoint(first), *(_endpoint(_of_scheme(scheme, each)) for each in others)]

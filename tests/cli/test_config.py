@@ -62,12 +62,24 @@ def test_every_kind_of_error_has_an_exit_code_above_one(kind: ErrorKind) -> None
     assert exit_code_of(error) > ExitCode.ERROR
 
 
-def test_a_command_without_a_server_ends_with_unavailable_and_one_sentence(
-    offline: CommandLine,
+@pytest.mark.parametrize(
+    ("arguments", "start"),
+    [
+        ("segment info a --server http://127.0.0.1:1", "segmentstore standalone'"),
+        ("scope list --controller tcp://127.0.0.1:1", "segmentstore standalone'"),
+        ("scope create a --controller tcp://127.0.0.1:1,127.0.0.1:2", "segmentstore standalone'"),
+        ("topic list --kafka 127.0.0.1:1", "segmentstore standalone --kafka HOST:PORT'"),
+    ],
+)
+def test_a_command_without_a_server_says_at_once_how_to_start_one(
+    offline: CommandLine, arguments: str, start: str
 ) -> None:
-    result = offline("segment", "info", "a", "--server", "http://127.0.0.1:1")
+    result = offline(*arguments.split())
     assert result.exit_code == ExitCode.UNAVAILABLE
     assert len(result.errors.splitlines()) == 1
+    option, _, address = arguments.partition(" --")[2].partition(" ")
+    assert f"answers at {address}: start one with '{start}" in result.errors
+    assert result.errors.endswith(f", or name another with --{option}\n")
 
 
 @pytest.mark.parametrize(
