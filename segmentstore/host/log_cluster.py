@@ -67,6 +67,10 @@ def choose_log_place(
             )
         place = asked
     elif noted is None:
+        if has_logs and asked == "memory":
+            raise DataDirectoryError(
+                f"the logs of this store are files in its data directory: leave --tier1 out path={path}"
+            )
         return None
     elif is_asked:
         raise DataDirectoryError(

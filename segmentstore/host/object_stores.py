@@ -7,7 +7,8 @@
 
 Invariants:
 
-- A directory keeps the kind of store that it has: another one is refused, since its segments would seem to be gone.
+- A directory keeps the kind of store that it has: another one is refused, since its segments would seem to be gone;
+  and what is flushed to one in memory leaves the log.
   It has it from the first thing that a start makes in it, so one that is killed half-way goes on as it meant.
 - A store need not answer when the process starts: all but that in memory are behind a LazyObjectStore, which
   starts them by the first call that reaches it. Until that succeeds every call raises StorageError, which containers
@@ -47,7 +48,7 @@ def tier2_place(
 ) -> str:
     """The place to use: what was asked for, or what the directory has. Raises DataDirectoryError if they differ."""
     asked = resolved.settings.tier2.place
-    if directory is None or asked == "memory" or asked.startswith(S3_SCHEME):
+    if directory is None or asked.startswith(S3_SCHEME):
         return asked
     path = directory.tier2_path
     if not files.is_directory(path) or not files.list(path):

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from segmentstore.host.data_directory import DataDirectory, DataDirectoryError
 from segmentstore.host.object_stores import tier2_place
+from segmentstore.host.service_builder import open_service
 from segmentstore.host.setting_sources import resolve_settings
 from segmentstore.runtime.clock import SystemWallClock
 from segmentstore.runtime.files import SystemFile, SystemFileSystem
@@ -130,3 +131,25 @@ async def test_files_in_a_directory_where_volumes_were_only_begun_stay_in_sight(
     assert place_in(tmp_path) == "filesystem"
     with pytest.raises(DataDirectoryError, match="kept as filesystem"):
         place_in(tmp_path, {"tier2.place": "volumes"})
+
+
+async def test_a_store_that_has_its_tiers_in_files_is_not_opened_with_one_in_memory(
+    tmp_path: Path,
+) -> None:
+    """What is only in the log would be flushed to memory, taken from the log, and gone with the process."""
+    begun = {"store.data_directory": str(tmp_path / "data")}
+    async with open_service(resolve_settings(flags=begun, environment={})):
+        pass
+    (tmp_path / "data" / "tier1" / "container-0000").mkdir(parents=True)
+    store = store_in(tmp_path / "data", "volumes", SystemFileSystem())
+    await store.start()
+    await store.close()
+    for name, words in (
+        ("tier1.kind", "logs of this store are files"),
+        ("tier2.place", "as volumes"),
+    ):
+        with pytest.raises(DataDirectoryError, match=words):
+            async with open_service(
+                resolve_settings(flags={**begun, name: "memory"}, environment={})
+            ):
+                pass
