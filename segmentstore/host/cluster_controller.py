@@ -27,7 +27,7 @@ from segmentstore.cluster.leader import Election, Leadership
 from segmentstore.cluster.records import LeaderRecord
 from segmentstore.cluster.remote_store import RemoteStore
 from segmentstore.codec.container_hash import container_of
-from segmentstore.contracts.errors import ContainerNotFoundError
+from segmentstore.contracts.errors import ContainerNotFoundError, SegmentStoreError
 from segmentstore.contracts.identifiers import ContainerId
 from segmentstore.controller.api.grpc_server import (
     ControllerServer,
@@ -71,11 +71,18 @@ def run_controller(resolved: ResolvedSettings, announce: Callable[[str], None]) 
 async def serve_controller(resolved: ResolvedSettings, announce: Callable[[str], None]) -> None:
     """Start, announce, and stop on SIGTERM or SIGINT."""
     stopping = begin_serving(resolved.settings.shutdown.grace_seconds)
-    async with asyncio.TaskGroup() as group:
-        serving = group.create_task(_serve(resolved, announce), name="controller")
-        await stopping.wait()
-        logger.info("stopping")
-        serving.cancel()
+    try:
+        async with asyncio.TaskGroup() as group:
+            # A start may wait for a node to begin the store: a signal ends that too.
+            serving = group.create_task(_serve(resolved, announce), name="controller")
+            await stopping.wait()
+            logger.info("stopping")
+            serving.cancel()
+    except ExceptionGroup as end:
+        (error,) = end.exceptions
+        if isinstance(error, SegmentStoreError):
+            raise error from None
+        raise
     logger.info("stopped")
 
 

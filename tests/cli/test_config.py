@@ -55,6 +55,22 @@ def test_a_server_without_a_data_directory_says_what_is_missing(offline: Command
     assert "--data" in result.errors.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("", "a cluster is named with --cluster"),
+        ("--cluster bookkeeper://127.0.0.1:1 --listen off", "--listen is to be an IP address"),
+    ],
+)
+def test_a_controller_that_cannot_be_one_says_why_in_one_sentence(
+    offline: CommandLine, flags: str, words: str
+) -> None:
+    result = offline("controller", *flags.split())
+    assert result.exit_code == ExitCode.USAGE
+    assert words in result.errors
+    assert len(result.errors.splitlines()) == 1
+
+
 @pytest.mark.parametrize("kind", list(ErrorKind))
 def test_every_kind_of_error_has_an_exit_code_above_one(kind: ErrorKind) -> None:
     error = SegmentStoreError("x")
