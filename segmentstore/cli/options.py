@@ -122,14 +122,18 @@ def with_store(
     """Run the work with an open client. Raises what the work raises."""
     from segmentstore.client.store import connect, controller_addresses
 
-    async def run() -> _Result:
-        addresses = [(each.host, each.port) for each in controller_addresses(controller)]
+    addresses = [(each.host, each.port) for each in controller_addresses(controller)]
+
+    async def refuse_without_controller() -> None:
+        # The client waits for one that is started again: for half a minute, and in silence.
         await _refuse_without_server(
             addresses,
             f"no controller answers at {controller}: start one with 'segmentstore standalone', or name another with "
             "--controller",
         )
-        async with connect(controller) as store:
+
+    async def run() -> _Result:
+        async with connect(controller, before_first_call=refuse_without_controller) as store:
             return await work(store)
 
     return asyncio.run(run())
@@ -153,11 +157,7 @@ def with_topics(kafka: str, work: Callable[["Topics"], Coroutine[None, None, _Re
 
 
 async def _refuse_without_server(addresses: Sequence[tuple[str, int]], sentence: str) -> None:
-    """Raises ServiceUnavailableError with the sentence if none of them has a server.
-
-    A client that is asked to wait for a server that is started again says nothing for half a minute, and then what its
-    library says; a person who types a command wants to know now. Every other trouble is the client's to tell.
-    """
+    """Raises ServiceUnavailableError if none of them has a server. Every other trouble is the client's to tell."""
     from segmentstore.client.errors import ServiceUnavailableError
 
     for host, port in addresses:

@@ -14,7 +14,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Final, TypeVar
 
@@ -61,12 +61,14 @@ class ControllerChannel:
         random: Random,
         tls: Tls | None = None,
         authorization: Callable[[], str] | None = None,
+        before_first_call: Callable[[], Coroutine[None, None, None]] | None = None,
     ) -> None:
         """`authorization` gives what the controller wants to see with every call, such as "Basic ...": it is asked each
-        time."""
+        time. `before_first_call` is awaited once; the first call raises what it raises."""
         assert addresses, "a store without a controller"
         self._tls = tls
         self._authorization = authorization
+        self._before_first_call = before_first_call
         self._addresses = list(addresses)
         """The one that is asked is the first."""
         self._settings = settings
@@ -102,6 +104,9 @@ class ControllerChannel:
         Raises the refusal; OutcomeUnknownError if a call that may not be repeated got no answer, or the channel was
         closed meanwhile; ClosedError.
         """
+        before, self._before_first_call = self._before_first_call, None
+        if before is not None:
+            await before()
         backoff = self._settings.backoff(self._random)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.request_seconds

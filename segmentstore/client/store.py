@@ -10,7 +10,7 @@ async with connect("tcp://127.0.0.1:9090") as store:
 ```
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from random import Random
 from types import TracebackType
@@ -133,6 +133,7 @@ def connect(
     random: Random | None = None,
     tls: Tls | None = None,
     authorization: Callable[[], str] | None = None,
+    before_first_call: Callable[[], Coroutine[None, None, None]] | None = None,
 ) -> Store:
     """A store by the address of its controller, `tcp://HOST:PORT` or `tls://HOST:PORT`, or of several controllers of
     which any will do, `tcp://HOST:PORT,HOST:PORT`. Connections are made when they are needed, and are of the same kind
@@ -141,13 +142,19 @@ def connect(
     `authorization` gives what the controller wants to see with every call ("Basic ...", "Bearer ..."); with it,
     segment stores are shown the tokens that the controller gives out. With `segment_store` (an address as well) every
     segment is looked for there instead of where the controller says. `random` makes ids and pauses; it is the system's
-    if left out. Raises InvalidRequestError for an address, and for certificates of one that has no use for them.
+    if left out. `before_first_call` is awaited once, before the controller is asked anything: what it raises the first
+    call raises. Raises InvalidRequestError for an address, and for certificates of one that has no use for them.
     """
     settings = settings or ClientSettings()
     random = random or system_random()
     client = ControllerClient(
         connect_controller(
-            controller, settings=settings, random=random, tls=tls, authorization=authorization
+            controller,
+            settings=settings,
+            random=random,
+            tls=tls,
+            authorization=authorization,
+            before_first_call=before_first_call,
         )
     )
     locator: SegmentLocator = (
@@ -171,6 +178,7 @@ def connect_controller(
     random: Random | None = None,
     tls: Tls | None = None,
     authorization: Callable[[], str] | None = None,
+    before_first_call: Callable[[], Coroutine[None, None, None]] | None = None,
 ) -> ControllerChannel:
     """The controller alone, for calls that no store makes; the arguments are those of `connect`."""
     return ControllerChannel(
@@ -179,6 +187,7 @@ def connect_controller(
         random=random or system_random(),
         tls=_tls(controller, tls),
         authorization=authorization,
+        before_first_call=before_first_call,
     )
 
 
