@@ -35,6 +35,7 @@ _STATUSES: Mapping[str, int] = {
     "InvalidBucketState": 409,
     "InvalidDigest": 400,
     "InvalidPart": 400,
+    "InvalidPartNumber": 416,
     "InvalidPartOrder": 400,
     "InvalidRange": 416,
     "InvalidRequest": 400,

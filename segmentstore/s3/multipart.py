@@ -8,6 +8,8 @@ can be answered again:
     metadata["upload_id"]    by the engine: which upload it was
     metadata["u:order"]      SHA-256 of what the completion said of its parts, in hexadecimal digits
 
+and, so that it can be read by its parts (`object_metadata.py`), how long these are.
+
 Invariants:
 
 - A checksum that a completion names of its object is proved by those of the parts, or it is refused.
@@ -44,6 +46,7 @@ from segmentstore.s3.object_metadata import (
     checksum_type,
     checksums_of,
     description_of_request,
+    note_of_parts,
     version_text,
 )
 from segmentstore.s3.object_writing import VersionWriter
@@ -53,6 +56,7 @@ from segmentstore.s3.request import (
     requested_algorithm,
     requested_key_encoding,
     requested_page_size,
+    requested_part_number,
     write_condition,
 )
 from segmentstore.s3.request_body import BodyReader, CheckedBody
@@ -265,7 +269,7 @@ class MultipartHandlers:
             partial(self._buckets.get, call.bucket),
             upload,
             parts,
-            metadata=kept.with_checksums(checksums) | order.note(),
+            metadata=kept.with_checksums(checksums) | order.note() | note_of_parts(parts),
             etag=etag,
             condition=condition,
         )
@@ -274,14 +278,7 @@ class MultipartHandlers:
         return upload_of(call, self._uploads)
 
     def _part_number(self, call: Call) -> int:
-        text = call.query.get("partNumber", "")
-        number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
-        if not 0 < number <= self._settings.parts_max:
-            raise S3Error(
-                "InvalidArgument",
-                f"Part number must be an integer between 1 and {self._settings.parts_max}",
-            )
-        return number
+        return requested_part_number(call, self._settings.parts_max)
 
     def _chosen_parts(self, known: Mapping[int, Part], order: "Order") -> list[Part]:
         """Raises S3Error: MalformedXML, InvalidPart, InvalidPartOrder, EntityTooSmall, EntityTooLarge."""

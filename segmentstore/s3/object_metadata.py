@@ -3,6 +3,9 @@
     metadata["m:NAME"]    x-amz-meta-NAME
     metadata["h:NAME"]    a header that is given back as it came: Cache-Control, Content-Disposition, ...
     metadata["c:NAME"]    a checksum of the bytes (checksums.py)
+    metadata["u:parts"]   how long the parts are that it was put together of: LENGTHxCOUNT for each run of equal ones,
+                          as in 5242880x3,1000x1. Left out where that is long: it is then an object of one part, as
+                          one that came by one request is, or by a copy.
 
 Names that begin otherwise are notes about one version (multipart.py): shown to no client, and not copied.
 The content type and the etag have fields of their own in the record.
@@ -12,20 +15,25 @@ have more: what was kept of that before is left out of the answer, which says ho
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from segmentstore.s3.checksums import HEADER_PREFIX
 from segmentstore.s3.errors import S3Error
 from segmentstore.s3.request import Call
 from segmentstore.s3.request_target import shown_version_id
 from segmentstore.s3.xml_documents import http_date, iso_date
+from tier2.volumes.multipart import Part
 from tier2.volumes.objects import IndexRecord
 
 DEFAULT_CONTENT_TYPE = "binary/octet-stream"
 
 _USER, _HEADER, _CHECKSUM = "m:", "h:", "c:"
 _USER_PREFIX = "x-amz-meta-"
+_PARTS_METADATA = "u:parts"
+_PARTS_NOTE_CHARACTERS_MAX = 500
+"""Kept in the index, for each object: clients send parts of one length, but for the last one."""
 _MISSING_HEADER = "x-amz-missing-meta"
 _END_OF_NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]*")
 """Of a header, behind the prefix."""
@@ -108,13 +116,54 @@ def checksums_of(record: IndexRecord) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class PartOfObject:
+    """What a client gets that asks for a part by its number."""
+
+    start: int
+    end: int
+    count: int
+    """Of the parts of the object; 0: it was not put together of parts."""
+
+
+def note_of_parts(parts: Sequence[Part]) -> dict[str, str]:
+    """For the metadata of an object that is put together of them."""
+    runs = ((length, sum(1 for _ in run)) for length, run in groupby(part.length for part in parts))
+    text = ",".join(f"{length}x{count}" for length, count in runs)
+    return {_PARTS_METADATA: text} if len(text) <= _PARTS_NOTE_CHARACTERS_MAX else {}
+
+
+def part_of_object(record: IndexRecord, number: int) -> PartOfObject:
+    """`number`: from 1 on, whatever numbers they were sent with. Raises S3Error (InvalidPartNumber)."""
+    note = record.metadata.get(_PARTS_METADATA, "")
+    if not note:
+        lengths = [(record.size, 1)]
+    else:
+        lengths = [
+            (int(length), int(times))
+            for length, times in (run.split("x") for run in note.split(","))
+        ]
+    before, start = 0, 0
+    for length, times in lengths:
+        if number <= before + times:
+            start += (number - before - 1) * length
+            return PartOfObject(
+                start, start + length, sum(times for _, times in lengths) if note else 0
+            )
+        before += times
+        start += times * length
+    raise S3Error("InvalidPartNumber", "The requested partnumber is not satisfiable")
+
+
 def version_text(record: IndexRecord) -> str:
     """The version id as clients see it."""
     return shown_version_id(record.version_id)
 
 
-def object_headers(record: IndexRecord, call: Call, *, versioned: bool) -> dict[str, str]:
-    """Headers of an answer that shows an object or a part of it."""
+def object_headers(
+    record: IndexRecord, call: Call, *, versioned: bool, part: PartOfObject | None = None
+) -> dict[str, str]:
+    """Headers of an answer that shows an object or a part of it; `part`: the one that is asked for by its number."""
     headers = {
         "Accept-Ranges": "bytes",
         "Content-Type": record.content_type or DEFAULT_CONTENT_TYPE,
@@ -130,9 +179,11 @@ def object_headers(record: IndexRecord, call: Call, *, versioned: bool) -> dict[
     if record.legal_hold:
         headers["x-amz-object-lock-legal-hold"] = "ON"
     # A client would hold the checksum of the whole against the part that it gets.
-    whole = call.header("Range") is None
+    whole = call.header("Range") is None and (part is None or part.count < 2)
     if whole and (call.header("x-amz-checksum-mode") or "").upper() == "ENABLED":
         headers.update(checksum_headers(checksums_of(record)))
+    if part is not None and part.count:
+        headers["x-amz-mp-parts-count"] = str(part.count)
     for parameter, name in _OVERRIDES.items():
         if parameter in call.query:
             headers[name] = _header_value(call.query[parameter])

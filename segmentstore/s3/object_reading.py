@@ -13,14 +13,27 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 
 from aiohttp import web
 
 from segmentstore.contracts.errors import ObjectNotFoundError, SegmentStoreError
 from segmentstore.s3.buckets import Buckets
-from segmentstore.s3.errors import S3Error, not_implemented
-from segmentstore.s3.object_metadata import object_headers, version_text
-from segmentstore.s3.request import Call, check_read, etags, parse_range, resolve_range
+from segmentstore.s3.errors import S3Error
+from segmentstore.s3.object_metadata import (
+    PartOfObject,
+    object_headers,
+    part_of_object,
+    version_text,
+)
+from segmentstore.s3.request import (
+    Call,
+    check_read,
+    etags,
+    parse_range,
+    requested_part_number,
+    resolve_range,
+)
 from segmentstore.s3.request_body import MemoryBudget
 from segmentstore.s3.request_target import object_key, stored_version_id
 from segmentstore.s3.settings import EndpointSettings
@@ -64,15 +77,11 @@ class ObjectReadHandlers:
         versioned = bool(self._buckets.get(call.bucket).versioning)
         record = await self.find(call)
         check_read(call, record)
-        headers = object_headers(record, call, versioned=versioned)
-        asked = self._asked_range(call, record)
-        status, length = 200, record.size
-        if asked is not None:
-            start, end = resolve_range(asked, record.size)
-            status, length = 206, end - start
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{record.size}"
-        headers["Content-Length"] = str(length)
-        return web.Response(status=status, headers=headers)
+        asked = self._asked_bytes(call, record)
+        headers = object_headers(record, call, versioned=versioned, part=asked.part)
+        headers.update(asked.content_range(record))
+        headers["Content-Length"] = str(asked.end - asked.start)
+        return web.Response(status=asked.status, headers=headers)
 
     async def get(self, call: Call) -> web.StreamResponse:
         for _ in range(_LOOKS_MAX):
@@ -83,24 +92,21 @@ class ObjectReadHandlers:
     async def _answer(self, call: Call) -> web.StreamResponse:
         """Raises S3Error, and _Overtaken while nothing is sent."""
         versioned = bool(self._buckets.get(call.bucket).versioning)
-        asked = parse_range(call.header("Range"))
-        if asked is None and not _has_conditions(call):
+        if _is_plain(call):
             # The whole of most objects comes with one look.
             first = await self._read(call, 0, self._settings.first_window_bytes)
-            record, start, end = first.record, 0, first.record.size
+            record = first.record
+            asked = _AskedBytes(0, record.size)
         else:
             record = await self.find(call)
             check_read(call, record)
-            asked = self._asked_range(call, record)
-            start, end = (0, record.size) if asked is None else resolve_range(asked, record.size)
-            count = min(end - start, self._settings.first_window_bytes)
-            first = await self._read(call, start, count)
+            asked = self._asked_bytes(call, record)
+            count = min(asked.end - asked.start, self._settings.first_window_bytes)
+            first = await self._read(call, asked.start, count)
             _require_same(record, first.record)
-        headers = object_headers(record, call, versioned=versioned)
-        status = 200
-        if asked is not None:
-            status = 206
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{record.size}"
+        start, end, status = asked.start, asked.end, asked.status
+        headers = object_headers(record, call, versioned=versioned, part=asked.part)
+        headers.update(asked.content_range(record))
         if len(first.content) == end - start:
             return web.Response(status=status, headers=headers, body=first.content)
         headers["Content-Length"] = str(end - start)
@@ -111,8 +117,6 @@ class ObjectReadHandlers:
 
     async def find(self, call: Call) -> IndexRecord:
         """The version that is asked for. Raises S3Error."""
-        if "partNumber" in call.query:
-            raise not_implemented("Reading an object by its parts")
         version_id = requested_version(call.query)
         key = object_key(call.bucket, call.target.key)
         try:
@@ -124,8 +128,6 @@ class ObjectReadHandlers:
 
     async def _read(self, call: Call, start: int, length: int) -> StoredObject:
         """Raises S3Error."""
-        if "partNumber" in call.query:
-            raise not_implemented("Reading an object by its parts")
         version_id = requested_version(call.query)
         key = object_key(call.bucket, call.target.key)
         try:
@@ -163,12 +165,24 @@ class ObjectReadHandlers:
                     }
         return S3Error("NoSuchKey", "The specified key does not exist.", headers)
 
-    def _asked_range(self, call: Call, record: IndexRecord) -> tuple[int | None, int | None] | None:
+    def _asked_bytes(self, call: Call, record: IndexRecord) -> "_AskedBytes":
+        """By the number of a part, by a range, or all of them. Raises S3Error."""
+        if "partNumber" in call.query:
+            if call.header("Range") is not None:
+                raise S3Error(
+                    "InvalidRequest",
+                    "Cannot specify both Range header and partNumber query parameter",
+                )
+            number = requested_part_number(call, self._settings.parts_max)
+            part = part_of_object(record, number)
+            return _AskedBytes(part.start, part.end, is_partial=record.size > 0, part=part)
         if_range = call.header("If-Range")
         same_date = if_range == http_date(record.created_ms)
-        if if_range is not None and not same_date and record.etag not in etags(if_range):
-            return None
-        return parse_range(call.header("Range"))
+        if if_range is None or same_date or record.etag in etags(if_range):
+            asked = parse_range(call.header("Range"))
+            if asked is not None:
+                return _AskedBytes(*resolve_range(asked, record.size), is_partial=True)
+        return _AskedBytes(0, record.size)
 
     async def _stream(
         self,
@@ -207,8 +221,34 @@ class ObjectReadHandlers:
         return response
 
 
-def _has_conditions(call: Call) -> bool:
-    return any(name.lower().startswith("if-") for name in call.request.headers)
+def _is_plain(call: Call) -> bool:
+    """Whether all of an object is asked for, whatever it is."""
+    return (
+        "partNumber" not in call.query
+        and parse_range(call.header("Range")) is None
+        and not any(name.lower().startswith("if-") for name in call.request.headers)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedBytes:
+    """[start, end) of an object."""
+
+    start: int
+    end: int
+    is_partial: bool = False
+    """Whether that is what was asked for, though it may be all of them."""
+    part: PartOfObject | None = None
+
+    @property
+    def status(self) -> int:
+        return 206 if self.is_partial else 200
+
+    def content_range(self, record: IndexRecord) -> dict[str, str]:
+        """The header of that name."""
+        if not self.is_partial:
+            return {}
+        return {"Content-Range": f"bytes {self.start}-{self.end - 1}/{record.size}"}
 
 
 class _Overtaken(Exception):  # noqa: N818 - no error: another look finds what is there

@@ -184,6 +184,15 @@ def requested_page_size(call: Call, name: str, most: int) -> int:
     return min(int(text), most)
 
 
+def requested_part_number(call: Call, most: int) -> int:
+    """Raises S3Error."""
+    text = call.query.get("partNumber", "")
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+    if not 0 < number <= most:
+        raise S3Error("InvalidArgument", f"Part number must be an integer between 1 and {most}")
+    return number
+
+
 def requested_key_encoding(call: Call) -> Callable[[bytes], str]:
     """How keys are written in the answer. Raises S3Error."""
     encoding = call.query.get("encoding-type")

@@ -1,13 +1,16 @@
 """Multipart uploads through boto3."""
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from segmentstore.s3.checksums import composite_checksum
+from segmentstore.s3.object_metadata import note_of_parts
 from tests.s3 import raw_request
 from tests.s3.test_objects import body_of, code_of
+from tier2.volumes.multipart import Part
 
 pytestmark = pytest.mark.integration
 
@@ -190,3 +193,63 @@ def test_boto3_uploads_and_downloads_files_of_many_parts(
     client.upload_file(str(source), bucket, "file")
     client.download_file(bucket, "file", str(target))
     assert target.read_bytes() == source.read_bytes()
+
+
+def test_an_object_is_read_by_its_parts(client: Any, bucket: str) -> None:
+    upload = begin(client, bucket, ChecksumAlgorithm="CRC32", ChecksumType="FULL_OBJECT")
+    pieces = [PART, PART, b"x" + PART, b"the end"]
+    sent = [send(client, upload, 3 * number, body) for number, body in enumerate(pieces, 1)]
+    done = complete(client, upload, *sent)
+    start, size = 0, sum(map(len, pieces))
+    for number, body in enumerate(pieces, 1):
+        asked = {"Bucket": bucket, "Key": "k", "PartNumber": number, "ChecksumMode": "ENABLED"}
+        answer, head = client.get_object(**asked), client.head_object(**asked)
+        assert answer["Body"].read() == body
+        for shown in (answer, head):
+            assert shown["ResponseMetadata"]["HTTPStatusCode"] == 206
+            assert shown["ContentRange"] == f"bytes {start}-{start + len(body) - 1}/{size}"
+            assert (shown["PartsCount"], shown["ETag"]) == (4, done["ETag"])
+            assert shown["ContentLength"] == len(body)
+            assert "ChecksumCRC32" not in shown  # it is that of the whole
+        start += len(body)
+    assert code_of(client.get_object, Bucket=bucket, Key="k", PartNumber=5) == (
+        416,
+        "InvalidPartNumber",
+    )
+    assert code_of(client.get_object, Bucket=bucket, Key="k", PartNumber=0) == (
+        400,
+        "InvalidArgument",
+    )
+    both = code_of(client.get_object, Bucket=bucket, Key="k", PartNumber=1, Range="bytes=0-1")
+    assert both == (400, "InvalidRequest")
+
+
+@pytest.mark.parametrize("body", [b"", b"x", PART])
+def test_an_object_that_came_as_one_has_one_part(client: Any, bucket: str, body: bytes) -> None:
+    client.put_object(Bucket=bucket, Key="k", Body=body, ChecksumAlgorithm="CRC32")
+    answer = client.get_object(Bucket=bucket, Key="k", PartNumber=1, ChecksumMode="ENABLED")
+    assert answer["Body"].read() == body
+    assert answer["ResponseMetadata"]["HTTPStatusCode"] == (206 if body else 200)
+    assert "PartsCount" not in answer
+    assert "ChecksumCRC32" in answer
+    second = code_of(client.get_object, Bucket=bucket, Key="k", PartNumber=2)
+    assert second == (416, "InvalidPartNumber")
+    etag = client.head_object(Bucket=bucket, Key="k")["ETag"]
+    stale = code_of(client.get_object, Bucket=bucket, Key="k", PartNumber=1, IfMatch='"other"')
+    assert stale == (412, "PreconditionFailed")
+    client.get_object(Bucket=bucket, Key="k", PartNumber=1, IfMatch=etag)
+
+
+def test_a_copy_of_parts_is_an_object_of_one_part(client: Any, bucket: str) -> None:
+    upload = begin(client, bucket)
+    complete(client, upload, send(client, upload, 1, PART), send(client, upload, 2, b"the end"))
+    client.copy_object(Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": "k"})
+    answer = client.get_object(Bucket=bucket, Key="copy", PartNumber=1)
+    assert answer["Body"].read() == PART + b"the end"
+    assert "PartsCount" not in answer
+
+
+def test_lengths_of_parts_that_would_fill_the_index_are_not_kept() -> None:
+    equal = [Part(number, 5 << 20, "", crc32=0, stored_ms=0) for number in range(10_000)]
+    assert note_of_parts(equal) == {"u:parts": "5242880x10000"}
+    assert note_of_parts([replace(part, length=part.number) for part in equal]) == {}
