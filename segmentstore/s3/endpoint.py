@@ -30,6 +30,7 @@ from segmentstore.runtime.process import (
     stop_signals,
     tune_for_serving,
 )
+from segmentstore.s3.absent_configurations import AbsentConfigurationHandlers
 from segmentstore.s3.authentication import FILE_NAME, Authenticator, Credentials, kept_credentials
 from segmentstore.s3.buckets import BucketHandlers, Buckets
 from segmentstore.s3.listing import Listing, ListingHandlers
@@ -311,6 +312,7 @@ def _routes_over(components: _Components) -> Routes:
             settings=settings,
         ),
         uploads=UploadListingHandlers(uploads=uploads, buckets=buckets, settings=settings),
+        absent=AbsentConfigurationHandlers(buckets=buckets, reading=reading),
     )
 
 

@@ -5,7 +5,8 @@ parameter of the query that changes what the request is about (`?versioning`). `
 
 Invariants:
 
-- Sub-resources that S3 has and this endpoint has not are refused, so that none is taken for the request without it.
+- Sub-resources that S3 has and this endpoint has not are refused, so that none is taken for the request without it;
+  but where a client asks what nothing here can have, it is told so (`absent_configurations.py`).
 - Whatever goes wrong has an answer in S3's form.
 - A request whose body was left unread is answered with the end of its connection, so that bytes of a body are never
   taken for the next request. So is one whose client waits for `100 Continue` and gets its answer instead, even if it
@@ -21,6 +22,13 @@ from random import Random
 from aiohttp import web
 
 from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.s3.absent_configurations import (
+    ASKED_OF_BUCKETS,
+    ASKED_OF_OBJECTS,
+    REMOVED_FROM_BUCKETS,
+    REMOVED_FROM_OBJECTS,
+    AbsentConfigurationHandlers,
+)
 from segmentstore.s3.authentication import Authenticator
 from segmentstore.s3.buckets import BucketHandlers
 from segmentstore.s3.errors import S3Error, not_implemented, s3_error_of
@@ -48,7 +56,7 @@ class Level(Enum):
     OBJECT = auto()
 
 
-_UNSUPPORTED_SUB_RESOURCES = frozenset(
+_FOREIGN_SUB_RESOURCES = frozenset(
     {
         "accelerate", "acl", "analytics", "attributes", "cors", "encryption", "intelligent-tiering",
         "inventory", "lifecycle", "logging", "metadataTable", "metrics", "notification",
@@ -76,6 +84,8 @@ class Routes:
         """Raises S3Error: NotImplemented, MethodNotAllowed."""
         level, name = sub_resource(target)
         verb = self._verbs.get((level, name, method))
+        if verb is None and name in _FOREIGN_SUB_RESOURCES:
+            raise not_implemented(f"The sub-resource {name} with {method}")
         if verb is None:
             raise S3Error(
                 "MethodNotAllowed", "The specified method is not allowed against this resource."
@@ -167,13 +177,15 @@ class Dispatch:
 
 
 def sub_resource(target: RequestTarget) -> tuple[Level, str]:
-    """Raises S3Error (NotImplemented)."""
-    foreign = _UNSUPPORTED_SUB_RESOURCES.intersection(target.query)
-    if foreign:
-        raise not_implemented(f"The sub-resource {min(foreign)}")
+    """Of what this endpoint has, or only S3. Raises S3Error (NotImplemented)."""
+    foreign = sorted(_FOREIGN_SUB_RESOURCES.intersection(target.query))
+    if len(foreign) > 1:
+        raise not_implemented(f"The sub-resource {foreign[0]} with another one")
     level = Level.BUCKET if target.bucket else Level.SERVICE
     if target.key:
         level = Level.OBJECT
+    if foreign:
+        return level, foreign[0]
     for name in _SUB_RESOURCES[level]:
         if name in target.query:
             return level, name
@@ -190,6 +202,7 @@ def routes(
     locks: ObjectLockHandlers,
     multipart: MultipartHandlers,
     uploads: UploadListingHandlers,
+    absent: AbsentConfigurationHandlers,
 ) -> Routes:
     """All of it."""
 
@@ -231,7 +244,19 @@ def routes(
         (Level.OBJECT, "uploadId", "POST"): multipart.complete,
         (Level.OBJECT, "uploadId", "DELETE"): multipart.abort,
     }
-    return Routes(verbs)
+    absences: Mapping[tuple[Level, str, str], Handler] = {
+        **{(Level.BUCKET, name, "GET"): absent.of_bucket for name in ASKED_OF_BUCKETS},
+        **{(Level.OBJECT, name, "GET"): absent.of_object for name in ASKED_OF_OBJECTS},
+        **{
+            (Level.BUCKET, name, "DELETE"): absent.remove_from_bucket
+            for name in REMOVED_FROM_BUCKETS
+        },
+        **{
+            (Level.OBJECT, name, "DELETE"): absent.remove_from_object
+            for name in REMOVED_FROM_OBJECTS
+        },
+    }
+    return Routes({**verbs, **absences})
 
 
 def _is_copy_request(call: Call) -> bool:

@@ -279,11 +279,62 @@ def test_many_are_deleted_at_once(client: Any, bucket: str) -> None:
 def test_what_the_endpoint_does_not_have_is_refused_not_ignored(client: Any, bucket: str) -> None:
     encrypted = code_of(client.put_object, Bucket=bucket, Key="k", ServerSideEncryption="AES256")
     assert encrypted == (501, "NotImplemented")
-    assert code_of(client.get_bucket_acl, Bucket=bucket) == (501, "NotImplemented")
+    public = code_of(client.put_bucket_acl, Bucket=bucket, ACL="public-read")
+    assert public == (501, "NotImplemented")
+    tags = {"TagSet": [{"Key": "a", "Value": "b"}]}
+    tagged = code_of(client.put_bucket_tagging, Bucket=bucket, Tagging=tags)
+    assert tagged == (501, "NotImplemented")
     assert code_of(client.put_object, Bucket=bucket, Key="k", Tagging="a=b") == (
         501,
         "NotImplemented",
     )
+
+
+def test_what_no_bucket_here_can_have_is_said_not_to_be_there(client: Any, bucket: str) -> None:
+    for ask, code in {
+        client.get_bucket_cors: "NoSuchCORSConfiguration",
+        client.get_bucket_encryption: "ServerSideEncryptionConfigurationNotFoundError",
+        client.get_bucket_lifecycle_configuration: "NoSuchLifecycleConfiguration",
+        client.get_bucket_policy: "NoSuchBucketPolicy",
+        client.get_bucket_policy_status: "NoSuchBucketPolicy",
+        client.get_public_access_block: "NoSuchPublicAccessBlockConfiguration",
+        client.get_bucket_replication: "ReplicationConfigurationNotFoundError",
+        client.get_bucket_tagging: "NoSuchTagSet",
+        client.get_bucket_website: "NoSuchWebsiteConfiguration",
+    }.items():
+        assert code_of(ask, Bucket=bucket) == (404, code)
+        assert code_of(ask, Bucket="never-made") == (404, "NoSuchBucket")
+    assert client.get_bucket_request_payment(Bucket=bucket)["Payer"] == "BucketOwner"
+    assert "LoggingEnabled" not in client.get_bucket_logging(Bucket=bucket)
+    assert "Status" not in client.get_bucket_accelerate_configuration(Bucket=bucket)
+    assert "TopicConfigurations" not in client.get_bucket_notification_configuration(Bucket=bucket)
+    ownership = client.get_bucket_ownership_controls(Bucket=bucket)["OwnershipControls"]
+    assert ownership == {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}
+    for remove in (
+        client.delete_bucket_cors,
+        client.delete_bucket_lifecycle,
+        client.delete_bucket_policy,
+        client.delete_bucket_tagging,
+    ):
+        assert remove(Bucket=bucket)["ResponseMetadata"]["HTTPStatusCode"] == 204
+        assert code_of(remove, Bucket="never-made") == (404, "NoSuchBucket")
+
+
+def test_the_owner_has_access_and_objects_have_no_tags(client: Any, bucket: str) -> None:
+    client.put_object(Bucket=bucket, Key="k", Body=b"x")
+    owner = {"DisplayName": "segmentstore", "ID": "segmentstore"}
+    for answer in (
+        client.get_bucket_acl(Bucket=bucket),
+        client.get_object_acl(Bucket=bucket, Key="k"),
+    ):
+        assert answer["Owner"] == owner
+        grantee = {**owner, "Type": "CanonicalUser"}
+        assert answer["Grants"] == [{"Grantee": grantee, "Permission": "FULL_CONTROL"}]
+    assert client.get_object_tagging(Bucket=bucket, Key="k")["TagSet"] == []
+    client.delete_object_tagging(Bucket=bucket, Key="k")
+    assert body_of(client, Bucket=bucket, Key="k") == b"x"
+    for ask in (client.get_object_acl, client.get_object_tagging, client.delete_object_tagging):
+        assert code_of(ask, Bucket=bucket, Key="none") == (404, "NoSuchKey")
 
 
 @pytest.mark.parametrize("change", ["overwrite", "delete"])
