@@ -1,6 +1,6 @@
 """Checksums that travel with bodies: which there are, how they are written, and whether they are right.
 
-    x-amz-checksum-crc32, -crc32c, -crc64nvme, -sha1, -sha256    base64 of the big-endian value, verified and kept
+    x-amz-checksum-crc32, -crc32c, -crc64nvme, -sha1, -sha256, -sha512  base64 of the big-endian value, verified, kept
 
 A multipart object has the checksum of the checksums of its parts, with `-N` behind it for N parts (COMPOSITE), or, by
 an algorithm that allows it, that of all its bytes (FULL_OBJECT): a CRC of joined bytes follows from the CRCs and the
@@ -64,6 +64,7 @@ ALGORITHMS: Mapping[str, Callable[[], RunningChecksum]] = {
     "crc64nvme": partial(_RunningCrc, _crc64_of_one, 8),
     "sha1": partial(hashlib.sha1, usedforsecurity=False),
     "sha256": hashlib.sha256,
+    "sha512": hashlib.sha512,
 }
 """By name as it stands in headers, in lower case."""
 CHECKSUM_HEADERS = frozenset(HEADER_PREFIX + name for name in ALGORITHMS)

@@ -180,7 +180,9 @@ class ObjectReadHandlers:
         same_date = if_range == http_date(record.created_ms)
         if if_range is None or same_date or record.etag in etags(if_range):
             asked = parse_range(call.header("Range"))
-            if asked is not None:
+            # The end of an object without bytes is all of it, though no Content-Range could say so.
+            is_empty_end = asked is not None and asked[0] is None and asked[1] and not record.size
+            if asked is not None and not is_empty_end:
                 return _AskedBytes(*resolve_range(asked, record.size), is_partial=True)
         return _AskedBytes(0, record.size)
 

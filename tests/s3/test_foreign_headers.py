@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
+from segmentstore.s3.checksums import checksum_text
 from tests.s3.conftest import client_of
 from tests.s3.raw_request import Answer, send, signed_headers
 from tests.s3.test_multipart import begin
@@ -48,7 +49,7 @@ REFUSED = [
     ("x-amz-if-match-size", "5", NONE),
     ("x-amz-if-match-last-modified-time", "Mon, 23 Nov 2026 09:00:00 GMT", NONE),
     ("x-amz-rename-source", "/b/k", NONE),
-    ("x-amz-checksum-sha512", "AAAA", UNKNOWN),
+    ("x-amz-checksum-xxhash3", "AAAA", UNKNOWN),
 ]
 TAKEN = [
     ("x-amz-storage-class", "STANDARD"),
@@ -128,6 +129,20 @@ def test_a_header_that_was_moved_into_the_query_is_one(client: Any, url: str, bu
     presigned = signer.generate_presigned_url("put_object", {"Bucket": bucket, "Key": "signed"})
     assert send("PUT", presigned, {}, b"x").status == 200
     signer.close()
+
+
+def test_a_checksum_that_boto3_may_not_know_is_verified_kept_and_shown(
+    url: str, bucket: str
+) -> None:
+    name, right = "x-amz-checksum-sha512", checksum_text("sha512", [b"a body"])
+    wrong = ask(url, bucket, "put", {name: checksum_text("sha512", [b"another"])}, "", b"a body")
+    assert (wrong.status, wrong.code) == (400, "BadDigest")
+    assert ask(url, bucket, "put", {name: right}, "", b"a body").status == 200
+    target = f"{url}/{bucket}/new"
+    shown = send(
+        "HEAD", target, signed_headers("HEAD", target, headers={"x-amz-checksum-mode": "ENABLED"})
+    )
+    assert (shown.status, shown.headers[name]) == (200, right)
 
 
 def test_an_address_that_is_presigned_with_the_checksum_of_no_bytes_takes_any_body(

@@ -126,6 +126,18 @@ def test_ranges_outside_and_several_at_once_are_refused(client: Any, bucket: str
     assert several == (400, "InvalidRequest")
 
 
+def test_the_end_of_an_empty_object_is_all_of_it(client: Any, bucket: str) -> None:
+    client.put_object(Bucket=bucket, Key="empty", Body=b"")
+    for ask in (client.get_object, client.head_object):
+        answer = ask(Bucket=bucket, Key="empty", Range="bytes=-8")
+        assert answer["ResponseMetadata"]["HTTPStatusCode"] == 200
+        assert answer["ContentLength"] == 0
+        assert "ContentRange" not in answer
+    for range_ in ("bytes=0-", "bytes=0-7", "bytes=-0"):
+        refused = code_of(client.get_object, Bucket=bucket, Key="empty", Range=range_)
+        assert refused == (416, "InvalidRange")
+
+
 def test_a_range_across_windows_of_a_large_object(client: Any, bucket: str) -> None:
     content = b"".join(b"%08d" % number for number in range(3 * MEGABYTE))
     client.put_object(Bucket=bucket, Key="k", Body=content)
