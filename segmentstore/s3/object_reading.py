@@ -1,4 +1,4 @@
-"""GetObject and HeadObject.
+"""GetObject, HeadObject and GetObjectAttributes.
 
 Invariants:
 
@@ -19,9 +19,12 @@ from aiohttp import web
 
 from segmentstore.contracts.errors import ObjectNotFoundError, SegmentStoreError
 from segmentstore.s3.buckets import Buckets
+from segmentstore.s3.checksums import checksum_tag
 from segmentstore.s3.errors import S3Error
 from segmentstore.s3.object_metadata import (
     PartOfObject,
+    checksum_type,
+    checksums_of,
     object_headers,
     part_of_object,
     version_text,
@@ -37,11 +40,12 @@ from segmentstore.s3.request import (
 from segmentstore.s3.request_body import MemoryBudget
 from segmentstore.s3.request_target import object_key, stored_version_id
 from segmentstore.s3.settings import EndpointSettings
-from segmentstore.s3.xml_documents import http_date
+from segmentstore.s3.xml_documents import branch, document, http_date, leaf, xml_response
 from tier2.volumes.engine import OpenedObject, VolumeEngine
 from tier2.volumes.objects import IndexRecord, StoredObject
 
 _LOGGER = logging.getLogger(__name__)
+_ATTRIBUTES_HEADER = "x-amz-object-attributes"
 _LOOKS_MAX = 20
 """Each finds another object than the one before it."""
 
@@ -82,6 +86,36 @@ class ObjectReadHandlers:
         headers.update(asked.content_range(record))
         headers["Content-Length"] = str(asked.end - asked.start)
         return web.Response(status=asked.status, headers=headers)
+
+    async def attributes(self, call: Call) -> web.StreamResponse:
+        """What HeadObject says, as a document of those facts that are asked for."""
+        versioned = bool(self._buckets.get(call.bucket).versioning)
+        named = (value for name, value in call.own_headers() if name == _ATTRIBUTES_HEADER)
+        asked = {each.strip() for value in named for each in value.split(",")}
+        record = await self.find(call)
+        checksums, count = checksums_of(record), part_of_object(record, 1).count
+        # The checksum of checksums stands here without the count of the parts.
+        shown = [
+            leaf(checksum_tag(name), value.partition("-")[0]) for name, value in checksums.items()
+        ]
+        facts = {
+            "ETag": leaf("ETag", record.etag),
+            "Checksum": branch("Checksum", *shown, leaf("ChecksumType", checksum_type(checksums)))
+            if shown
+            else "",
+            "ObjectParts": branch("ObjectParts", leaf("PartsCount", count)) if count else "",
+            "StorageClass": leaf("StorageClass", "STANDARD"),
+            "ObjectSize": leaf("ObjectSize", record.size),
+        }
+        if not asked or not asked <= set(facts):
+            raise S3Error(
+                "InvalidArgument", f"{_ATTRIBUTES_HEADER} names some of {', '.join(facts)}."
+            )
+        headers = {"Last-Modified": http_date(record.created_ms)}
+        if versioned:
+            headers["x-amz-version-id"] = version_text(record)
+        rows = (fact for name, fact in facts.items() if name in asked)
+        return xml_response(document("GetObjectAttributesResponse", *rows), headers=headers)
 
     async def get(self, call: Call) -> web.StreamResponse:
         for _ in range(_LOOKS_MAX):

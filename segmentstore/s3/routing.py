@@ -58,7 +58,7 @@ class Level(Enum):
 
 _FOREIGN_SUB_RESOURCES = frozenset(
     {
-        "accelerate", "acl", "analytics", "attributes", "cors", "encryption", "intelligent-tiering",
+        "accelerate", "acl", "analytics", "cors", "encryption", "intelligent-tiering",
         "inventory", "lifecycle", "logging", "metadataTable", "metrics", "notification",
         "ownershipControls", "policy", "policyStatus", "publicAccessBlock", "renameObject",
         "replication", "requestPayment", "restore", "select", "session", "tagging", "torrent",
@@ -68,7 +68,7 @@ _FOREIGN_SUB_RESOURCES = frozenset(
 _SUB_RESOURCES: Mapping[Level, tuple[str, ...]] = {
     Level.SERVICE: (),
     Level.BUCKET: ("location", "versioning", "object-lock", "versions", "uploads", "delete"),
-    Level.OBJECT: ("uploads", "uploadId", "retention", "legal-hold"),
+    Level.OBJECT: ("uploads", "uploadId", "retention", "legal-hold", "attributes"),
 }
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 
@@ -233,6 +233,7 @@ def routes(
         (Level.OBJECT, "", "PUT"): put,
         (Level.OBJECT, "", "GET"): reading.get,
         (Level.OBJECT, "", "HEAD"): reading.head,
+        (Level.OBJECT, "attributes", "GET"): reading.attributes,
         (Level.OBJECT, "", "DELETE"): writing.delete,
         (Level.OBJECT, "retention", "GET"): locks.get_retention,
         (Level.OBJECT, "retention", "PUT"): locks.put_retention,

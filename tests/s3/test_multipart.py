@@ -224,6 +224,38 @@ def test_an_object_is_read_by_its_parts(client: Any, bucket: str) -> None:
     assert both == (400, "InvalidRequest")
 
 
+def test_attributes_of_an_object_are_those_that_are_asked_for(
+    client: Any, url: str, bucket: str
+) -> None:
+    upload = begin(client, bucket, ChecksumAlgorithm="CRC32")
+    sent = [send(client, upload, number, body) for number, body in ((1, PART), (2, b"the end"))]
+    parts = client.list_parts(**upload)["Parts"]
+    done = complete(
+        client,
+        upload,
+        *(
+            {**part, "ChecksumCRC32": row["ChecksumCRC32"]}
+            for part, row in zip(sent, parts, strict=True)
+        ),
+    )
+    names = ["ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"]
+    asked = {"Bucket": bucket, "Key": "k"}
+    shown = client.get_object_attributes(**asked, ObjectAttributes=names)
+    assert shown["ETag"] == done["ETag"].strip('"')
+    value = done["ChecksumCRC32"].partition("-")[0]
+    assert shown["Checksum"] == {"ChecksumCRC32": value, "ChecksumType": "COMPOSITE"}
+    assert shown["ObjectParts"] == {"TotalPartsCount": 2}
+    assert (shown["StorageClass"], shown["ObjectSize"]) == ("STANDARD", len(PART) + 7)
+    assert shown["LastModified"] == client.head_object(**asked)["LastModified"]
+    size = client.get_object_attributes(**asked, ObjectAttributes=["ObjectSize"])
+    assert set(size) == {"ObjectSize", "LastModified", "ResponseMetadata"}
+    target = f"{url}/{bucket}/k?attributes="
+    for named in ({}, {"x-amz-object-attributes": "ETag,Owner"}):
+        headers = raw_request.signed_headers("GET", target, headers=named)
+        answer = raw_request.send("GET", target, headers)
+        assert (answer.status, answer.code) == (400, "InvalidArgument")
+
+
 @pytest.mark.parametrize("body", [b"", b"x", PART])
 def test_an_object_that_came_as_one_has_one_part(client: Any, bucket: str, body: bytes) -> None:
     client.put_object(Bucket=bucket, Key="k", Body=body, ChecksumAlgorithm="CRC32")
