@@ -148,6 +148,9 @@ class Dispatch:
     ) -> web.StreamResponse:
         try:
             target = parse_target(request.rel_url.raw_path, request.rel_url.raw_query_string)
+            if request.method == "POST" and request.content_type == "multipart/form-data":
+                # Its signature is inside of the form: it would be told that it has none.
+                raise not_implemented("An upload by a form (presign a PUT instead)")
             call = Call(
                 request=request,
                 target=target,

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.s3.raw_request import send
+
 pytestmark = pytest.mark.integration
 
 MEGABYTE = 1 << 20
@@ -300,6 +302,13 @@ def test_what_the_endpoint_does_not_have_is_refused_not_ignored(client: Any, buc
         501,
         "NotImplemented",
     )
+
+
+def test_an_upload_by_a_form_is_told_what_to_do_instead(url: str, bucket: str) -> None:
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    answer = send("POST", f"{url}/{bucket}", headers, b"--b--\r\n")
+    assert (answer.status, answer.code) == (501, "NotImplemented")
+    assert b"presign a PUT instead" in answer.body
 
 
 def test_what_no_bucket_here_can_have_is_said_not_to_be_there(client: Any, bucket: str) -> None:
