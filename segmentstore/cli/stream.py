@@ -56,7 +56,10 @@ def create(name: str, controller: str, output: str, **options: Any) -> None:  # 
 @controller_option
 @output_option
 def update(name: str, controller: str, output: str, **options: Any) -> None:  # of _config_options
-    """Replace the configuration of a stream: what is not given goes back to its default."""
+    """Replace the configuration of a stream: what is not given goes back to its default.
+
+    The stream is scaled to --segments, or where it scales by a rate to that many at least.
+    """
     config = _config(**options)
     print_record(
         with_store(controller, _changed(name, lambda stream: stream.update(config))), output

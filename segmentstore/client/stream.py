@@ -63,7 +63,10 @@ class Stream:
         await self._controller.create_stream(self.name, config or StreamConfig())
 
     async def update(self, config: StreamConfig) -> None:
-        """Replace the configuration, tags included. Raises NotFoundError, StreamSealedError."""
+        """Replace the configuration, tags included; the stream is scaled to its number of segments.
+
+        Raises NotFoundError, StreamSealedError.
+        """
         await self._controller.update_stream(self.name, config)
 
     async def seal(self) -> None:

@@ -10,7 +10,10 @@ from contextlib import suppress
 
 import pytest
 
-from segmentstore.codec.controller_records.stream_records import StreamConfigurationRecord
+from segmentstore.codec.controller_records.stream_records import (
+    ScalingPolicy,
+    StreamConfigurationRecord,
+)
 from segmentstore.controller.errors import (
     PreconditionError,
     ScopeExistsError,
@@ -114,6 +117,12 @@ async def update(cluster: Cluster) -> None:
         assert page.names == names
 
 
+async def update_to_more_segments(cluster: Cluster) -> None:
+    policy = ScalingPolicy(segment_count_min=6)
+    await cluster.streams.update("s", "a", StreamConfigurationRecord(scaling=policy))
+    assert len(await cluster.current("a")) == 6
+
+
 async def create_scope(cluster: Cluster) -> None:
     with suppress(ScopeExistsError):
         await cluster.scopes.create("t")
@@ -154,6 +163,7 @@ async def prepared(before: Step) -> Cluster:
         (a_stream, seal),
         (a_sealed_stream, delete),
         (a_stream, update),
+        (a_scaled_stream, update_to_more_segments),
         (nothing, create_scope),
         (a_scope_with_history, delete_scope),
         (a_truncated_stream, delete_scope_with_content),

@@ -12,6 +12,7 @@ from segmentstore.codec.controller_records.scope_records import SegmentNumberRec
 from segmentstore.codec.controller_records.stream_records import (
     EpochRecord,
     ScalingPolicy,
+    ScalingType,
     StreamConfigurationRecord,
 )
 from segmentstore.contracts.errors import InvalidRequestError
@@ -52,6 +53,15 @@ async def scale(
     cluster: Cluster, sealed: list[int], ranges: list[tuple[float, float]], stream: str = "a"
 ) -> None:
     await cluster.streams.scaling.scale("s", stream, sealed=sealed, ranges=ranges)
+
+
+def by_events(*, segment_count_min: int) -> ScalingPolicy:
+    return ScalingPolicy(
+        type=ScalingType.EVENTS_PER_SECOND,
+        target_rate=1000,
+        scale_factor=2,
+        segment_count_min=segment_count_min,
+    )
 
 
 async def successors(cluster: Cluster, segment_id: int) -> dict[int, list[int]]:
@@ -408,6 +418,29 @@ async def test_tags_follow_the_configuration() -> None:
     await cluster.streams.seal("s", "a")
     await cluster.streams.delete("s", "a")
     assert (await cluster.scopes.streams_with_tag("s", "w", after="", count=10)).names == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "now"),
+    [
+        (ScalingPolicy(segment_count_min=3), [EPOCH | 2, EPOCH | 3, EPOCH | 4]),
+        (ScalingPolicy(segment_count_min=1), [EPOCH | 2]),
+        (ScalingPolicy(segment_count_min=2), [0, 1]),
+        (by_events(segment_count_min=3), [EPOCH | 2, EPOCH | 3, EPOCH | 4]),
+        (by_events(segment_count_min=1), [0, 1]),
+    ],
+    ids=["more", "fewer", "the same", "more at least", "fewer at least"],
+)
+async def test_a_stream_has_the_segments_that_its_new_policy_asks_for(
+    policy: ScalingPolicy, now: list[int]
+) -> None:
+    cluster = await cluster_with("a", segments=2)
+    await cluster.streams.update("s", "a", StreamConfigurationRecord(scaling=policy))
+    segments = await cluster.streams.queries.current_segments("s", "a")
+    assert [each.segment_id for each in segments] == now
+    assert [(each.low, each.high) for each in segments] == split_range(0.0, 1.0, len(now))
+    assert (await cluster.streams.queries.configuration("s", "a")).scaling == policy
+    await cluster.check()
 
 
 async def test_a_cancelled_operation_is_taken_up_again() -> None:

@@ -1,4 +1,4 @@
-"""Scaling a stream by hand or by rate: some active segments are replaced by others over the same keys.
+"""Scaling a stream by hand, by rate or to a new policy: active segments are replaced by others over the same keys.
 
 A commit behind a scale takes the same steps from one epoch to the next (EpochTransition). Their order is the one
 promise: the new epoch is recorded, its segments are created, then every replaced segment gets its successors, and only
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from segmentstore.codec.controller_records.stream_records import (
     EpochRecord,
     ScalingPolicy,
+    ScalingType,
     SealedSegmentRecord,
     StreamSegment,
     StreamState,
@@ -27,7 +28,7 @@ from segmentstore.controller.errors import PreconditionError, StreamSealedError
 from segmentstore.controller.metadata.batch import Batch, Versioned
 from segmentstore.controller.metadata.metadata_store import PENDING_INDEX
 from segmentstore.controller.settings import StreamSettings
-from segmentstore.controller.streams.key_space import Range, replacing_ranges
+from segmentstore.controller.streams.key_space import Range, replacing_ranges, split_range
 from segmentstore.controller.streams.stream_history import (
     StreamHistory,
     epoch_key,
@@ -137,10 +138,38 @@ class Scaling:
                 await history.require_policy(while_policy)
             before = await history.epoch(state.record.current_epoch)
             after = self._next_epoch(before, state.record, sealed=sealed, ranges=ranges)
-            await self._write_intent(history, state, state.record, after)
+            batch = Batch()
+            await self._put_intent(history, batch, state, state.record, after)
+            await history.table.commit(batch)
             await self._operations.drive(history)
         born = [each for each in after.segments if each.creation_epoch == after.epoch]
         return ScaleOutcome(before.epoch, born)
+
+    async def put_scale_to_policy(
+        self,
+        history: StreamHistory,
+        batch: Batch,
+        state: Versioned[StreamStateRecord],
+        policy: ScalingPolicy,
+    ) -> None:
+        """Put the scale that a new policy asks for into the batch that stores it: the two are not seen apart.
+
+        A fixed number is the number that a stream has, a minimum is one that it grows to. The caller holds the stream,
+        and drives it behind the batch.
+        """
+        assert state.record is not None, f"nothing to scale stream={history.name!r}"
+        before = await history.epoch(state.record.current_epoch)
+        count = policy.segment_count_min
+        now = len(before.segments)
+        if now == count or (now > count and policy.type is not ScalingType.FIXED):
+            return
+        after = self._next_epoch(
+            before,
+            state.record,
+            sealed=[segment.segment_id for segment in before.segments],
+            ranges=split_range(0.0, 1.0, count),
+        )
+        await self._put_intent(history, batch, state, state.record, after)
 
     def _next_epoch(
         self,
@@ -179,9 +208,10 @@ class Scaling:
                 f"a stream has at most {self._settings.segments_per_stream_max} segments"
             )
 
-    async def _write_intent(
+    async def _put_intent(
         self,
         history: StreamHistory,
+        batch: Batch,
         state: Versioned[StreamStateRecord],
         record: StreamStateRecord,
         after: EpochRecord,
@@ -194,11 +224,9 @@ class Scaling:
             next_segment_number=record.next_segment_number + born,
         )
         key = epoch_key(history.stream, after.epoch)
-        batch = Batch()
         batch.put(state_key(history.stream), scaling, state)
         batch.put(key, after, await history.table.read(key))
         batch.list_name(PENDING_INDEX, history.stream)
-        await history.table.commit(batch)
 
     async def _resume(self, history: StreamHistory) -> None:
         state = await history.any_state()

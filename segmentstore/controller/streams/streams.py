@@ -6,7 +6,7 @@
 | verb | steps |
 |---|---|
 | create | intent with configuration and first epoch, segments, the mark stream, active |
-| update | one batch, nothing to resume |
+| update | one batch; with it the intent of a scale, if the new policy asks for other segments |
 | seal | the active segments are sealed and have no successors |
 | delete | of a sealed stream: its mark stream, what other components keep of it, its segments, its records, its name |
 
@@ -204,17 +204,17 @@ class Streams:
     async def update(
         self, scope: str, stream: str, configuration: StreamConfigurationRecord
     ) -> None:
-        """Replace policies and tags.
+        """Replace policies and tags; returns when the stream has the segments that its new policy asks for.
 
         Raises StreamNotFoundError, ScopeNotFoundError, StreamSealedError, InvalidRequestError.
         """
         check_configuration(configuration, self._settings)
         async with self.operations.exclusive(scope, stream) as history:
-            state = (await history.any_state()).record
+            state = await history.any_state()
             known = await history.configuration()
-            if state is None or known.record is None:
+            if state.record is None or known.record is None:
                 raise history.not_found()
-            if state.state is StreamState.SEALED:
+            if state.record.state is StreamState.SEALED:
                 raise StreamSealedError(scope, stream)
             batch = Batch()
             batch.put(configuration_key(stream), configuration, known)
@@ -224,7 +224,9 @@ class Streams:
             for tag in known.record.tags:
                 if tag not in configuration.tags:
                     batch.unlist_name(tag_index(tag), stream)
+            await self.scaling.put_scale_to_policy(history, batch, state, configuration.scaling)
             await history.table.commit(batch)
+            await self.operations.drive(history)
 
     # --- seal ----------------------------------------------------------------------------------
 
