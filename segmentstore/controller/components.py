@@ -4,7 +4,6 @@ Whatever is remembered of tables and segments is remembered in the components: o
 say.
 """
 
-from collections.abc import Sequence
 from random import Random
 
 from segmentstore.codec.controller_api import OWN_SERVICE
@@ -14,7 +13,7 @@ from segmentstore.codec.controller_records.record_keys import TRANSACTIONS_TABLE
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.contracts.tables import TableApi
 from segmentstore.controller.api.call import Call, unary
-from segmentstore.controller.api.messages import Endpoint, IssueToken, LocateSegment
+from segmentstore.controller.api.messages import IssueToken, ListControllers, LocateSegment
 from segmentstore.controller.api.stream_calls import (
     LocationCalls,
     ScopeCalls,
@@ -233,7 +232,7 @@ class ControllerComponents:
         *,
         locate: LocateSegment,
         issue_token: IssueToken,
-        controllers: Sequence[Endpoint],
+        controllers: ListControllers,
     ) -> list[Call]:
         """Every call of the service."""
         location_calls = LocationCalls(

@@ -24,7 +24,6 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
 from random import Random
@@ -33,7 +32,12 @@ from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.segments import SegmentApi
 from segmentstore.contracts.tables import TableApi
 from segmentstore.controller.api.grpc_server import ControllerService
-from segmentstore.controller.api.messages import Endpoint, IssueToken, LocateSegment, no_token
+from segmentstore.controller.api.messages import (
+    IssueToken,
+    ListControllers,
+    LocateSegment,
+    no_token,
+)
 from segmentstore.controller.components import ControllerComponents
 from segmentstore.controller.errors import ScopeNotFoundError
 from segmentstore.controller.retry_queue import ResourceName, RetryQueue
@@ -63,7 +67,7 @@ class Controller:
         random: Random,
         locate: LocateSegment,
         issue_token: IssueToken = no_token,
-        controllers: Sequence[Endpoint] = (),
+        controllers: ListControllers = tuple,
         settings: ControllerSettings,
     ) -> None:
         self._build = partial(

@@ -15,7 +15,7 @@ Invariants:
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from random import Random
@@ -127,7 +127,7 @@ class ClusterController:
             own_service=self._own_service,
             leader_address=self._leader_address,
             own_calls=LocationCalls(
-                locate=self._locate, issue_token=no_token, controllers=()
+                locate=self._locate, issue_token=no_token, controllers=self._controllers
             ).calls(),
             answers_own_calls=lambda: view.is_fresh,
         )
@@ -186,6 +186,7 @@ class ClusterController:
             wall_clock=SystemWallClock(),
             random=self._random,
             locate=self._locate,
+            controllers=self._controllers,
             settings=ControllerSettings(),
         )
         self._changes = ContainerChanges(locations=self._view, since_of=self._since_of)
@@ -208,6 +209,10 @@ class ClusterController:
         if owner is None:
             raise ContainerNotFoundError(container_id, "it is given to no node now")
         return Endpoint(*split_address(owner.wire))
+
+    def _controllers(self) -> Sequence[Endpoint]:
+        # Itself: when it ends, clients ask the others that they were given.
+        return [Endpoint(self._host, self._server.port)]
 
     def _since_of(self, container_id: ContainerId) -> int:
         assignment = self._view.assignment()

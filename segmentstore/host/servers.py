@@ -5,7 +5,7 @@ Invariants:
 - Servers open from the inside out and close from the outside in: clients are sent to a wire that listens already.
 - close() waits for no node that says nothing, longer than a call to one takes to be given up.
 - The address that the controller names is an IP address; a wire that listens everywhere names the loopback unless the
-  settings advertise another one.
+  settings advertise another one. A controller names itself likewise, with its own port.
 """
 
 import asyncio
@@ -29,7 +29,12 @@ from segmentstore.controller.settings import ControllerSettings
 from segmentstore.host.container_registry import ContainerRegistry
 from segmentstore.host.controller_supervisor import ControllerSupervisor
 from segmentstore.host.segment_store import SegmentLayout, SegmentStore, StoreReads
-from segmentstore.host.settings import ServiceSettings, split_address, split_list
+from segmentstore.host.settings import (
+    ServiceSettings,
+    is_reachable_address,
+    split_address,
+    split_list,
+)
 from segmentstore.host.topic_supervisor import TopicSupervisor
 from segmentstore.http.health_and_metrics import NodeHealth
 from segmentstore.http.server import HttpServer, build_server
@@ -155,6 +160,7 @@ class Servers:
                 wall_clock=wall_clock,
                 random=random,
                 locate=self._locate,
+                controllers=self._controllers,
                 settings=ControllerSettings(),
             )
             host, port = split_address(settings.controller.address)
@@ -340,6 +346,14 @@ class Servers:
         assert self._wire is not None, "a controller without a wire was refused with the settings"
         host, port = self._wire.address
         return Endpoint(_EVERYWHERE.get(host, host), port)
+
+    def _controllers(self) -> Sequence[Endpoint]:
+        assert self._controller_server is not None, "asked without a controller"
+        host, _ = split_address(self._settings.controller.address)
+        if not is_reachable_address(host):
+            # It listens everywhere, or where a name says: clients reach it at the host of the wire.
+            host = self._locate("").address
+        return [Endpoint(host, self._controller_server.port)]
 
     def _http_server(
         self, store: SegmentStore, reads: StoreReads, wall_clock: WallClock, random: Random

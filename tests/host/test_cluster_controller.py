@@ -15,6 +15,7 @@ from segmentstore.host.cluster_controller import ClusterController
 from segmentstore.host.data_directory import DirectoryIdentity
 from segmentstore.host.setting_sources import resolve_settings
 from tests.cluster.simulated_coordination import SimulatedCoordination, SimulatedSession
+from tests.host.test_controller_addresses import listed_at
 from tests.tier1.bookkeeper.simulated_network import Network
 
 
@@ -34,6 +35,13 @@ async def test_a_leader_whose_lease_is_over_answers_nothing_from_what_it_remembe
         # As after a stop: its calls may be read before its loop has seen that the lease is over.
         leadership.lease._valid_until = asyncio.get_running_loop().time()
         assert controller._relay.own_handler(CALL, wait_seconds=0.0) is None
+
+
+async def test_a_controller_names_itself_to_a_client_that_asks_for_the_controllers() -> None:
+    async with leading() as (controller, _):
+        address = controller.addresses().controller
+        host, _, port = address.rpartition(":")
+        assert await listed_at(address) == [(host, int(port))]
 
 
 @asynccontextmanager

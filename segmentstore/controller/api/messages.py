@@ -42,6 +42,9 @@ class Endpoint:
             raise InvalidRequestError(f"port is out of range port={self.port}")
 
 
+ListControllers = Callable[[], Sequence[Endpoint]]
+"""Where clients reach the controllers; asked with each call, as a port may be known only behind the start."""
+
 LocateSegment = Callable[[str], Endpoint]
 """The segment store that serves a segment, by the segment's qualified name. Raises SegmentStoreError if unknown."""
 

@@ -10,16 +10,14 @@ For the calls about segments (which, where, what comes behind, scaling) an unkno
 their answers have no status of their own.
 """
 
-from collections.abc import Sequence
-
 from segmentstore.codec.controller_api import controller_pb2 as api
 from segmentstore.codec.controller_records.stream_records import StreamState
 from segmentstore.codec.stream_names import is_user_name, segment_name
 from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.controller.api.call import Call, unary
 from segmentstore.controller.api.messages import (
-    Endpoint,
     IssueToken,
+    ListControllers,
     LocateSegment,
     configuration_message,
     configuration_of,
@@ -221,7 +219,7 @@ class LocationCalls:
         *,
         locate: LocateSegment,
         issue_token: IssueToken,
-        controllers: Sequence[Endpoint],
+        controllers: ListControllers,
     ) -> None:
         self._locate = locate
         self._issue_token = issue_token
@@ -246,9 +244,10 @@ class LocationCalls:
         self,
         request: api.ServerRequest,  # noqa: ARG002 (an empty message)
     ) -> api.ServerResponse:
+        # A client that begins with `pravega://` goes to none but these: an empty list is no answer.
         return api.ServerResponse(
             nodeURI=[
-                api.NodeUri(endpoint=each.address, port=each.port) for each in self._controllers
+                api.NodeUri(endpoint=each.address, port=each.port) for each in self._controllers()
             ]
         )
 

@@ -38,7 +38,7 @@ class Node:
             wall_clock=SystemWallClock(),
             random=Random(1),
             locate=lambda name: Endpoint("127.0.0.1", 10_000 + len(name)),
-            controllers=[Endpoint("127.0.0.1", 9090)],
+            controllers=lambda: [Endpoint("127.0.0.1", 9090)],
             settings=ControllerSettings(streams=StreamSettings(names_per_page=2)),
         )
         self.server = ControllerServer(

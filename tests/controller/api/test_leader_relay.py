@@ -36,7 +36,7 @@ class Follower:
             own_calls=LocationCalls(
                 locate=lambda name: Endpoint("127.0.0.9", len(name)),
                 issue_token=no_token,
-                controllers=(),
+                controllers=tuple,
             ).calls(),
             answers_own_calls=lambda: self.is_fresh,
             silence_seconds=silence_seconds,
