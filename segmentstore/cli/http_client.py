@@ -311,6 +311,8 @@ class HttpClient:
                 "with --server",
                 ErrorKind.UNAVAILABLE,
             ) from error
+        except aiohttp.ClientResponseError as error:
+            raise _not_ours(self._server, "its answer is no HTTP") from error
         except (aiohttp.ClientError, TimeoutError) as error:
             outcome = "" if method == "GET" else "; it may have done what was asked"
             raise ServerError(

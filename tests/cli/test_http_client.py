@@ -119,3 +119,12 @@ async def test_a_health_of_another_web_server_is_told_to_be_one(answer: str) -> 
     async with breaking_server(lambda _: whole) as (address, _), HttpClient(address) as client:
         with pytest.raises(ServerError, match="answers, but not as a segmentstore"):
             await client.health()
+
+
+@pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x00\x00\x12\x04" + bytes(23)])
+async def test_a_server_that_does_not_speak_http_is_told_to_be_one(greeting: bytes) -> None:
+    """Such as the port of the controller, which is next to that of HTTP."""
+    async with breaking_server(lambda _: greeting) as (address, _), HttpClient(address) as client:
+        with pytest.raises(ServerError, match="not as a segmentstore.*is no HTTP") as error:
+            await client.info("a")
+        assert error.value.kind is ErrorKind.INVALID
