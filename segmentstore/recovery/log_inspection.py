@@ -49,6 +49,10 @@ def log_directories(directory: Path, container_id: int | None = None) -> list[Pa
         return logs
     if (absolute / "identity").is_file() and absolute.parent.name == "tier1":
         return [absolute]
+    if container_id is not None and any((absolute / "tier1").glob("container-*")):
+        raise InvalidRequestError(
+            f"there is no log of this container container={container_id} path={absolute}"
+        )
     raise InvalidRequestError(
         f"neither a data directory with logs nor the directory of a log path={absolute}"
     )

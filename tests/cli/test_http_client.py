@@ -125,6 +125,6 @@ async def test_a_health_of_another_web_server_is_told_to_be_one(answer: str) -> 
 async def test_a_server_that_does_not_speak_http_is_told_to_be_one(greeting: bytes) -> None:
     """Such as the port of the controller, which is next to that of HTTP."""
     async with breaking_server(lambda _: greeting) as (address, _), HttpClient(address) as client:
-        with pytest.raises(ServerError, match="not as a segmentstore.*is no HTTP") as error:
+        with pytest.raises(ServerError, match=r"not as a segmentstore.*is no HTTP") as error:
             await client.info("a")
         assert error.value.kind is ErrorKind.INVALID

@@ -8,9 +8,10 @@ from random import Random
 import pytest
 
 from containers.log.data_frame import encode_frame
+from segmentstore.contracts.errors import InvalidRequestError
 from segmentstore.contracts.identifiers import Epoch, SequenceNumber
 from segmentstore.recovery import log_inspection
-from segmentstore.recovery.log_inspection import LogInspection
+from segmentstore.recovery.log_inspection import LogInspection, log_directories
 from segmentstore.runtime.files import FileSystem, SystemFileSystem
 from tests.tier1.file_log.worlds import TINY
 from tier1.file_log.log import FileDurableDataLog
@@ -89,3 +90,10 @@ async def test_operations_go_on_behind_files_that_were_given_up_since_the_first_
     assert await asyncio.to_thread(list, inspection.operation_rows()) == []
     assert gone
     assert read[-1].header.last_address == addresses[-1]
+
+
+def test_a_container_that_a_store_does_not_have_is_named(tmp_path: Path) -> None:
+    """The directory is the right one: it was told to be none with logs."""
+    (tmp_path / "tier1" / "container-0000").mkdir(parents=True)
+    with pytest.raises(InvalidRequestError, match="there is no log of this container container=99"):
+        log_directories(tmp_path, 99)
