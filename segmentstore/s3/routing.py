@@ -148,7 +148,7 @@ class Dispatch:
     ) -> web.StreamResponse:
         try:
             target = parse_target(request.rel_url.raw_path, request.rel_url.raw_query_string)
-            if request.method == "POST" and request.content_type == "multipart/form-data":
+            if _is_form(request, target):
                 # Its signature is inside of the form: it would be told that it has none.
                 raise not_implemented("An upload by a form (presign a PUT instead)")
             call = Call(
@@ -261,6 +261,12 @@ def routes(
         },
     }
     return Routes({**verbs, **absences})
+
+
+def _is_form(request: web.BaseRequest, target: RequestTarget) -> bool:
+    """A form is sent to a bucket; a POST to a key may begin an object of that type."""
+    is_of_bucket = request.method == "POST" and not target.key and not target.query
+    return is_of_bucket and request.content_type == "multipart/form-data"
 
 
 def _is_copy_request(call: Call) -> bool:

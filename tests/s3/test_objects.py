@@ -311,6 +311,16 @@ def test_an_upload_by_a_form_is_told_what_to_do_instead(url: str, bucket: str) -
     assert b"presign a PUT instead" in answer.body
 
 
+def test_an_object_may_be_of_the_type_of_a_form(client: Any, bucket: str) -> None:
+    form = "multipart/form-data; boundary=b"
+    upload = client.create_multipart_upload(Bucket=bucket, Key="k", ContentType=form)
+    named = {"Bucket": bucket, "Key": "k", "UploadId": upload["UploadId"]}
+    part = client.upload_part(**named, PartNumber=1, Body=b"--b--")
+    parts = [{"PartNumber": 1, "ETag": part["ETag"]}]
+    client.complete_multipart_upload(**named, MultipartUpload={"Parts": parts})
+    assert client.head_object(Bucket=bucket, Key="k")["ContentType"] == form
+
+
 def test_what_no_bucket_here_can_have_is_said_not_to_be_there(client: Any, bucket: str) -> None:
     for ask, code in {
         client.get_bucket_cors: "NoSuchCORSConfiguration",
