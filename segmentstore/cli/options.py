@@ -7,6 +7,7 @@ command needs two.
 """
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -160,14 +161,32 @@ async def _refuse_without_server(addresses: Sequence[tuple[str, int]], sentence:
     """Raises ServiceUnavailableError if none of them has a server. Every other trouble is the client's to tell."""
     from segmentstore.client.errors import ServiceUnavailableError
 
+    loop = asyncio.get_running_loop()
     for host, port in addresses:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                _, writer = await asyncio.open_connection(host, port)
-        except (ConnectionRefusedError, socket.gaierror):
+                # One by one: asyncio says of the addresses of one name only that there were several errors.
+                places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                for *_, place in places:
+                    if not await _is_refused(str(place[0]), port):
+                        return
+        except socket.gaierror:
             continue
         except (OSError, ValueError):  # ValueError: of a name that no host can have
             return
-        writer.close()
-        return
     raise ServiceUnavailableError(sentence)
+
+
+async def _is_refused(address: str, port: int) -> bool:
+    """Whether there is no server at an IP address. Raises OSError where that cannot be told."""
+    try:
+        _, writer = await asyncio.open_connection(address, port)
+    except ConnectionRefusedError:
+        return True
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            # One of IPv6, as `localhost` has, on a machine without.
+            return True
+        raise
+    writer.close()
+    return False

@@ -1,8 +1,12 @@
+import asyncio
+import errno
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -69,6 +73,26 @@ def test_a_controller_that_cannot_be_one_says_why_in_one_sentence(
     assert result.exit_code == ExitCode.USAGE
     assert words in result.errors
     assert len(result.errors.splitlines()) == 1
+
+
+def test_a_name_of_several_addresses_without_a_server_is_told_at_once_as_well(
+    offline: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `localhost` is one, with an address of IPv6 that the machine may not have."""
+    places = [("127.0.0.1", 1), ("127.0.0.2", 1), ("192.0.2.1", 1)]
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+    connect = asyncio.open_connection
+
+    async def without_a_way(host: str, port: int) -> Any:
+        if host == "192.0.2.1":
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        return await connect(host, port)
+
+    monkeypatch.setattr("asyncio.open_connection", without_a_way)
+    result = offline("scope", "list", "--controller", "tcp://server.example:1")
+    assert result.exit_code == ExitCode.UNAVAILABLE
+    assert "no controller answers at tcp://server.example:1: start one" in result.errors
 
 
 @pytest.mark.parametrize("kind", list(ErrorKind))
