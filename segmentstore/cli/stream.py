@@ -1,6 +1,7 @@
 """`segmentstore stream ...`: the verbs of a stream. A stream is named SCOPE/STREAM."""
 
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any, BinaryIO, TypeVar
 
 import click
@@ -10,7 +11,12 @@ from segmentstore.cli.output import Row, flush_bytes, output_option, print_recor
 from segmentstore.cli.pipes import key_separator_option, print_event, write_lines
 from segmentstore.client.store import Store
 from segmentstore.client.stream import Stream
-from segmentstore.client.stream_config import RetentionPolicy, ScalingPolicy, StreamConfig
+from segmentstore.client.stream_config import (
+    RetentionPolicy,
+    ScaleType,
+    ScalingPolicy,
+    StreamConfig,
+)
 from segmentstore.client.stream_segments import StreamCut
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])  # click's own bound for what it decorates
@@ -22,9 +28,8 @@ def stream() -> None:
 
 
 def _config_options(command: _Command) -> _Command:
-    """The options that make up a stream's configuration."""
+    """The options that make up a stream's configuration, but how many segments it has."""
     options = (
-        click.option("--segments", type=click.IntRange(min=1), default=1, show_default=True),
         click.option("--events-per-second", type=click.IntRange(min=1), help="Scale by it."),
         click.option("--kilobytes-per-second", type=click.IntRange(min=1), help="Scale by it."),
         click.option("--scale-factor", type=click.IntRange(min=2), default=2, show_default=True),
@@ -39,6 +44,7 @@ def _config_options(command: _Command) -> _Command:
 
 @stream.command()
 @click.argument("name")
+@click.option("--segments", type=click.IntRange(min=1), default=1, show_default=True)
 @_config_options
 @controller_option
 @output_option
@@ -52,18 +58,34 @@ def create(name: str, controller: str, output: str, **options: Any) -> None:  # 
 
 @stream.command()
 @click.argument("name")
+@click.option(
+    "--segments", type=click.IntRange(min=1), help="Scale to so many.  [default: as they are]"
+)
 @_config_options
 @controller_option
 @output_option
-def update(name: str, controller: str, output: str, **options: Any) -> None:  # of _config_options
+def update(
+    name: str,
+    segments: int | None,
+    controller: str,
+    output: str,
+    **options: Any,  # of _config_options
+) -> None:
     """Replace the configuration of a stream: what is not given goes back to its default.
 
     The stream is scaled to --segments, or where it scales by a rate to that many at least.
     """
-    config = _config(**options)
-    print_record(
-        with_store(controller, _changed(name, lambda stream: stream.update(config))), output
-    )
+    config = _config(segments=segments or 1, **options)
+
+    async def change(stream: Stream) -> None:
+        kept = config
+        if segments is None and config.scaling.type is ScaleType.FIXED:
+            # A sealed stream has none, and refuses the update.
+            there = len(await stream.segments()) or 1
+            kept = replace(config, scaling=ScalingPolicy.fixed(there))
+        await stream.update(kept)
+
+    print_record(with_store(controller, _changed(name, change)), output)
 
 
 @stream.command("list")

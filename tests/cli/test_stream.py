@@ -54,6 +54,9 @@ def test_a_stream_is_what_it_was_asked_to_be(run: ControllerCommands) -> None:
     assert run("stream", "list", "s", "--tag", "y", "-o", "json").rows == []
     row = run("stream", "update", "s/t", "--retain-size", "1MiB", "-o", "json").row
     assert (row["scaling"], row["retention_limit"], row["tags"]) == ("fixed", 1 << 20, "")
+    assert (row["segments"], row["segments_min"]) == (2, 2)
+    row = run("stream", "update", "s/t", "--segments", "3", "-o", "json").row
+    assert (row["segments"], row["retention"]) == (3, "none")
     assert run("stream", "create", "s/t").exit_code == ExitCode.CONFLICT
     assert run("stream", "info", "s/none").exit_code == ExitCode.NOT_FOUND
     assert run("stream", "info", "none").exit_code == ExitCode.USAGE
