@@ -1,11 +1,13 @@
 """Records and indexes of one table: batches are whole or not at all, and listings lose nothing."""
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from segmentstore.codec.controller_records.scope_records import IndexPage
+from segmentstore.contracts.tables import TableKey
 from segmentstore.controller.errors import (
     IndexClosedError,
     IndexNotEmptyError,
@@ -14,7 +16,7 @@ from segmentstore.controller.errors import (
 from segmentstore.controller.metadata.batch import Batch, RecordKey, Versioned
 from segmentstore.controller.metadata.metadata_table import MetadataTable
 from segmentstore.controller.metadata.name_index import NAMES_PER_PAGE_MAX, page_key, root_key
-from tests.controller.far_tables import FarTables, turns
+from tests.controller.far_tables import FarTable, FarTables, turns
 from tests.reference.memory_tables import MemoryTables
 
 NOTE = RecordKey("note", IndexPage.decode)
@@ -244,17 +246,17 @@ async def test_a_name_is_added_to_the_page_that_holds_it_while_a_split_is_on_its
             assert held.names[-1] < root.pages[place + 1][0]
 
 
-async def left_removing(table: MetadataTable) -> None:
+async def left_removing(table: MetadataTable, record: RecordKey[IndexPage] = NOTE) -> None:
     """A caller removes a record, leaves while its batch is on its way, and the batch takes place."""
     batch = Batch()
-    batch.remove(NOTE, await table.read(NOTE))
+    batch.remove(record, await table.read(record))
     removing = asyncio.ensure_future(table.commit(batch))
     await turns(3)
     removing.cancel()
     await asyncio.wait([removing])
     await turns(40)
     table.require_settled()
-    assert (await table.read(NOTE)).record is None
+    assert (await table.read(record)).record is None
 
 
 async def keys_in(tables: MemoryTables) -> list[bytes]:
@@ -274,6 +276,38 @@ async def test_what_a_caller_removed_that_left_meanwhile_is_out_of_the_table_beh
     batch.put(OTHER, page("b"), await table.read(OTHER))
     await table.commit(batch)
     assert await keys_in(tables) == [b"other"]
+
+
+async def test_a_caller_that_leaves_while_it_takes_out_for_others_leaves_the_rest_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove = FarTable.remove
+
+    def remove_later(table: FarTable, keys: Sequence[TableKey]) -> "asyncio.Future[None]":
+        async def later() -> None:
+            await turns(10)
+            await remove(table, keys)
+
+        return asyncio.ensure_future(later())
+
+    monkeypatch.setattr(FarTable, "remove", remove_later)
+    tables = FarTables(Random(1))
+    table = await table_of(tables)
+    records = [RecordKey(name, IndexPage.decode) for name in ("a", "b", "c")]
+    for record in records:
+        batch = Batch()
+        batch.put(record, page("x"), await table.read(record))
+        await table.commit(batch)
+    for record in records:
+        await left_removing(table, record)
+    committing = asyncio.ensure_future(write(table, "x"))
+    while b"a" in await keys_in(tables):
+        await asyncio.sleep(0)
+    committing.cancel()
+    await asyncio.wait([committing])
+    assert committing.cancelled()
+    await write(table, "y")
+    assert await keys_in(tables) == [b"note"]
 
 
 async def test_what_was_written_again_behind_such_a_removal_stays() -> None:

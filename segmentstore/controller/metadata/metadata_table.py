@@ -94,8 +94,8 @@ class MetadataTable:
         self._index_locks = KeyedLocks[str](waiters_max=INDEX_WAITERS_MAX, refusal=too_many_waiters)
         self._abandoned: dict[Future[Sequence[int]], frozenset[bytes]] = {}
         """Batches on their way into the log whose callers have left, and what they change."""
-        self._left: list[tuple[Future[Sequence[int]], Sequence[TableEntry]]] = []
-        """Such batches, on their way or not, whose empty records are to be taken out."""
+        self._left: dict[Future[Sequence[int]], Sequence[TableEntry]] = {}
+        """Such batches, on their way or not, whose empty records are to be taken out; oldest first."""
         self.proof = OwnershipProof(tables=tables, name=name)
 
     @property
@@ -239,14 +239,16 @@ class MetadataTable:
                 self._abandoned[batch] = frozenset(entry.key for entry in entries)
                 batch.add_done_callback(self._abandoned.pop)
             if any(entry.value == REMOVED for entry in entries):
-                self._left = [*self._left[1 - LEFT_BATCHES_MAX :], (batch, entries)]
+                self._left[batch] = entries
+                if len(self._left) > LEFT_BATCHES_MAX:
+                    del self._left[next(iter(self._left))]
             raise
 
     async def _take_out_left(self, table: Table) -> None:
-        done = [each for each in self._left if each[0].done()]
-        self._left = [each for each in self._left if not each[0].done()]
-        for batch, entries in done:
-            if not batch.cancelled() and batch.exception() is None:
+        for batch in [each for each in self._left if each.done()]:
+            # One by one: this caller may leave as well, and the next one finds the rest.
+            entries = self._left.pop(batch, ())
+            if entries and not batch.cancelled() and batch.exception() is None:
                 # Batch by batch: where a record was written again, those of its batch are refused together.
                 await self._take_out(table, _removed(entries, batch.result()))
 
