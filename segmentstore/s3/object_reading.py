@@ -209,7 +209,8 @@ class ObjectReadHandlers:
                 )
             number = requested_part_number(call, self._settings.parts_max)
             part = part_of_object(record, number)
-            return _AskedBytes(part.start, part.end, is_partial=record.size > 0, part=part)
+            # No Content-Range could say where a part without bytes is.
+            return _AskedBytes(part.start, part.end, is_partial=part.start < part.end, part=part)
         if_range = call.header("If-Range")
         same_date = if_range == http_date(record.created_ms)
         if if_range is None or same_date or record.etag in etags(if_range):

@@ -224,6 +224,17 @@ def test_an_object_is_read_by_its_parts(client: Any, bucket: str) -> None:
     assert both == (400, "InvalidRequest")
 
 
+def test_a_last_part_without_bytes_is_read_as_one(client: Any, bucket: str) -> None:
+    """As uploads end whose client learns late that nothing more comes. No Content-Range could say where it is."""
+    upload = begin(client, bucket)
+    complete(client, upload, send(client, upload, 1, PART), send(client, upload, 2, b""))
+    for ask in (client.get_object, client.head_object):
+        answer = ask(Bucket=bucket, Key="k", PartNumber=2)
+        assert (answer["ContentLength"], answer["PartsCount"]) == (0, 2)
+        assert "ContentRange" not in answer
+    assert client.get_object(Bucket=bucket, Key="k", PartNumber=1)["Body"].read() == PART
+
+
 def test_attributes_of_an_object_are_those_that_are_asked_for(
     client: Any, url: str, bucket: str
 ) -> None:
