@@ -1,6 +1,7 @@
 """Where everything that the controller knows stands: one table of scopes, and one table per scope.
 
-    _system/_tables/scopes                    record `scope/<scope>` per scope; indexes `scopes`, `pending`
+    _system/_tables/scopes                    record `scope/<scope>` per scope; indexes `scopes`, `pending`;
+                                              what deleted scopes have used up
     _system/_tables/<scope>/<incarnation>     everything of the scope: streams, groups, tables, transactions
 
 Invariants:
