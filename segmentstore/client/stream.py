@@ -137,7 +137,7 @@ class Stream:
             raise DeadlineExceededError(f"scale is not finished yet stream={self.name}") from error
 
     async def scale_to(self, segments: int) -> None:
-        """Replace all active segments by so many of equal width.
+        """Replace all active segments by so many of equal width, until an update says another number.
 
         Raises as `scale`, and InvalidRequestError for less than one, and for more than one request names.
         """

@@ -14,7 +14,7 @@ from segmentstore.controller.errors import (
     MetadataConflictError,
 )
 from segmentstore.controller.metadata.batch import Batch, RecordKey, Versioned
-from segmentstore.controller.metadata.metadata_table import MetadataTable
+from segmentstore.controller.metadata.metadata_table import LEFT_AT_ONCE_MAX, MetadataTable
 from segmentstore.controller.metadata.name_index import NAMES_PER_PAGE_MAX, page_key, root_key
 from tests.controller.far_tables import FarTable, FarTables, turns
 from tests.reference.memory_tables import MemoryTables
@@ -276,6 +276,23 @@ async def test_what_a_caller_removed_that_left_meanwhile_is_out_of_the_table_beh
     batch.put(OTHER, page("b"), await table.read(OTHER))
     await table.commit(batch)
     assert await keys_in(tables) == [b"other"]
+
+
+async def test_no_caller_waits_for_all_that_a_thousand_others_left() -> None:
+    tables = FarTables(Random(1))
+    table = await table_of(tables)
+    records = [RecordKey(f"{number:02}", IndexPage.decode) for number in range(20)]
+    for record in records:
+        batch = Batch()
+        batch.put(record, page("x"), await table.read(record))
+        await table.commit(batch)
+    for record in records:
+        await left_removing(table, record)
+    left = []
+    for value in ("a", "b", "c"):
+        await write(table, value)
+        left.append(len(await keys_in(tables)) - 1)
+    assert left == [20 - LEFT_AT_ONCE_MAX, 20 - 2 * LEFT_AT_ONCE_MAX, 0]
 
 
 async def test_a_caller_that_leaves_while_it_takes_out_for_others_leaves_the_rest_to_the_next(

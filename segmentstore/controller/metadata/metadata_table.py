@@ -71,6 +71,8 @@ INDEX_WAITERS_MAX = 1000
 """Batches of one table that wait to change the same index."""
 LEFT_BATCHES_MAX = 1000
 """Batches of callers that have left and whose empty records are remembered; those of the oldest stay."""
+LEFT_AT_ONCE_MAX = 8
+"""Of these, whose records one caller takes out behind its own batch: it waits for each, and can leave but one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ class MetadataTable:
             raise
 
     async def _take_out_left(self, table: Table) -> None:
-        for batch in [each for each in self._left if each.done()]:
+        for batch in [each for each in self._left if each.done()][:LEFT_AT_ONCE_MAX]:
             # One by one: this caller may leave as well, and the next one finds the rest.
             entries = self._left.pop(batch, ())
             if entries and not batch.cancelled() and batch.exception() is None:
