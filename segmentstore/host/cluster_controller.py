@@ -79,8 +79,8 @@ async def serve_controller(resolved: ResolvedSettings, announce: Callable[[str],
             logger.info("stopping")
             serving.cancel()
     except ExceptionGroup as end:
-        (error,) = end.exceptions
-        if isinstance(error, SegmentStoreError):
+        error = end.exceptions[0]
+        if len(end.exceptions) == 1 and isinstance(error, SegmentStoreError):
             raise error from None
         raise
     logger.info("stopped")
