@@ -133,7 +133,8 @@ class MultipartHandlers:
 
     async def put_part(self, call: Call) -> web.StreamResponse:
         async with self._buckets.writing(call.bucket):
-            upload, number = self._upload(call), self._part_number(call)
+            upload = self._upload(call)
+            number = requested_part_number(call, self._settings.parts_max)
             body: CheckedBody
             if self._bodies.is_held(call):
                 async with self._bodies.read(call, self._settings.object_bytes_max) as body:
@@ -161,7 +162,8 @@ class MultipartHandlers:
 
     async def copy_part(self, call: Call) -> web.StreamResponse:
         async with self._buckets.writing(call.bucket):
-            upload, number = self._upload(call), self._part_number(call)
+            upload = self._upload(call)
+            number = requested_part_number(call, self._settings.parts_max)
             source = await self._copying.source(call)
             start, end = self._copying.range_of_part(call, source)
             algorithm = checksum_plan_of(upload).algorithm
@@ -276,9 +278,6 @@ class MultipartHandlers:
 
     def _upload(self, call: Call) -> Upload:
         return upload_of(call, self._uploads)
-
-    def _part_number(self, call: Call) -> int:
-        return requested_part_number(call, self._settings.parts_max)
 
     def _chosen_parts(self, known: Mapping[int, Part], order: "Order") -> list[Part]:
         """Raises S3Error: MalformedXML, InvalidPart, InvalidPartOrder, EntityTooSmall, EntityTooLarge."""

@@ -32,9 +32,9 @@ def page(*names: str) -> IndexPage:
     return IndexPage(names)
 
 
-async def write(table: MetadataTable, *names: str) -> None:
+async def write(table: MetadataTable, *names: str, record: RecordKey[IndexPage] = NOTE) -> None:
     batch = Batch()
-    batch.put(NOTE, page(*names), await table.read(NOTE))
+    batch.put(record, page(*names), await table.read(record))
     await table.commit(batch)
 
 
@@ -272,9 +272,7 @@ async def test_what_a_caller_removed_that_left_meanwhile_is_out_of_the_table_beh
     table = await table_of(tables)
     await write(table, "a")
     await left_removing(table)
-    batch = Batch()
-    batch.put(OTHER, page("b"), await table.read(OTHER))
-    await table.commit(batch)
+    await write(table, "b", record=OTHER)
     assert await keys_in(tables) == [b"other"]
 
 
@@ -283,9 +281,7 @@ async def test_no_caller_waits_for_all_that_a_thousand_others_left() -> None:
     table = await table_of(tables)
     records = [RecordKey(f"{number:02}", IndexPage.decode) for number in range(20)]
     for record in records:
-        batch = Batch()
-        batch.put(record, page("x"), await table.read(record))
-        await table.commit(batch)
+        await write(table, "x", record=record)
     for record in records:
         await left_removing(table, record)
     left = []
@@ -312,9 +308,7 @@ async def test_a_caller_that_leaves_while_it_takes_out_for_others_leaves_the_res
     table = await table_of(tables)
     records = [RecordKey(name, IndexPage.decode) for name in ("a", "b", "c")]
     for record in records:
-        batch = Batch()
-        batch.put(record, page("x"), await table.read(record))
-        await table.commit(batch)
+        await write(table, "x", record=record)
     for record in records:
         await left_removing(table, record)
     committing = asyncio.ensure_future(write(table, "x"))
