@@ -184,9 +184,9 @@ class KafkaConnection(asyncio.Protocol):
             # Every server answers it, whatever else it speaks.
             return 0
         spoken = self._spoken.get(api.key)
-        version = -1 if spoken is None else min(api.newest, spoken.max_version)
+        version = -1 if spoken is None else min(api.asked_in, spoken.max_version)
         if spoken is None or version < max(api.oldest, spoken.min_version):
-            here = f"{api.oldest} to {api.newest}"
+            here = f"{api.oldest} to {api.asked_in}"
             there = "none" if spoken is None else f"{spoken.min_version} to {spoken.max_version}"
             raise NoCommonVersionError(
                 f"the server speaks no version of {api.key.name} that is spoken here"

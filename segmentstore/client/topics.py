@@ -309,7 +309,8 @@ class Topics:
     async def partition_counts(self) -> Mapping[str, int]:
         """All topics in order of name, and how many partitions each has."""
         answer = await self._metadata(None)
-        return {each.name: len(each.partitions) for each in sorted(answer, key=lambda t: t.name)}
+        counts = {each.name: len(each.partitions) for each in answer if each.name is not None}
+        return dict(sorted(counts.items()))
 
     async def partition_count(self, name: str) -> int:
         """Of one topic."""

@@ -13,12 +13,18 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
+from uuid import UUID
 
 from segmentstore.codec.kafka_protocol.administration import DescribeAclsResponse
 from segmentstore.codec.kafka_protocol.api_table import APIS, ApiKey
 from segmentstore.codec.kafka_protocol.cluster import (
+    GROUP_COORDINATOR,
+    METADATA_WITHOUT_NAMES_SINCE,
+    TRANSACTION_COORDINATOR,
     ApiVersionRange,
     ApiVersionsResponse,
+    Coordinator,
+    FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataBroker,
     MetadataPartition,
@@ -35,6 +41,7 @@ from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.kafka.settings import ITEMS_PER_TURN, KafkaSettings
 from segmentstore.runtime.waiting import give_way
 from segmentstore.topics.brokers import Broker, Brokers
+from segmentstore.topics.catalogue import TopicKey
 from segmentstore.topics.errors import TopicsUnavailableError
 from segmentstore.topics.groups.committed_offsets import OFFSETS_TABLE
 from segmentstore.topics.producer_ids import ProducerIds
@@ -90,13 +97,19 @@ class ClusterRequests:
     ) -> MetadataResponse:
         wants_all = request.topics is None or (version == 0 and not request.topics)
         # Each once, however often it is asked for: a short name may have an answer of thousands of partitions.
-        names = list(dict.fromkeys(each.name for each in request.topics or ()))
-        if wants_all or any(self._topics.describe(name) is None for name in names):
+        keys = list(
+            dict.fromkeys(
+                each.topic_id if each.name is None else each.name for each in request.topics or ()
+            )
+        )
+        if wants_all or any(self._topics.describe(key) is None for key in keys):
             with suppress(TopicsUnavailableError, TimeoutError):
                 async with asyncio.timeout(self._settings.catalogue_seconds):
                     await self._topics.refresh()
         leaders: dict[int, Broker] = {}
-        topics = await self._told_of(self._topics.names() if wants_all else names, leaders)
+        topics = await self._told_of(
+            self._topics.names() if wants_all else keys, leaders, version=version
+        )
         controller = self._brokers.leader_of(CATALOGUE_TABLE)
         brokers = self._brokers.all()
         # One that leads a partition may have gone since that was told: clients look for it among the brokers.
@@ -112,24 +125,33 @@ class ClusterRequests:
         )
 
     async def _told_of(
-        self, names: Sequence[str], leaders: dict[int, Broker]
+        self, keys: Sequence[TopicKey], leaders: dict[int, Broker], *, version: int
     ) -> tuple[MetadataTopic, ...]:
         """`leaders`: those of the partitions are added, by their ids."""
         topics: list[MetadataTopic] = []
         told = 1
-        for name in names:
-            topic = await self._topic(name, told, leaders)
+        for key in keys:
+            topic = await self._topic(key, told, leaders, version=version)
             topics.append(topic)
             told += 1 + len(topic.partitions)
         return tuple(topics)
 
-    async def _topic(self, name: str, told: int, leaders: dict[int, Broker]) -> MetadataTopic:
+    async def _topic(
+        self, key: TopicKey, told: int, leaders: dict[int, Broker], *, version: int
+    ) -> MetadataTopic:
         """`told`: topics and partitions of this answer, with this topic."""
         await give_way(told, every=ITEMS_PER_TURN)
-        found = self._topics.describe(name)
+        found = self._topics.describe(key)
+        if found is None and isinstance(key, UUID):
+            return MetadataTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                name=None if version >= METADATA_WITHOUT_NAMES_SINCE else "",
+                topic_id=key,
+                partitions=(),
+            )
         if found is None:
             return MetadataTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, partitions=()
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=str(key), partitions=()
             )
         partitions: list[MetadataPartition] = []
         for index in range(found.partitions):
@@ -140,22 +162,35 @@ class ClusterRequests:
             await give_way(told + len(partitions), every=ITEMS_PER_TURN)
         return MetadataTopic(
             error_code=ErrorCode.NONE,
-            name=name,
+            name=found.name,
             topic_id=found.topic_id,
             partitions=tuple(partitions),
         )
 
-    def coordinator(self, *, reached_at: tuple[str, int]) -> FindCoordinatorResponse:
+    async def coordinator(
+        self, request: FindCoordinatorRequest, *, reached_at: tuple[str, int]
+    ) -> FindCoordinatorResponse:
         """Of transactions too: what asks with a transactional id is refused a step later, with a code that no client
-        repeats."""
-        broker = self._brokers.leader_of(OFFSETS_TABLE)
-        if broker is None:
-            return FindCoordinatorResponse(
-                error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, node_id=_NO_BROKER, host="", port=-1
+        repeats. Share groups have none."""
+        code, node_id, host, port = ErrorCode.COORDINATOR_NOT_AVAILABLE, _NO_BROKER, "", -1
+        if request.key_type not in (GROUP_COORDINATOR, TRANSACTION_COORDINATOR):
+            code = ErrorCode.INVALID_REQUEST
+        elif (broker := self._brokers.leader_of(OFFSETS_TABLE)) is not None:
+            row = _row(broker, reached_at)
+            code, node_id, host, port = ErrorCode.NONE, row.node_id, row.host, row.port
+        coordinators: list[Coordinator] = []
+        # Each once: an empty key would have an answer of many times its length.
+        for key in dict.fromkeys(request.coordinator_keys):
+            coordinators.append(
+                Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=code)
             )
-        row = _row(broker, reached_at)
+            await give_way(len(coordinators), every=ITEMS_PER_TURN)
         return FindCoordinatorResponse(
-            error_code=ErrorCode.NONE, node_id=row.node_id, host=row.host, port=row.port
+            error_code=code,
+            node_id=node_id,
+            host=host,
+            port=port,
+            coordinators=tuple(coordinators),
         )
 
     async def init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:

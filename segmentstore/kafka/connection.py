@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
 
-from segmentstore.codec.kafka_protocol.api_table import ApiKey
+from segmentstore.codec.kafka_protocol.api_table import APIS, ApiKey
 from segmentstore.codec.kafka_protocol.cluster import ApiVersionsRequest
 from segmentstore.codec.kafka_protocol.fetch import FetchResponse
 from segmentstore.codec.kafka_protocol.fields import Buffer, KafkaProtocolError
@@ -58,8 +58,7 @@ from segmentstore.topics.errors import TopicError
 
 _LOG = logging.getLogger(__name__)
 
-_VERSIONS_SPOKEN_MAX: Final = 2
-"""Of ApiVersions."""
+_API_VERSIONS: Final = APIS[ApiKey.API_VERSIONS]
 _API_KEY_BYTES: Final = 2
 _PRODUCE: Final = int(ApiKey.PRODUCE).to_bytes(_API_KEY_BYTES)
 
@@ -279,7 +278,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     async def _begin(self, frame: memoryview, answer: _Answer) -> None:
         header = read_request_header(frame)
         self._services.counters.requests += 1
-        if header.api_key == ApiKey.API_VERSIONS and header.api_version > _VERSIONS_SPOKEN_MAX:
+        if header.api_key == ApiKey.API_VERSIONS and header.api_version > _API_VERSIONS.newest:
             self._answered(answer, encode_response(header.correlation_id, VERSION_TOO_NEW, 0))
             return
         request = decode_request(header, frame)

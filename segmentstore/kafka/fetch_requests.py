@@ -28,6 +28,7 @@ from segmentstore.codec.kafka_protocol.fetch import (
     EARLIEST,
     LATEST,
     MAX_TIMESTAMP,
+    TOPIC_IDS_SINCE,
     FetchedPartition,
     FetchedTopic,
     FetchPartition,
@@ -46,6 +47,7 @@ from segmentstore.kafka.refusals import fetch_code_of
 from segmentstore.kafka.settings import ITEMS_PER_TURN, KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
 from segmentstore.runtime.waiting import SharedTime, give_way, wait_for_event
+from segmentstore.topics.catalogue import TopicKey
 from segmentstore.topics.errors import OffsetOutOfRangeError, TopicError
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.topics import Topics
@@ -69,7 +71,7 @@ _VERSION_WITH_MAX_TIMESTAMP = 7
 class _Look:
     """One partition of a fetch, as it was seen last."""
 
-    topic: str
+    topic: TopicKey
     wanted: FetchPartition
     is_stale: bool = True
     """Something may have come since."""
@@ -85,7 +87,7 @@ class _Watch:
 
     moved: Event = field(default_factory=Event)
     ends: list[Callable[[], None]] = field(default_factory=list)
-    watched: dict[tuple[str, int], Partition] = field(default_factory=dict)
+    watched: dict[tuple[TopicKey, int], Partition] = field(default_factory=dict)
 
     def add(self, look: _Look, found: Partition) -> None:
         """Unless it is watched already: a partition that was recovered may be another object."""
@@ -118,12 +120,18 @@ class Fetching:
         self._counters = counters
 
     async def fetch(
-        self, request: FetchRequest, session: FetchSession, client_id: str, room: AnswerRoom
+        self,
+        request: FetchRequest,
+        session: FetchSession,
+        client_id: str,
+        room: AnswerRoom,
+        *,
+        version: int,
     ) -> FetchResponse:
         """Returns when there is enough, or the request's time is up. `session`: that of the connection; `room`: for the
         records of the answer, given back by the caller."""
         self._counters.fetches += 1
-        refusal = session.take(request)
+        refusal = session.take(request, by_id=version >= TOPIC_IDS_SINCE)
         if refusal:
             return FetchResponse(error_code=refusal, topics=())
         looks = [_Look(topic, wanted) for topic, wanted in session.wanted(request)]
@@ -334,7 +342,7 @@ def _named_twice(wanted: ListOffsetsPartition) -> ListedOffset:
 async def _response(
     request: FetchRequest, looks: list[_Look], session: FetchSession
 ) -> FetchResponse:
-    topics = dict[str, list[FetchedPartition]]()
+    topics = dict[TopicKey, list[FetchedPartition]]()
     for told, look in enumerate(looks, 1):
         found = _fetched(look)
         if session.tell(request, look.topic, found):
@@ -344,8 +352,10 @@ async def _response(
     return FetchResponse(
         session_id=session.session_id,
         topics=tuple(
-            FetchedTopic(topic=topic, partitions=tuple(partitions))
-            for topic, partitions in topics.items()
+            FetchedTopic(topic=key, partitions=tuple(partitions))
+            if isinstance(key, str)
+            else FetchedTopic(topic_id=key, partitions=tuple(partitions))
+            for key, partitions in topics.items()
         ),
     )
 

@@ -15,6 +15,7 @@ Invariants:
 - A session is one of its connection and ends with it, so it is never older than what its client has read. An id that
   is not that of the connection's session is answered with 70, an epoch that does not follow with 71: the client then
   names everything again.
+- Topics go by their names in all requests of a session, or by their ids in all: else it ends, with 106.
 - What an answer leaves out is what the client knows already.
 - A partition whose records were answered goes behind all others: the bound of an answer's bytes starves none.
 - All sessions together remember at most `fetch_session_partitions_max` partitions. Where there is no room the answer
@@ -27,6 +28,7 @@ from typing import Final
 
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
 from segmentstore.codec.kafka_protocol.fetch import FetchedPartition, FetchPartition, FetchRequest
+from segmentstore.topics.catalogue import TopicKey
 
 NO_SESSION: Final = 0
 """As an id."""
@@ -35,7 +37,7 @@ _LAST_EPOCH: Final = -1
 _NUMBER_MAX: Final = 0x7FFFFFFF
 """Of ids and epochs; 1 follows."""
 
-_Place = tuple[str, int]
+_Place = tuple[TopicKey, int]
 """Topic and partition."""
 
 
@@ -78,6 +80,8 @@ class FetchSession:
         self._sessions = sessions
         self._id = NO_SESSION
         self._epoch_expected = _FIRST_EPOCH
+        self._by_id = False
+        """Whether its topics go by their ids."""
         self._followed: dict[_Place, _Followed] = {}
         """In the order in which they are looked at."""
 
@@ -86,18 +90,23 @@ class FetchSession:
         """What an answer tells the client."""
         return self._id
 
-    def take(self, request: FetchRequest) -> ErrorCode:
-        """Begin, go on or end, as the request says. With an error nothing is to be read."""
+    def take(self, request: FetchRequest, *, by_id: bool = False) -> ErrorCode:
+        """Begin, go on or end, as the request says. With an error nothing is to be read. `by_id`: how it names topics,
+        if it names any."""
         if request.session_epoch in (_FIRST_EPOCH, _LAST_EPOCH):
             # An id of a connection that broke is named here too: that session has ended already.
             self.end()
             if request.session_epoch == _FIRST_EPOCH:
                 self._begin(request)
+                self._by_id = by_id
             return ErrorCode.NONE
         if self._id == NO_SESSION or request.session_id != self._id:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if request.session_epoch != self._epoch_expected:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if by_id is not self._by_id:
+            self.end()
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         return self._go_on(request)
 
     def _begin(self, request: FetchRequest) -> None:
@@ -118,7 +127,7 @@ class FetchSession:
         before = len(self._followed)
         for topic in request.forgotten_topics:
             for partition in topic.partitions:
-                self._followed.pop((topic.topic, partition), None)
+                self._followed.pop((topic.key, partition), None)
         for place, wanted in named.items():
             if (known := self._followed.get(place)) is not None:
                 known.wanted = wanted
@@ -134,13 +143,13 @@ class FetchSession:
         self._followed = {}
         self._id = NO_SESSION
 
-    def wanted(self, request: FetchRequest) -> Iterator[tuple[str, FetchPartition]]:
+    def wanted(self, request: FetchRequest) -> Iterator[tuple[TopicKey, FetchPartition]]:
         """What is to be read behind take(), in that order; each once, as it was named last."""
         if self._id == NO_SESSION:
             return ((topic, wanted) for (topic, _), wanted in dict(_named(request)).items())
         return ((topic, each.wanted) for (topic, _), each in self._followed.items())
 
-    def tell(self, request: FetchRequest, topic: str, found: FetchedPartition) -> bool:
+    def tell(self, request: FetchRequest, topic: TopicKey, found: FetchedPartition) -> bool:
         """Whether the answer names the partition. What it says of it is remembered."""
         if self._id == NO_SESSION:
             return True
@@ -161,4 +170,4 @@ class FetchSession:
 def _named(request: FetchRequest) -> Iterator[tuple[_Place, FetchPartition]]:
     for topic in request.topics:
         for wanted in topic.partitions:
-            yield (topic.topic, wanted.partition), wanted
+            yield (topic.key, wanted.partition), wanted

@@ -25,12 +25,13 @@ from segmentstore.codec.kafka_protocol.produce import (
 )
 from segmentstore.codec.record_batch import SentBatch, sent_batch
 from segmentstore.kafka.quotas import ByteQuota
-from segmentstore.kafka.refusals import code_of
+from segmentstore.kafka.refusals import code_of, text_of
 from segmentstore.kafka.refused_batches import RefusedBatches
 from segmentstore.kafka.settings import KafkaSettings
 from segmentstore.kafka.statistics import KafkaCounters
 from segmentstore.runtime.guarded_callback import guarded
 from segmentstore.runtime.waiting import SharedTime
+from segmentstore.topics.catalogue import TopicKey
 from segmentstore.topics.errors import (
     NotLeaderError,
     PartitionUnavailableError,
@@ -39,25 +40,30 @@ from segmentstore.topics.errors import (
 )
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.partition_log import Appended
+from segmentstore.topics.topic_records import partition_segment_name
 from segmentstore.topics.topics import Topics
 
 NO_ACKS = 0
 _ACKS = (-1, 0, 1)
+_REASONS_TOLD_MAX = 100
+"""Of one request."""
 
 
 class Submission:
     """One request. `has_refusal` and `response` are true when it is done."""
 
     def __init__(self, request: ProduceRequest) -> None:
+        # Not the topics themselves: nothing of the request's bytes is kept.
         self._topics = [
-            (topic.name, [(each.index, _Outcome()) for each in topic.partitions])
+            (topic.name, topic.topic_id, [(each.index, _Outcome()) for each in topic.partitions])
             for topic in request.topics
         ]
-        self._open = sum(len(partitions) for _, partitions in self._topics)
+        self._open = sum(len(partitions) for *_, partitions in self._topics)
         self.throttle_ms = 0
         """What the client is told to wait, and the server waits before it takes more from it."""
         self._on_done: Callable[[], None] | None = None
         self._come_again: list[_Handed] = []
+        self._refusals = 0
 
     @property
     def is_done(self) -> bool:
@@ -65,7 +71,7 @@ class Submission:
 
     @property
     def has_refusal(self) -> bool:
-        return any(outcome.error_code for _, each in self._topics for _, outcome in each)
+        return any(outcome.error_code for *_, each in self._topics for _, outcome in each)
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Called once: now, or when the last batch is settled."""
@@ -80,6 +86,7 @@ class Submission:
             topics=tuple(
                 ProducedTopic(
                     name=name,
+                    topic_id=topic_id,
                     partitions=tuple(
                         ProducedPartition(
                             index=index,
@@ -87,16 +94,24 @@ class Submission:
                             base_offset=outcome.base_offset,
                             log_append_time_ms=outcome.append_time_ms,
                             log_start_offset=outcome.log_start_offset,
+                            error_message=outcome.error_message,
                         )
                         for index, outcome in partitions
                     ),
                 )
-                for name, partitions in self._topics
+                for name, topic_id, partitions in self._topics
             ),
         )
 
+    def refused(self, outcome: "_Outcome", error: TopicError) -> None:
+        """The first of them with their reasons: an answer does not become longer than its request by them."""
+        outcome.error_code = code_of(error)
+        self._refusals += 1
+        if self._refusals <= _REASONS_TOLD_MAX:
+            outcome.error_message = text_of(error)
+
     def outcome(self, topic: int, partition_: int) -> "_Outcome":
-        return self._topics[topic][1][partition_][1]
+        return self._topics[topic][2][partition_][1]
 
     def comes_again(self, handed: "_Handed") -> None:
         """A batch was refused, so that its producer sends it again when the request is answered."""
@@ -120,6 +135,7 @@ class _Outcome:
     """What became of one batch."""
 
     error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
     base_offset: int = -1
     append_time_ms: int = -1
     log_start_offset: int = -1
@@ -164,7 +180,7 @@ class Producing:
                 byte_count += len(wanted.records)
                 # Now: the memory of the records is used again before they are settled.
                 sent = sent_batch(wanted.records)
-                handed = _Handed(topic.name, wanted.index, len(wanted.records), sent, refused)
+                handed = _Handed(topic.key, wanted.index, len(wanted.records), sent, refused)
                 future = await self._produce(handed, wanted.records, time_of_all)
                 settle = guarded(partial(self._settle, submission, outcome, handed), fail)
                 if future.done():
@@ -238,11 +254,13 @@ class Producing:
             self._counters.produced_batches += 1
             self._counters.produced_bytes += handed.byte_count
         elif isinstance(failure, TopicError):
-            outcome.error_code = code_of(failure)
+            submission.refused(outcome, failure)
             self._counters.produce_refusals += 1
             # Names of which no topic is known would be kept without a bound on their length.
             is_passing = isinstance(failure, NotLeaderError | PartitionUnavailableError)
-            if is_passing and self._topics.describe(handed.topic) is not None:
+            known = self._topics.describe(handed.topic) if is_passing else None
+            if known is not None:
+                handed.partition = partition_segment_name(known.name, known.topic_id, handed.index)
                 submission.comes_again(handed)
         else:
             raise failure
@@ -253,32 +271,34 @@ class Producing:
 class _Handed:
     """One batch, without its bytes."""
 
-    topic: str
+    topic: TopicKey
     index: int
     byte_count: int
     sent: SentBatch | None
     """None: nothing that comes behind it minds what becomes of it."""
     refused: RefusedBatches
+    partition: str = ""
+    """The name of its segment, once it was refused."""
 
     def waits(self, found: Partition) -> bool:
         """For one that was sent before it, and is to come again."""
         if self.sent is None:
             return False
         now = asyncio.get_running_loop().time()
-        is_behind = self.refused.holds_up(self.topic, self.index, self.sent, now=now)
+        is_behind = self.refused.holds_up(found.segment_name, self.sent, now=now)
         return is_behind and not found.expects(self.sent)
 
     def note_refusal(self) -> None:
         """It is to come again."""
         if self.sent is not None:
             now = asyncio.get_running_loop().time()
-            self.refused.note(self.topic, self.index, self.sent, now=now)
+            self.refused.note(self.partition, self.sent, now=now)
 
     def note_answer(self) -> None:
         """Its client is told now."""
         if self.sent is not None:
             now = asyncio.get_running_loop().time()
-            self.refused.told(self.topic, self.index, now=now)
+            self.refused.told(self.partition, now=now)
 
 
 def _broken_off() -> TopicError:

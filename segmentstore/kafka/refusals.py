@@ -30,10 +30,12 @@ from segmentstore.topics.errors import (
     TopicNotFoundError,
     TopicsUnavailableError,
     UnknownPartitionError,
+    UnknownTopicIdError,
 )
 
 _CODES: Final[dict[type[TopicError], ErrorCode]] = {
     NotLeaderError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    UnknownTopicIdError: ErrorCode.UNKNOWN_TOPIC_ID,
     TopicNotFoundError: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     UnknownPartitionError: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     TopicExistsError: ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -53,6 +55,13 @@ _BATCH_CODES: Final = {
     BatchProblem.OLD_FORMAT: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     BatchProblem.UNKNOWN_COMPRESSION: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
 }
+
+_TEXT_CHARACTERS_MAX: Final = 500
+
+
+def text_of(error: Exception) -> str:
+    """What it says. Cut: it may show what the client sent, escaped, and no answer holds a text that long."""
+    return str(error)[:_TEXT_CHARACTERS_MAX]
 
 
 def code_of(error: TopicError) -> ErrorCode:

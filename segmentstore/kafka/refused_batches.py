@@ -24,9 +24,6 @@ from typing import Final
 
 from segmentstore.codec.record_batch import SentBatch
 
-_Place = tuple[str, int]
-"""Topic and partition."""
-
 _HALF_OF_SEQUENCES: Final = 1 << 30
 """They end at 2^31 and begin again at 0."""
 
@@ -45,36 +42,33 @@ class RefusedBatches:
         """`seconds`: how long a refusal holds up what is behind it."""
         self._partitions_max = partitions_max
         self._seconds = seconds
-        self._refused: dict[_Place, _Refused] = {}
-        """The first one of each partition."""
+        self._refused: dict[str, _Refused] = {}
+        """The first one of each partition, by the name of its segment: requests name topics in two ways."""
 
-    def note(self, topic: str, index: int, sent: SentBatch, *, now: float) -> None:
+    def note(self, partition: str, sent: SentBatch, *, now: float) -> None:
         """It was refused, and is to come again, once its client is told."""
-        place = topic, index
-        known = self._refused.pop(place, None)
+        known = self._refused.pop(partition, None)
         if known is not None and now < known.until and _is_behind(sent, known.sent):
-            self._refused[place] = _Refused(known.sent)
+            self._refused[partition] = _Refused(known.sent)
             return
         while len(self._refused) >= self._partitions_max:
             del self._refused[next(iter(self._refused))]
-        self._refused[place] = _Refused(sent)
+        self._refused[partition] = _Refused(sent)
 
-    def told(self, topic: str, index: int, *, now: float) -> None:
+    def told(self, partition: str, *, now: float) -> None:
         """The client hears of a refusal now."""
-        place = topic, index
-        known = self._refused.get(place)
+        known = self._refused.get(partition)
         if known is not None:
-            self._refused[place] = replace(known, until=now + self._seconds)
+            self._refused[partition] = replace(known, until=now + self._seconds)
 
-    def holds_up(self, topic: str, index: int, sent: SentBatch, *, now: float) -> bool:
+    def holds_up(self, partition: str, sent: SentBatch, *, now: float) -> bool:
         """Whether a batch before this one is to come first. If not, none of the partition is waited for any more."""
-        place = topic, index
-        known = self._refused.get(place)
+        known = self._refused.get(partition)
         if known is None:
             return False
         if now < known.until and _is_behind(sent, known.sent):
             return True
-        del self._refused[place]
+        del self._refused[partition]
         return False
 
 

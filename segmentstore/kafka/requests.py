@@ -44,7 +44,11 @@ class Requests:
         match request:
             case fetch.FetchRequest():
                 return await self.fetching.fetch(
-                    request, asker.fetch_session, asker.client_id, asker.answer_room
+                    request,
+                    asker.fetch_session,
+                    asker.client_id,
+                    asker.answer_room,
+                    version=asker.version,
                 )
             case fetch.ListOffsetsRequest():
                 return await self.fetching.list_offsets(request, version=asker.version)
@@ -55,7 +59,7 @@ class Requests:
                     request, version=asker.version, reached_at=asker.reached_at
                 )
             case cluster.FindCoordinatorRequest():
-                return self.cluster.coordinator(reached_at=asker.reached_at)
+                return await self.cluster.coordinator(request, reached_at=asker.reached_at)
             case produce.InitProducerIdRequest():
                 return await self.cluster.init_producer_id(request)
             case groups.HeartbeatRequest():

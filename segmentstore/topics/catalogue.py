@@ -15,7 +15,8 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
+from uuid import UUID
 
 from segmentstore.contracts.errors import (
     SegmentExistsError,
@@ -46,6 +47,10 @@ _LOOKS_MAX: Final = 5
 """Of one refresh, while others change the catalogue: each look finds all that was there before it."""
 
 
+TopicKey: TypeAlias = str | UUID
+"""A topic's name, or its id: another topic may have the name later, none has the id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic's record, its version in the catalogue, and what follows from it."""
@@ -68,6 +73,7 @@ class Catalogue:
         self._tables = tables
         self._config_bytes_max = config_bytes_max
         self._topics: dict[str, Topic] = {}
+        self._by_id: dict[UUID, Topic] = {}
         self._position: int | None = None
         """Up to here the table has been read; None: not at all, or nothing that counts."""
         self._reading = asyncio.Lock()
@@ -90,9 +96,9 @@ class Catalogue:
         self._position = None
         await self.refresh()
 
-    def get(self, name: str) -> Topic | None:
+    def get(self, topic: TopicKey) -> Topic | None:
         """As it is known now."""
-        return self._topics.get(name)
+        return self._topics.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
 
     def all(self) -> Mapping[str, Topic]:
         """By name. Do not keep it across an await."""
@@ -154,6 +160,7 @@ class Catalogue:
             ):
                 found[name] = known
         self._topics = found
+        self._by_id = {each.record.topic_id: each for each in found.values()}
         self._position = length
         self.changes += 1
 
@@ -172,7 +179,9 @@ class Catalogue:
     def _take(self, topic: Topic) -> None:
         known = self._topics.get(topic.name)
         if known is None or known.version < topic.version:
-            self._topics[topic.name] = topic
+            if known is not None:
+                self._by_id.pop(known.record.topic_id, None)
+            self._topics[topic.name] = self._by_id[topic.record.topic_id] = topic
             self.changes += 1
 
     def _topic_of(self, entry: TableEntry) -> Topic:
@@ -228,4 +237,5 @@ class Catalogue:
             raise TopicsUnavailableError(f"the catalogue cannot be written: {error}") from error
         if self._topics.get(topic.name) == topic:
             del self._topics[topic.name]
+            self._by_id.pop(topic.record.topic_id, None)
             self.changes += 1

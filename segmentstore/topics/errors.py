@@ -3,6 +3,8 @@
 The class says why; a server of a protocol has one code for each.
 """
 
+from uuid import UUID
+
 from segmentstore.codec.record_batch import BatchProblem
 
 
@@ -16,6 +18,14 @@ class TopicNotFoundError(TopicError):
     def __init__(self, name: str) -> None:
         super().__init__(f"topic does not exist name={name!r}")
         self.name = name
+
+
+class UnknownTopicIdError(TopicError):
+    """No topic has that id: the one that had it was deleted, and has perhaps been made again."""
+
+    def __init__(self, topic_id: UUID) -> None:
+        super().__init__(f"no topic has this id topic_id={topic_id}")
+        self.topic_id = topic_id
 
 
 class TopicExistsError(TopicError):

@@ -24,12 +24,13 @@ from segmentstore.runtime.cancellation import await_shielded, retrieve_exception
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.waiting import gather_all
 from segmentstore.topics.brokers import Brokers
-from segmentstore.topics.catalogue import Catalogue, Topic
+from segmentstore.topics.catalogue import Catalogue, Topic, TopicKey
 from segmentstore.topics.errors import (
     NotLeaderError,
     PartitionUnavailableError,
     TopicNotFoundError,
     UnknownPartitionError,
+    UnknownTopicIdError,
 )
 from segmentstore.topics.partition import Partition
 from segmentstore.topics.record_files.record_files import RecordFiles
@@ -77,14 +78,14 @@ class OpenPartitions:
         """Those that are open, or were the last time that they were used."""
         return list(self._partitions.values())
 
-    def is_known(self, name: str, index: int) -> bool:
+    def is_known(self, key: TopicKey, index: int) -> bool:
         """Whether the catalogue, as it is known here, has the partition."""
-        topic = self._catalogue.get(name)
+        topic = self._catalogue.get(key)
         return topic is not None and topic.is_there and 0 <= index < topic.record.partitions
 
-    def if_open(self, name: str, index: int) -> Partition | None:
+    def if_open(self, key: TopicKey, index: int) -> Partition | None:
         """What open() would give at once; None where it would wait or refuse."""
-        topic = self._catalogue.get(name)
+        topic = self._catalogue.get(key)
         if topic is None or not topic.is_there or index >= topic.record.partitions:
             return None
         partition = self._partitions.get((topic.record.topic_id, index))
@@ -92,18 +93,20 @@ class OpenPartitions:
             return None
         return partition if self._brokers.is_here(partition.segment_name) else None
 
-    async def open(self, name: str, index: int) -> Partition:
+    async def open(self, key: TopicKey, index: int) -> Partition:
         """Recovered if it was not open. Keep it for one request: it may be closed when it was not used for long.
 
-        Raises TopicNotFoundError, UnknownPartitionError, NotLeaderError, PartitionUnavailableError.
+        Raises TopicNotFoundError, UnknownTopicIdError, UnknownPartitionError, NotLeaderError,
+        PartitionUnavailableError.
         """
-        topic = self._catalogue.get(name)
+        topic = self._catalogue.get(key)
         if topic is None or not topic.is_there:
-            raise TopicNotFoundError(name)
+            raise TopicNotFoundError(key) if isinstance(key, str) else UnknownTopicIdError(key)
+        name = topic.name
         if not 0 <= index < topic.record.partitions:
             raise UnknownPartitionError(name, index)
-        key = (topic.record.topic_id, index)
-        partition = self._partitions.get(key)
+        place = (topic.record.topic_id, index)
+        partition = self._partitions.get(place)
         segment_name = (
             partition_segment_name(name, topic.record.topic_id, index)
             if partition is None
@@ -125,8 +128,8 @@ class OpenPartitions:
                 record_files=self._record_files,
                 on_hot=self._on_hot,
             )
-            self._partitions[key] = partition
-            self._resting.pop(key, None)
+            self._partitions[place] = partition
+            self._resting.pop(place, None)
         if not partition.is_open:
             await self._recover(partition)
         if not partition.is_open:

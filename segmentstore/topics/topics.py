@@ -30,7 +30,7 @@ from segmentstore.contracts.tables import TableApi
 from segmentstore.runtime.clock import WallClock
 from segmentstore.runtime.keyed_locks import KeyedLocks
 from segmentstore.topics.brokers import Broker, Brokers, OneBroker
-from segmentstore.topics.catalogue import Catalogue
+from segmentstore.topics.catalogue import Catalogue, TopicKey
 from segmentstore.topics.errors import (
     NotLeaderError,
     PartitionUnavailableError,
@@ -250,28 +250,28 @@ class Topics:
         """Of all topics, in order, as they are known here. O(topics)."""
         return sorted(name for name, topic in self._catalogue.all().items() if topic.is_there)
 
-    def describe(self, name: str) -> TopicDescription | None:
+    def describe(self, key: TopicKey) -> TopicDescription | None:
         """None if there is no such topic, as far as is known here."""
-        topic = self._catalogue.get(name)
+        topic = self._catalogue.get(key)
         if topic is None or not topic.is_there:
             return None
         return TopicDescription(
-            name=name,
+            name=topic.name,
             topic_id=topic.record.topic_id,
             partitions=topic.record.partitions,
             config=topic.config.effective(),
             given=topic.config.given,
         )
 
-    async def find(self, name: str) -> TopicDescription | None:
-        """As describe(), with another look at the catalogue for a name that is not known here.
+    async def find(self, key: TopicKey) -> TopicDescription | None:
+        """As describe(), with another look at the catalogue for what is not known here.
 
         Raises TopicsUnavailableError: whether there is one cannot be told.
         """
-        found = self.describe(name)
+        found = self.describe(key)
         if found is None:
             await self.refresh()
-            found = self.describe(name)
+            found = self.describe(key)
         return found
 
     def leader_of(self, description: TopicDescription, index: int) -> Broker | None:
@@ -305,22 +305,22 @@ class Topics:
         leader = None if description is None else self.leader_of(description, index)
         return None if leader == self._brokers.own() else leader
 
-    def own_partition_if_open(self, name: str, index: int) -> Partition | None:
+    def own_partition_if_open(self, key: TopicKey, index: int) -> Partition | None:
         """What own_partition() would give at once; None where it would wait or refuse."""
-        return self._partitions.if_open(name, index)
+        return self._partitions.if_open(key, index)
 
-    async def own_partition(self, name: str, index: int) -> Partition:
+    async def own_partition(self, key: TopicKey, index: int) -> Partition:
         """Open, and recovered if it was not. Keep it for one request: it may be closed when it was not used for long.
 
-        Raises NotLeaderError, TopicNotFoundError, UnknownPartitionError, PartitionUnavailableError (also for a name
-        that is not known while the catalogue does not answer).
+        Raises NotLeaderError, TopicNotFoundError, UnknownTopicIdError, UnknownPartitionError, PartitionUnavailableError
+        (also for a topic that is not known while the catalogue does not answer).
         """
-        if not self._partitions.is_known(name, index):
+        if not self._partitions.is_known(key, index):
             try:
                 await self.refresh()
             except TopicsUnavailableError as error:
                 raise PartitionUnavailableError(str(error)) from error
-        return await self._partitions.open(name, index)
+        return await self._partitions.open(key, index)
 
     # --- changes: as TopicChanges ------------------------------------------------------------
 

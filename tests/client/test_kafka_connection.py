@@ -181,7 +181,7 @@ async def test_one_too_many_is_refused_and_not_sent() -> None:
         assert await last == "d"
 
 
-@pytest.mark.parametrize(("newest", "spoken"), [(0, 0), (1, 1), (9, 2)])
+@pytest.mark.parametrize(("newest", "spoken"), [(0, 0), (1, 1), (9, 3)])
 async def test_a_request_goes_in_the_newest_version_that_both_sides_speak(
     newest: int, spoken: int
 ) -> None:
@@ -192,7 +192,7 @@ async def test_a_request_goes_in_the_newest_version_that_both_sides_speak(
         assert server.versions == [spoken]
 
 
-@pytest.mark.parametrize(("oldest", "newest"), [(3, 9), (0, -1)])
+@pytest.mark.parametrize(("oldest", "newest"), [(4, 9), (0, -1)])
 async def test_what_no_common_version_has_is_refused_and_not_sent(oldest: int, newest: int) -> None:
     async with connected(oldest=oldest, newest=newest) as (server, connection):
         with pytest.raises(NoCommonVersionError, match="FIND_COORDINATOR"):

@@ -10,7 +10,6 @@ from typing import Self, TypeVar
 from uuid import UUID
 
 from segmentstore.codec.kafka_protocol.api_table import APIS
-from segmentstore.codec.kafka_protocol.cluster import ApiVersionsResponse
 from segmentstore.codec.kafka_protocol.fetch import (
     FetchedPartition,
     FetchPartition,
@@ -58,7 +57,7 @@ class Client:
         """The number of the request."""
         number = self._next_id
         self._next_id += 1
-        chosen = api_of(request).newest if version is None else version
+        chosen = api_of(request).asked_in if version is None else version
         self.send_bytes(
             b"".join(encode_request(request, chosen, correlation_id=number, client_id="test"))
         )
@@ -75,7 +74,7 @@ class Client:
     async def answer(
         self, number: int, kind: type[_Response], version: int | None = None
     ) -> _Response:
-        chosen = _newest(kind) if version is None else version
+        chosen = _asked_in(kind) if version is None else version
         return decode_response(kind, await self.frame(), chosen, correlation_id=number)
 
     async def ask(
@@ -94,10 +93,8 @@ class Client:
         self._writer.close()
 
 
-def _newest(kind: type[Structure]) -> int:
-    if kind is ApiVersionsResponse:
-        return 2
-    return next(api.newest for api in APIS.values() if api.response is kind)
+def _asked_in(kind: type[Structure]) -> int:
+    return next(api.asked_in for api in APIS.values() if api.response is kind)
 
 
 @dataclass(slots=True)

@@ -11,10 +11,18 @@ from uuid import UUID
 from crc32c import crc32c
 
 from segmentstore.codec.kafka_protocol.api_table import APIS, ApiKey
-from segmentstore.codec.kafka_protocol.fields import INT8, INT16, INT32, INT64, RECORDS, Form
+from segmentstore.codec.kafka_protocol.fields import (
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    NO_UUID,
+    RECORDS,
+    Form,
+)
 from segmentstore.codec.kafka_protocol.frames import encode_request
 from segmentstore.codec.kafka_protocol.produce import ProduceRequest
-from segmentstore.codec.kafka_protocol.structure import Structure, Versions
+from segmentstore.codec.kafka_protocol.structure import Structure, Versions, may_be_null
 from segmentstore.codec.record_batch import (
     BATCH_HEADER_BYTES,
     Compression,
@@ -100,7 +108,7 @@ _OFTEN: Final = (
 
 
 class RandomRequests:
-    """Draws requests. What answers tell is drawn again: `members`, `generations`, `producers`."""
+    """Draws requests. What answers tell is drawn again: `members`, `generations`, `producers`, `topic_ids`."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -108,6 +116,7 @@ class RandomRequests:
         self.members: list[str] = ["", "", "stranger"]
         self.generations: list[int] = [-1, 0, 1]
         self.producers: list[int] = [5, (1 << 63) - 1]
+        self.topic_ids: list[UUID] = [NO_UUID, UUID(int=1)]
         self._sequences: dict[tuple[int, int], int] = {}
         self._sent: list[bytes] = []
         self.numbers: dict[bytes, int] = {}
@@ -148,13 +157,14 @@ class RandomRequests:
     def _value(self, hint: object, version: int, kind: str, name: str) -> object:
         random = self._random
         form: Form | None = None
+        notes: list[object] = []
         if get_origin(hint) is Annotated:
             hint, *notes = get_args(hint)
             form = next((each for each in notes if isinstance(each, Form)), None)
         if form is RECORDS:
             return self.records()
         if get_origin(hint) in (Union, UnionType):
-            if name not in _CHOSEN and random.random() < 0.2:
+            if name not in _CHOSEN and random.random() < 0.2 and may_be_null(notes, version):
                 return None
             (hint,) = [each for each in get_args(hint) if each is not type(None)]
         if get_origin(hint) is tuple:
@@ -169,7 +179,7 @@ class RandomRequests:
         if isinstance(hint, type) and issubclass(hint, Structure):
             return self._made(hint, version)
         if hint is UUID:
-            return UUID(int=random.choice((0, 1)))
+            return random.choice(self.topic_ids)
         if hint is bool:
             return random.random() < 0.5
         if name == "member_id":

@@ -130,7 +130,9 @@ async def test_a_fetch_takes_the_room_that_it_waited_for_though_more_has_come_me
         )
         session = FetchSessions(partitions_max=1).of_connection()
         room = AnswerRoom(shared)
-        waiting = asyncio.ensure_future(fetching.fetch(fetch((1, 0)), session, "test", room))
+        waiting = asyncio.ensure_future(
+            fetching.fetch(fetch((1, 0)), session, "test", room, version=11)
+        )
         await node.until(lambda _: shared.waiting_count == 1)
         other = asyncio.ensure_future(shared.take(25_000))
         await client.ask(produce((1, batch(b"x" * 10_000))), ProduceResponse)

@@ -33,7 +33,7 @@ async def test_versions_are_those_of_the_table() -> None:
     assert found == {key: (api.oldest, api.newest) for key, api in APIS.items()}
 
 
-@pytest.mark.parametrize("version", [3, 4, 5, 99])
+@pytest.mark.parametrize("version", [5, 6, 99])
 async def test_a_client_that_is_too_new_is_told_our_versions_in_version_0(version: int) -> None:
     async with running() as node:
         client = await node.client()
@@ -44,8 +44,24 @@ async def test_a_client_that_is_too_new_is_told_our_versions_in_version_0(versio
         again = await client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2)
 
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert [(each.api_key, each.max_version) for each in answer.api_keys] == [(18, 2)]
+    assert [(each.api_key, each.max_version) for each in answer.api_keys] == [(18, 4)]
     assert again.error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("version", [3, 4])
+async def test_the_versions_are_told_behind_a_header_without_tagged_fields(version: int) -> None:
+    """A client does not know yet whether the server knows of such fields."""
+    async with running() as node:
+        client = await node.client()
+        content = bytes.fromhex(f"0012 {version:04x} 00000007 0001 63 00 02 61 02 62 00")
+        client.send_bytes(len(content).to_bytes(4, "big") + content)
+        frame = await client.frame()
+
+    row_bytes = 7
+    assert frame[:6] == bytes.fromhex("00000007 0000")
+    assert frame[6] == len(APIS) + 1
+    assert frame[7 : 7 + row_bytes] == bytes.fromhex("0000 0000 000d 00"), "Produce 0 to 13"
+    assert len(frame) == 7 + len(APIS) * row_bytes + 4 + 1
 
 
 async def test_answers_leave_in_the_order_of_the_requests() -> None:

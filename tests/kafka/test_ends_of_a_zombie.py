@@ -66,7 +66,7 @@ async def fetched(topics: Topics, *offsets: int) -> list[FetchedPartition]:
     )
     session = FetchSessions(partitions_max=0).of_connection()
     room = AnswerRoom(SharedRoom(1000))
-    answer = await fetching(topics).fetch(request, session, "client", room)
+    answer = await fetching(topics).fetch(request, session, "client", room, version=11)
     return list(answer.topics[0].partitions)
 
 

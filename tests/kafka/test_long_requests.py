@@ -54,7 +54,9 @@ async def test_others_run_between_the_partitions_of_one_request() -> None:
         request = fetch(*((index, 0) for index in range(ITEMS)), topic="many")
 
         async def fetched() -> FetchResponse:
-            return await fetching.fetch(request, session, "test", AnswerRoom(SharedRoom(1)))
+            return await fetching.fetch(
+                request, session, "test", AnswerRoom(SharedRoom(1)), version=11
+            )
 
         await fetched()  # each is opened
         answer, turns = await turns_of(fetched())

@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from segmentstore.codec.kafka_protocol import administration, cluster, fetch, groups, produce
 from segmentstore.codec.kafka_protocol.api_table import APIS
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.kafka_protocol.fields import NO_UUID
 from segmentstore.codec.kafka_protocol.frames import api_of, decode_response
 from segmentstore.codec.kafka_protocol.structure import Structure
 from segmentstore.codec.record_batch import BATCH_HEADER_BYTES, batch_size, parse_header
@@ -163,10 +165,14 @@ class Client:
 
     def _batches_of(self, request: produce.ProduceRequest) -> list[tuple[str, int, int]]:
         return [
-            (topic.name, each.index, self._number_of(each.records))
+            (self._name_of(topic.key), each.index, self._number_of(each.records))
             for topic in request.topics
             for each in topic.partitions
         ]
+
+    def _name_of(self, key: str | UUID) -> str:
+        found = None if isinstance(key, str) else self._node.topics.describe(key)
+        return str(key) if found is None else found.name
 
     def _number_of(self, records: Any) -> int:
         return self._drawn.numbers.get(bytes(records or b"")[BATCH_HEADER_BYTES:], -1)
@@ -206,6 +212,8 @@ class Client:
                 for topic in answer.topics:
                     for each in topic.partitions:
                         self._told.seen[f"committed {each.error_code}"] += 1
+            case cluster.MetadataResponse():
+                self._drawn.topic_ids += [each.topic_id for each in answer.topics]
             case fetch.FetchResponse():
                 assert isinstance(request, fetch.FetchRequest)
                 self._check_fetched(asked, request, answer)
@@ -231,13 +239,13 @@ class Client:
         self, asked: Asked, request: fetch.FetchRequest, answer: fetch.FetchResponse
     ) -> None:
         wanted = {
-            (topic.topic, each.partition): each.fetch_offset
+            (self._name_of(topic.key), each.partition): each.fetch_offset
             for topic in request.topics
             for each in topic.partitions
         }
         for topic in answer.topics:
             for each in topic.partitions:
-                place = topic.topic, each.partition_index
+                place = self._name_of(_key_of(topic)), each.partition_index
                 self._told.seen[f"fetched {each.error_code}"] += 1
                 end = asked.ends.get(place, -1)
                 if each.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and place in wanted:
@@ -261,11 +269,18 @@ def _batches(content: bytes) -> list[tuple[Any, bytes]]:
     return found
 
 
-def _pairs(topics: Sequence[Any]) -> list[tuple[str, int]]:
+def _key_of(topic: Any) -> str | UUID:
+    """Its name or its id, however the message calls them."""
+    topic_id: UUID = getattr(topic, "topic_id", NO_UUID)
+    name: str = topic.topic if hasattr(topic, "topic") else topic.name
+    return name if topic_id == NO_UUID else topic_id
+
+
+def _pairs(topics: Sequence[Any]) -> list[tuple[str | UUID, int]]:
     """Topics and partitions, however the message calls them."""
     return [
         (
-            topic.topic if hasattr(topic, "topic") else topic.name,
+            _key_of(topic),
             each
             if isinstance(each, int)
             else each.index
@@ -337,7 +352,11 @@ def _expected_of(request: Structure, version: int, answer: Structure) -> object:
         case cluster.MetadataRequest():
             if request.topics is None or (version == 0 and not request.topics):
                 return _named_in(answer)
-            return list(dict.fromkeys(each.name for each in request.topics))
+            assert isinstance(answer, cluster.MetadataResponse)
+            names = {each.topic_id: each.name for each in answer.topics}
+            names[NO_UUID] = None if version >= cluster.METADATA_WITHOUT_NAMES_SINCE else ""
+            keys = [each.topic_id if each.name is None else each.name for each in request.topics]
+            return [key if isinstance(key, str) else names.get(key) for key in dict.fromkeys(keys)]
         case administration.CreateTopicsRequest() | administration.CreatePartitionsRequest():
             return [each.name for each in request.topics]
         case administration.DeleteTopicsRequest():

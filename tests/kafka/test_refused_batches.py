@@ -86,22 +86,22 @@ def test_a_batch_is_waited_for_in_bounds() -> None:
     first, second, third = (SentBatch(PRODUCER, 0, each) for each in (2**31 - 1, 0, 1))
 
     for index in range(3):
-        refused_batches.note("t", index, first, now=0.0)
-        refused_batches.told("t", index, now=0.0)
-    assert [refused_batches.holds_up("t", each, second, now=1.0) for each in range(3)] == [
+        refused_batches.note(f"t{index}", first, now=0.0)
+        refused_batches.told(f"t{index}", now=0.0)
+    assert [refused_batches.holds_up(f"t{each}", second, now=1.0) for each in range(3)] == [
         False,
         True,
         True,
     ]
-    refused_batches.note("t", 1, second, now=5.0)
+    refused_batches.note("t1", second, now=5.0)
     # Its request is answered when all of its batches are settled, which may take long.
-    assert refused_batches.holds_up("t", 1, third, now=50.0)
-    refused_batches.told("t", 1, now=5.0)
-    assert refused_batches.holds_up("t", 1, third, now=14.0)
-    assert refused_batches.holds_up("t", 1, second, now=14.0)
-    assert not refused_batches.holds_up("t", 1, third, now=15.0)
-    assert not refused_batches.holds_up("t", 2, first, now=1.0)
-    assert not refused_batches.holds_up("t", 2, second, now=1.0)
+    assert refused_batches.holds_up("t1", third, now=50.0)
+    refused_batches.told("t1", now=5.0)
+    assert refused_batches.holds_up("t1", third, now=14.0)
+    assert refused_batches.holds_up("t1", second, now=14.0)
+    assert not refused_batches.holds_up("t1", third, now=15.0)
+    assert not refused_batches.holds_up("t2", first, now=1.0)
+    assert not refused_batches.holds_up("t2", second, now=1.0)
 
 
 def test_what_names_no_producer_is_no_sent_batch() -> None:

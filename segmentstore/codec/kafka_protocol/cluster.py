@@ -11,15 +11,23 @@ from segmentstore.codec.kafka_protocol.fields import (
     Int16,
     Int32,
 )
-from segmentstore.codec.kafka_protocol.structure import Structure, Versions
+from segmentstore.codec.kafka_protocol.structure import NullSince, Structure, Versions
 
 GROUP_COORDINATOR: Final = 0
 TRANSACTION_COORDINATOR: Final = 1
+
+METADATA_WITHOUT_NAMES_SINCE: Final = 12
+"""From this version on an answer may tell of an id without a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest(Structure):
     """The first request of most clients."""
+
+    flexible_since: ClassVar[int | None] = 3
+
+    client_software_name: Annotated[str, Versions(3)] = ""
+    client_software_version: Annotated[str, Versions(3)] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +44,8 @@ class ApiVersionsResponse(Structure):
     """The answer to ApiVersions. A request of an unknown version is answered in version 0 too, with an error and the
     row of ApiVersions itself."""
 
+    flexible_since: ClassVar[int | None] = 3
+
     error_code: Int16
     api_keys: tuple[ApiVersionRange, ...]
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
@@ -43,10 +53,10 @@ class ApiVersionsResponse(Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequestTopic(Structure):
-    """A topic that is asked about, by its name: an id in its place is for later versions."""
+    """A topic that is asked about, by its name; later by its id, if it has no name."""
 
     topic_id: Annotated[UUID, Versions(10)] = NO_UUID
-    name: str
+    name: Annotated[str | None, NullSince(10)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +67,7 @@ class MetadataRequest(Structure):
 
     topics: tuple[MetadataRequestTopic, ...] | None
     allow_auto_topic_creation: Annotated[bool, Versions(4)] = True
-    include_cluster_authorized_operations: Annotated[bool, Versions(8)] = False
+    include_cluster_authorized_operations: Annotated[bool, Versions(8, 10)] = False
     include_topic_authorized_operations: Annotated[bool, Versions(8)] = False
 
 
@@ -87,10 +97,10 @@ class MetadataPartition(Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataTopic(Structure):
-    """A topic."""
+    """A topic. Only one that was asked for by an id that no topic has is without a name."""
 
     error_code: Int16
-    name: str
+    name: Annotated[str | None, NullSince(METADATA_WITHOUT_NAMES_SINCE)]
     topic_id: Annotated[UUID, Versions(10)] = NO_UUID
     is_internal: Annotated[bool, Versions(1)] = False
     partitions: tuple[MetadataPartition, ...]
@@ -108,24 +118,43 @@ class MetadataResponse(Structure):
     cluster_id: Annotated[str | None, Versions(2)] = None
     controller_id: Annotated[Int32, Versions(1)] = -1
     topics: tuple[MetadataTopic, ...]
-    cluster_authorized_operations: Annotated[Int32, Versions(8)] = OPERATIONS_NOT_TOLD
+    cluster_authorized_operations: Annotated[Int32, Versions(8, 10)] = OPERATIONS_NOT_TOLD
+    error_code: Annotated[Int16, Versions(13)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest(Structure):
-    """Asks who coordinates a group, or the transactions of a producer."""
+    """Asks who coordinates a group, or the transactions of a producer; from version 4 on, each of many."""
+
+    flexible_since: ClassVar[int | None] = 3
+
+    key: Annotated[str, Versions(0, 3)] = ""
+    key_type: Annotated[Int8, Versions(1)] = GROUP_COORDINATOR
+    coordinator_keys: Annotated[tuple[str, ...], Versions(4)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordinator(Structure):
+    """Who coordinates what has this key."""
 
     key: str
-    key_type: Annotated[Int8, Versions(1)] = GROUP_COORDINATOR
+    node_id: Int32
+    host: str
+    port: Int32
+    error_code: Int16
+    error_message: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorResponse(Structure):
     """The answer to FindCoordinator."""
 
+    flexible_since: ClassVar[int | None] = 3
+
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
-    error_code: Int16
-    error_message: Annotated[str | None, Versions(1)] = None
-    node_id: Int32
-    host: str
-    port: Int32
+    error_code: Annotated[Int16, Versions(0, 3)] = 0
+    error_message: Annotated[str | None, Versions(1, 3)] = None
+    node_id: Annotated[Int32, Versions(0, 3)] = -1
+    host: Annotated[str, Versions(0, 3)] = ""
+    port: Annotated[Int32, Versions(0, 3)] = -1
+    coordinators: Annotated[tuple[Coordinator, ...], Versions(4)] = ()

@@ -5,6 +5,7 @@
 | str | unsigned varint length + 1, then UTF-8 |
 | str or None | the same; 0 is None |
 | bytes | unsigned varint length + 1, then so many bytes |
+| Records | as bytes, 0 is None; a view of the frame: nothing is copied |
 | tuple[X, ...] | unsigned varint count + 1, then so many X |
 | tuple[X, ...] or None | the same; 0 is None |
 
@@ -33,14 +34,19 @@ _VARINT_BYTES_MAX: Final = 5
 
 
 def _read_varint(reader: MessageReader) -> int:
+    content, start = reader.content, reader.offset
     value = 0
-    for place in range(_VARINT_BYTES_MAX):
-        byte = reader.take(1)[0]
-        value |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            if value > 0xFFFFFFFF:
-                break
-            return value
+    try:
+        for place in range(_VARINT_BYTES_MAX):
+            byte = content[start + place]
+            value |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                reader.offset = start + place + 1
+                if value > 0xFFFFFFFF:
+                    break
+                return value
+    except IndexError as error:
+        raise KafkaProtocolError("frame ends inside a varint") from error
     raise KafkaProtocolError("varint has more than 32 bits")
 
 
@@ -91,9 +97,24 @@ def _write_bytes(writer: MessageWriter, value: object) -> None:
     writer.write(value)
 
 
+def _read_records(reader: MessageReader) -> memoryview | None:
+    length = _read_varint(reader) - 1
+    return None if length == -1 else reader.take(length)
+
+
+def _write_records(writer: MessageWriter, value: object) -> None:
+    if value is None:
+        _write_varint(writer, 0)
+        return
+    assert isinstance(value, bytes | bytearray | memoryview), f"not bytes value={value!r}"
+    _write_varint(writer, len(value) + 1)
+    writer.write_apart(value)
+
+
 COMPACT_STRING: Final = Form(_read_string, _write_string, 1)
 COMPACT_NULLABLE_STRING: Final = Form(_read_nullable_string, _write_nullable_string, 1)
 COMPACT_BYTES: Final = Form(_read_bytes, _write_bytes, 1)
+COMPACT_RECORDS: Final = Form(_read_records, _write_records, 1)
 
 
 def compact_array_of(item: Form, *, nullable: bool) -> Form:

@@ -1,10 +1,17 @@
-"""Fetch and ListOffsets: what consumers read, and from where."""
+"""Fetch and ListOffsets: what consumers read, and from where.
+
+From version 13 of Fetch on topics go by their ids, so that what follows one does not go on in another of the same name.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
+from uuid import UUID
 
-from segmentstore.codec.kafka_protocol.fields import Int8, Int16, Int32, Int64, Records
+from segmentstore.codec.kafka_protocol.fields import NO_UUID, Int8, Int16, Int32, Int64, Records
 from segmentstore.codec.kafka_protocol.structure import Structure, Versions
+
+TOPIC_IDS_SINCE: Final = 13
+"""The first version of Fetch in which topics go by their ids."""
 
 LATEST: Final = -1
 """As a timestamp of ListOffsets: the end."""
@@ -24,6 +31,7 @@ class FetchPartition(Structure):
     partition: Int32
     current_leader_epoch: Annotated[Int32, Versions(9)] = -1
     fetch_offset: Int64
+    last_fetched_epoch: Annotated[Int32, Versions(12)] = -1
     log_start_offset: Annotated[Int64, Versions(5)] = -1
     partition_max_bytes: Int32
 
@@ -32,23 +40,37 @@ class FetchPartition(Structure):
 class FetchTopic(Structure):
     """Where to read in one topic."""
 
-    topic: str
+    topic: Annotated[str, Versions(0, TOPIC_IDS_SINCE - 1)] = ""
+    topic_id: Annotated[UUID, Versions(TOPIC_IDS_SINCE)] = NO_UUID
     partitions: tuple[FetchPartition, ...]
+
+    @property
+    def key(self) -> str | UUID:
+        """What the topic goes by here."""
+        return self.topic if self.topic_id == NO_UUID else self.topic_id
 
 
 @dataclass(slots=True, kw_only=True)
 class ForgottenTopic(Structure):
     """What a session of fetches reads no more."""
 
-    topic: str
+    topic: Annotated[str, Versions(0, TOPIC_IDS_SINCE - 1)] = ""
+    topic_id: Annotated[UUID, Versions(TOPIC_IDS_SINCE)] = NO_UUID
     partitions: tuple[Int32, ...]
+
+    @property
+    def key(self) -> str | UUID:
+        """What the topic goes by here."""
+        return self.topic if self.topic_id == NO_UUID else self.topic_id
 
 
 @dataclass(slots=True, kw_only=True)
 class FetchRequest(Structure):
     """Asks for batches, and waits for them if there are too few bytes."""
 
-    replica_id: Int32 = -1
+    flexible_since: ClassVar[int | None] = 12
+
+    replica_id: Annotated[Int32, Versions(0, 14)] = -1
     max_wait_ms: Int32
     min_bytes: Int32
     max_bytes: Annotated[Int32, Versions(3)] = 0x7FFFFFFF
@@ -86,13 +108,16 @@ class FetchedPartition(Structure):
 class FetchedTopic(Structure):
     """Batches of one topic."""
 
-    topic: str
+    topic: Annotated[str, Versions(0, TOPIC_IDS_SINCE - 1)] = ""
+    topic_id: Annotated[UUID, Versions(TOPIC_IDS_SINCE)] = NO_UUID
     partitions: tuple[FetchedPartition, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class FetchResponse(Structure):
     """The answer to Fetch. It names exactly the partitions that were asked for."""
+
+    flexible_since: ClassVar[int | None] = 12
 
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
     error_code: Annotated[Int16, Versions(7)] = 0

@@ -4,8 +4,8 @@
     request header    int16 API key, int16 version, int32 correlation id, nullable string client id
     response header   int32 correlation id
 
-The header of a flexible version goes on with tagged fields (`compact_fields.py`); of requests and answers alike, as
-ApiVersions, whose answers have none, is not spoken in such a version. Behind a request of a flexible version bytes may
+The header of a flexible version goes on with tagged fields (`compact_fields.py`); but not of an answer to ApiVersions,
+which is read before versions are agreed on. Behind a request of a flexible version bytes may
 follow, which are not read, as in Kafka: librdkafka 2.16 leaves some behind Metadata.
 """
 
@@ -19,6 +19,7 @@ from segmentstore.codec.kafka_protocol.api_table import (
     Api,
     ApiKey,
 )
+from segmentstore.codec.kafka_protocol.cluster import ApiVersionsResponse
 from segmentstore.codec.kafka_protocol.compact_fields import (
     skip_tagged_fields,
     write_no_tagged_fields,
@@ -188,6 +189,10 @@ def api_of(request: Structure) -> Api:
     return API_OF_REQUEST[type(request)]
 
 
+def _has_tagged_header(kind: type[Structure], version: int) -> bool:
+    return is_flexible(kind, version) and kind is not ApiVersionsResponse
+
+
 def _decode_body(
     kind: type[StructureType],
     frame: Buffer,
@@ -198,7 +203,7 @@ def _decode_body(
     may_go_on: bool = False,
 ) -> StructureType:
     """Behind the fields of its header."""
-    if is_flexible(kind, version):
+    if _has_tagged_header(kind, version):
         reader = MessageReader(frame, offset, items_max=items_max)
         skip_tagged_fields(reader)
         offset = reader.offset
@@ -213,7 +218,7 @@ def _frame(head: Buffer, message: Structure, version: int) -> list[Buffer]:
     assert isinstance(first, bytearray), "a writer gathers in a bytearray"
     first += bytes(LENGTH_BYTES)
     first += head
-    if is_flexible(type(message), version):
+    if _has_tagged_header(type(message), version):
         write_no_tagged_fields(writer)
     write_structure(writer, message, version)
     length = sum(map(len, writer.parts)) - LENGTH_BYTES

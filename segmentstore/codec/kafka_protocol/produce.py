@@ -1,12 +1,14 @@
 """Produce, and InitProducerId, which producers call first if they count their batches.
 
 One partition has one batch of version 2 in one request. With acks 0 there is no answer at all, not even an empty one.
+From version 13 of Produce on topics go by their ids.
 """
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
+from uuid import UUID
 
-from segmentstore.codec.kafka_protocol.fields import Int16, Int32, Int64, Records
+from segmentstore.codec.kafka_protocol.fields import NO_UUID, Int16, Int32, Int64, Records
 from segmentstore.codec.kafka_protocol.structure import Structure, Versions
 
 
@@ -22,19 +24,36 @@ class ProducePartition(Structure):
 class ProduceTopic(Structure):
     """Batches for a topic."""
 
-    name: str
+    name: Annotated[str, Versions(0, 12)] = ""
+    topic_id: Annotated[UUID, Versions(13)] = NO_UUID
     partitions: tuple[ProducePartition, ...]
+
+    @property
+    def key(self) -> str | UUID:
+        """What the topic goes by here."""
+        return self.name if self.topic_id == NO_UUID else self.topic_id
 
 
 @dataclass(slots=True, kw_only=True)
 class ProduceRequest(Structure):
     """Batches to be stored."""
 
+    flexible_since: ClassVar[int | None] = 9
+
     transactional_id: Annotated[str | None, Versions(3)] = None
     acks: Int16
     """0: no answer; 1 and -1: when it is durable."""
     timeout_ms: Int32
     topics: tuple[ProduceTopic, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class RefusedRecord(Structure):
+    """A record for which its whole batch was refused."""
+
+    batch_index: Int32
+    """Its place in the batch."""
+    batch_index_error_message: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,19 +66,24 @@ class ProducedPartition(Structure):
     log_append_time_ms: Annotated[Int64, Versions(2)] = -1
     """-1 where records keep the times of their producer."""
     log_start_offset: Annotated[Int64, Versions(5)] = -1
+    record_errors: Annotated[tuple[RefusedRecord, ...], Versions(8)] = ()
+    error_message: Annotated[str | None, Versions(8)] = None
 
 
 @dataclass(slots=True, kw_only=True)
 class ProducedTopic(Structure):
     """What became of the batches for a topic."""
 
-    name: str
+    name: Annotated[str, Versions(0, 12)] = ""
+    topic_id: Annotated[UUID, Versions(13)] = NO_UUID
     partitions: tuple[ProducedPartition, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class ProduceResponse(Structure):
     """The answer to Produce."""
+
+    flexible_since: ClassVar[int | None] = 9
 
     topics: tuple[ProducedTopic, ...]
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0

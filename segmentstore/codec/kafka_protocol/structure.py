@@ -2,7 +2,7 @@
 
 - The fields are the format: nothing else describes it, and reading and writing walk the same list.
 - A field that only some versions have says so by `Versions(since, until)`. In other versions it takes no bytes and has
-  its default when read.
+  its default when read. One that may be null in some versions only says so by `NullSince(since)`.
 - Behind the last field of a message nothing may follow, but in requests of flexible versions (`frames.py`).
 - From `flexible_since` on a message and all that is in it has the compact fields of `compact_fields.py`, and tagged
   fields behind its own.
@@ -10,7 +10,7 @@
 The layout of a class in a version is worked out once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields
 from types import UnionType
 from typing import (
@@ -29,6 +29,7 @@ from uuid import UUID
 from segmentstore.codec.kafka_protocol.compact_fields import (
     COMPACT_BYTES,
     COMPACT_NULLABLE_STRING,
+    COMPACT_RECORDS,
     COMPACT_STRING,
     compact_array_of,
     skip_tagged_fields,
@@ -61,6 +62,13 @@ class Versions:
 
     def contain(self, version: int) -> bool:
         return self.since <= version and (self.until is None or version <= self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class NullSince:
+    """From which version of its message on a field may be null."""
+
+    since: int
 
 
 class Structure:
@@ -171,18 +179,23 @@ def _versions_of(hint: object) -> Versions | None:
     return next((each for each in get_args(hint)[1:] if isinstance(each, Versions)), None)
 
 
+def may_be_null(notes: Iterable[object], version: int) -> bool:
+    """Whether a field with these notes at its type may be null, if its type has None at all."""
+    return all(each.since <= version for each in notes if isinstance(each, NullSince))
+
+
 def _form(hint: object, version: int, *, flexible: bool) -> Form:
+    notes: list[object] = []
     if get_origin(hint) is Annotated:
         hint, *notes = get_args(hint)
         forms = [each for each in notes if isinstance(each, Form)]
         if forms:
-            assert not (flexible and forms[0] is RECORDS), "records have no compact form here"
-            return forms[0]
+            return COMPACT_RECORDS if flexible and forms[0] is RECORDS else forms[0]
     nullable = False
     if get_origin(hint) in (Union, UnionType):
         choices = [each for each in get_args(hint) if each is not type(None)]
         assert len(choices) == 1, f"a field has one type or None hint={hint}"
-        hint, nullable = choices[0], True
+        hint, nullable = choices[0], may_be_null(notes, version)
     if get_origin(hint) is tuple:
         item, _ = get_args(hint)
         item_form = _form(item, version, flexible=flexible)

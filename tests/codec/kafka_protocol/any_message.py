@@ -10,7 +10,7 @@ from hypothesis.strategies import SearchStrategy
 
 from segmentstore.codec.kafka_protocol.api_table import APIS
 from segmentstore.codec.kafka_protocol.fields import INT8, INT16, INT32, INT64, RECORDS, Form
-from segmentstore.codec.kafka_protocol.structure import Structure, Versions
+from segmentstore.codec.kafka_protocol.structure import Structure, Versions, may_be_null
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 BYTES = st.binary(max_size=30)
@@ -45,6 +45,7 @@ def messages(kind: type[Structure], version: int) -> SearchStrategy[Structure]:
 
 
 def _values(hint: object, version: int) -> SearchStrategy[object]:
+    notes: list[object] = []
     if get_origin(hint) is Annotated:
         hint, *notes = get_args(hint)
         for note in notes:
@@ -52,6 +53,8 @@ def _values(hint: object, version: int) -> SearchStrategy[object]:
                 return _OF_FORM[id(note)]
     if get_origin(hint) in (Union, UnionType):
         (choice,) = [each for each in get_args(hint) if each is not type(None)]
+        if not may_be_null(notes, version):
+            return _values(choice, version)
         return st.one_of(st.none(), _values(choice, version))
     if get_origin(hint) is tuple:
         return st.lists(_values(get_args(hint)[0], version), max_size=3).map(tuple)
