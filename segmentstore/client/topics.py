@@ -69,6 +69,7 @@ from segmentstore.codec.kafka_protocol.groups import (
     DescribeGroupsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
@@ -509,14 +510,21 @@ class Topics:
         """How far a group is, in order of topic and partition; empty for a group that does not exist."""
         answer = await self._servers.ask_at(
             GroupPlace(group_id),
-            OffsetFetchRequest(group_id=group_id, topics=None),
+            # As versions of one group and versions of several want it.
+            OffsetFetchRequest(
+                group_id=group_id,
+                topics=None,
+                groups=(OffsetFetchGroup(group_id=group_id, topics=None),),
+            ),
             OffsetFetchResponse,
-            lambda answer: (answer.error_code,),
+            lambda answer: (answer.error_code, *(each.error_code for each in answer.groups)),
         )
         what = f"group={group_id!r}"
         _require(answer.error_code, what)
+        for group in answer.groups:
+            _require(group.error_code, what)
         found: list[GroupOffset] = []
-        for topic in answer.topics:
+        for topic in (*answer.topics, *(each for group in answer.groups for each in group.topics)):
             for each in topic.partitions:
                 _require(each.error_code, what)
                 found.append(

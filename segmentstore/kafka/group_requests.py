@@ -14,6 +14,7 @@ Invariants:
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from segmentstore.codec.kafka_protocol import groups as messages
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
@@ -22,7 +23,7 @@ from segmentstore.runtime.waiting import give_way
 from segmentstore.topics.errors import TopicsUnavailableError
 from segmentstore.topics.groups.committed_offsets import CommittedOffset, TopicPartition
 from segmentstore.topics.groups.errors import GroupError, GroupProblem
-from segmentstore.topics.groups.group import JoinRequest, Protocol
+from segmentstore.topics.groups.group import GroupState, JoinRequest, Protocol
 from segmentstore.topics.groups.groups import Groups, OffsetToCommit
 from segmentstore.topics.topics import Topics
 
@@ -32,6 +33,12 @@ _VERSION_WITH_SKIPPED_ASSIGNMENTS = 9
 """From this version of JoinGroup on a leader may be told to leave the assignment as it is."""
 _VERSION_WITH_SEVERAL_LEAVING = 3
 """From this version of LeaveGroup on each member has an answer of its own."""
+_VERSION_WITH_NAMED_PROTOCOLS = 5
+"""From this version of SyncGroup on a member says by which protocol it has joined."""
+_VERSION_WITH_SEVERAL_GROUPS = 8
+"""From this version of OffsetFetch on a request asks about any number of groups."""
+_VERSION_WITH_MISSING_GROUPS = 6
+"""From this version of DescribeGroups on it is an error that a group is not there."""
 _CODES_OF_A_GROUP = (
     GroupProblem.COORDINATOR_LOAD_IN_PROGRESS,
     GroupProblem.COORDINATOR_NOT_AVAILABLE,
@@ -40,6 +47,9 @@ _CODES_OF_A_GROUP = (
 _TYPE_OF_GROUPS = "Classic"
 
 _NO_GENERATION = -1
+
+_Places: TypeAlias = dict[TopicPartition, None] | None
+"""Of one group, in order; None: all of which it has an offset."""
 
 
 class GroupRequests:
@@ -95,7 +105,17 @@ class GroupRequests:
             ),
         )
 
-    async def sync(self, request: messages.SyncGroupRequest) -> messages.SyncGroupResponse:
+    async def sync(
+        self, request: messages.SyncGroupRequest, *, version: int
+    ) -> messages.SyncGroupResponse:
+        """Told back is the protocol that the member has named, as it is that of the group."""
+        if version >= _VERSION_WITH_NAMED_PROTOCOLS and None in (
+            request.protocol_type,
+            request.protocol_name,
+        ):
+            return messages.SyncGroupResponse(
+                error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, assignment=b""
+            )
         try:
             assignment = await self._groups.sync(
                 request.group_id,
@@ -103,13 +123,20 @@ class GroupRequests:
                 generation=request.generation_id,
                 assignments={each.member_id: each.assignment for each in request.assignments},
                 instance_id=request.group_instance_id,
+                protocol_type=request.protocol_type,
+                protocol=request.protocol_name,
             )
         except GroupError as error:
             problem = error.problem
             if problem is GroupProblem.COORDINATOR_LOAD_IN_PROGRESS:
                 problem = GroupProblem.REBALANCE_IN_PROGRESS
             return messages.SyncGroupResponse(error_code=problem, assignment=b"")
-        return messages.SyncGroupResponse(error_code=ErrorCode.NONE, assignment=assignment)
+        return messages.SyncGroupResponse(
+            error_code=ErrorCode.NONE,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignment=assignment,
+        )
 
     def heartbeat(self, request: messages.HeartbeatRequest) -> messages.HeartbeatResponse:
         code: int = ErrorCode.NONE
@@ -211,24 +238,44 @@ class GroupRequests:
             )
         return messages.OffsetCommitResponse(topics=tuple(topics))
 
-    async def committed(self, request: messages.OffsetFetchRequest) -> messages.OffsetFetchResponse:
+    async def committed(
+        self, request: messages.OffsetFetchRequest, *, version: int
+    ) -> messages.OffsetFetchResponse:
         """-1 of what was never committed. Each once, however often it is asked for: metadata may be long."""
-        places = None if request.topics is None else await _places_of(request.topics)
+        asked = request.groups
+        if version < _VERSION_WITH_SEVERAL_GROUPS:
+            asked = (messages.OffsetFetchGroup(group_id=request.group_id, topics=request.topics),)
+        places_of = await _places_of(asked)
+        is_known = await self._know_topics()
+        groups: list[messages.OffsetFetchedGroup] = []
+        told = 0
+        for group_id, places in places_of.items():
+            groups.append(await self._committed(group_id, places, told, is_known=is_known))
+            told += 1 + sum(len(topic.partitions) for topic in groups[-1].topics)
+        if version >= _VERSION_WITH_SEVERAL_GROUPS:
+            return messages.OffsetFetchResponse(groups=tuple(groups))
+        (group,) = groups
+        return messages.OffsetFetchResponse(topics=group.topics, error_code=group.error_code)
+
+    async def _committed(
+        self, group_id: str, places: _Places, told: int, *, is_known: bool
+    ) -> messages.OffsetFetchedGroup:
+        """Of one group. `told`: groups and partitions of this answer before it. `is_known`: whether it is known which
+        topics there are."""
+        await give_way(told + 1, every=ITEMS_PER_TURN)
         problem: int = ErrorCode.NONE
         found: Mapping[TopicPartition, CommittedOffset] = {}
-        if not await self._know_topics():
-            problem = GroupProblem.COORDINATOR_NOT_AVAILABLE
-        else:
-            try:
-                found = await self._groups.committed(request.group_id, places)
-            except GroupError as error:
-                problem = error.problem
+        try:
+            if not is_known:
+                raise GroupError(GroupProblem.COORDINATOR_NOT_AVAILABLE)
+            found = await self._groups.committed(group_id, None if places is None else list(places))
+        except GroupError as error:
+            problem = error.problem
         if problem == GroupProblem.COORDINATOR_NOT_AVAILABLE:
             problem = GroupProblem.COORDINATOR_LOAD_IN_PROGRESS
-        named = list(found) if places is None else places
         topics: dict[str, list[messages.OffsetFetchedPartition]] = {}
-        for told, place in enumerate(named, 1):
-            await give_way(told, every=ITEMS_PER_TURN)
+        for at, place in enumerate(found if places is None else places, told + 2):
+            await give_way(at, every=ITEMS_PER_TURN)
             offset = found.get(place)
             topics.setdefault(place.topic, []).append(
                 messages.OffsetFetchedPartition(
@@ -239,7 +286,8 @@ class GroupRequests:
                     error_code=problem,
                 )
             )
-        return messages.OffsetFetchResponse(
+        return messages.OffsetFetchedGroup(
+            group_id=group_id,
             topics=tuple(
                 messages.OffsetFetchedTopic(name=name, partitions=tuple(partitions))
                 for name, partitions in topics.items()
@@ -256,16 +304,16 @@ class GroupRequests:
         return True
 
     async def describe(
-        self, request: messages.DescribeGroupsRequest
+        self, request: messages.DescribeGroupsRequest, *, version: int
     ) -> messages.DescribeGroupsResponse:
         """Each once, however often it is asked for: an answer is much longer than a name."""
         groups: list[messages.DescribedGroup] = []
         for group_id in dict.fromkeys(request.groups):
-            groups.append(self._described(group_id))
+            groups.append(self._described(group_id, version=version))
             await give_way(len(groups), every=ITEMS_PER_TURN)
         return messages.DescribeGroupsResponse(groups=tuple(groups))
 
-    def _described(self, group_id: str) -> messages.DescribedGroup:
+    def _described(self, group_id: str, *, version: int) -> messages.DescribedGroup:
         try:
             found = self._groups.describe(group_id)
         except GroupError as error:
@@ -277,8 +325,10 @@ class GroupRequests:
                 protocol_data="",
                 members=(),
             )
+        is_missing = found.state is GroupState.DEAD and version >= _VERSION_WITH_MISSING_GROUPS
         return messages.DescribedGroup(
-            error_code=ErrorCode.NONE,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_missing else ErrorCode.NONE,
+            error_message="there is no such group" if is_missing else None,
             group_id=group_id,
             group_state=found.state.value,
             protocol_type=found.protocol_type,
@@ -381,13 +431,20 @@ class GroupRequests:
         )
 
 
-async def _places_of(topics: Sequence[messages.OffsetFetchTopic]) -> list[TopicPartition]:
-    """Each once, in order."""
-    places: dict[TopicPartition, None] = {}
+async def _places_of(groups: Sequence[messages.OffsetFetchGroup]) -> dict[str, _Places]:
+    """Each group once, with each of its places once, in order."""
+    asked: dict[str, _Places] = {}
     looked_at = 0
-    for topic in topics:
-        for index in topic.partition_indexes:
-            places[TopicPartition(topic.name, index)] = None
-            looked_at += 1
-            await give_way(looked_at, every=ITEMS_PER_TURN)
-    return list(places)
+    for group in groups:
+        looked_at += 1
+        await give_way(looked_at, every=ITEMS_PER_TURN)
+        places = asked.setdefault(group.group_id, {})
+        if group.topics is None or places is None:
+            asked[group.group_id] = None
+            continue
+        for topic in group.topics:
+            for index in topic.partition_indexes:
+                places[TopicPartition(topic.name, index)] = None
+                looked_at += 1
+                await give_way(looked_at, every=ITEMS_PER_TURN)
+    return asked

@@ -67,7 +67,7 @@ class Requests:
             case groups.OffsetCommitRequest():
                 return await self.groups.commit(request)
             case groups.OffsetFetchRequest():
-                return await self.groups.committed(request)
+                return await self.groups.committed(request, version=asker.version)
             case groups.JoinGroupRequest():
                 return await self.groups.join(
                     request,
@@ -76,11 +76,11 @@ class Requests:
                     client_host=asker.client_host,
                 )
             case groups.SyncGroupRequest():
-                return await self.groups.sync(request)
+                return await self.groups.sync(request, version=asker.version)
             case groups.LeaveGroupRequest():
                 return await self.groups.leave(request, version=asker.version)
             case groups.DescribeGroupsRequest():
-                return await self.groups.describe(request)
+                return await self.groups.describe(request, version=asker.version)
             case groups.ListGroupsRequest():
                 return self.groups.listing(request)
             case groups.DeleteGroupsRequest():

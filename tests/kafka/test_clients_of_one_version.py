@@ -197,7 +197,7 @@ async def commit(client: Client, *partitions: int) -> None:
 
 
 async def committed(client: Client) -> list[OffsetFetchedPartition]:
-    answer = await client.ask(OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse)
+    answer = await client.ask(OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse, 7)
     return [each for topic in answer.topics for each in topic.partitions]
 
 

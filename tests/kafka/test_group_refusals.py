@@ -9,6 +9,7 @@ from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
 from segmentstore.codec.kafka_protocol.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
+    OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchTopic,
@@ -40,6 +41,13 @@ async def test_offsets_that_cannot_be_read_are_asked_for_again_by_every_client(w
             assert partition.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             if version > 1:
                 assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        asked = OffsetFetchGroup(group_id="g", topics=OF_ONE.topics)
+        for version in (8, 9):
+            several = await client.ask(
+                OffsetFetchRequest(groups=(asked,)), OffsetFetchResponse, version
+            )
+            (group,) = several.groups
+            assert group.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 async def beat_of(client: Client) -> int:
@@ -52,9 +60,17 @@ async def test_a_member_hears_of_a_coordinator_that_begins_anew_when_that_has_be
     async with running() as node:
         client = await node.client()
         node.groups.lose()
-        request = SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=())
-        synced = await client.ask(request, SyncGroupResponse)
-        assert synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        for version in (3, 5):
+            request = SyncGroupRequest(
+                group_id="g",
+                generation_id=1,
+                member_id="m",
+                protocol_type="consumer",
+                protocol_name="range",
+                assignments=(),
+            )
+            synced = await client.ask(request, SyncGroupResponse, version)
+            assert synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS
         assert await beat_of(client) == ErrorCode.NONE
         await node.groups.close()
         await node.groups.start()

@@ -25,6 +25,7 @@ from segmentstore.codec.kafka_protocol.groups import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitTopic,
+    OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchTopic,
@@ -72,6 +73,16 @@ def fetch_of(topics: dict[str, int]) -> OffsetFetchRequest:
     )
 
 
+def fetch_of_groups(groups: int, topics: dict[str, int]) -> OffsetFetchRequest:
+    """The same of each of so many groups."""
+    asked = fetch_of(topics).topics
+    return OffsetFetchRequest(
+        groups=tuple(
+            OffsetFetchGroup(group_id=each, member_id=None, topics=asked) for each in names(groups)
+        )
+    )
+
+
 def names(count: int) -> tuple[str, ...]:
     return tuple(f"group-{number}" for number in range(count))
 
@@ -95,7 +106,7 @@ async def test_others_run_between_the_groups_of_one_request() -> None:
     async with running() as node:
         requests = GroupRequests(groups=node.groups, topics=node.topics)
         described, turns = await turns_of(
-            requests.describe(DescribeGroupsRequest(groups=names(ITEMS)))
+            requests.describe(DescribeGroupsRequest(groups=names(ITEMS)), version=5)
         )
         assert [each.group_id for each in described.groups] == list(names(ITEMS))
         assert turns >= TURNS_MIN
@@ -125,10 +136,21 @@ async def test_others_run_between_the_offsets_of_one_request(topic: str) -> None
             (each.partition_index, each.error_code) for each in committed.topics[0].partitions
         ] == [(index, code) for index in range(ITEMS)]
         assert turns >= 2 * TURNS_MIN, "they are looked at, and answered"
-        told, turns = await turns_of(requests.committed(fetch_of({topic: ITEMS})))
+        told, turns = await turns_of(requests.committed(fetch_of({topic: ITEMS}), version=7))
         assert [each.committed_offset for each in told.topics[0].partitions] == [
             index if topic == "many" else -1 for index in range(ITEMS)
         ]
+        assert turns >= 2 * TURNS_MIN, "they are looked up, and answered"
+
+
+@pytest.mark.parametrize("each", [1, 200])
+async def test_others_run_between_the_groups_of_which_offsets_are_asked_for(each: int) -> None:
+    async with running() as node:
+        requests = GroupRequests(groups=node.groups, topics=node.topics)
+        asked = fetch_of_groups(ITEMS // each, {"t": each})
+        told, turns = await turns_of(requests.committed(asked, version=8))
+        assert [group.group_id for group in told.groups] == list(names(ITEMS // each))
+        assert {len(group.topics[0].partitions) for group in told.groups} == {each}
         assert turns >= 2 * TURNS_MIN, "they are looked up, and answered"
 
 
@@ -151,21 +173,24 @@ async def test_a_group_of_twenty_thousand_partitions_commits_them_together() -> 
         committed = await client.ask(commit_of(topics), OffsetCommitResponse)
         codes = [each.error_code for topic in committed.topics for each in topic.partitions]
         assert codes == [ErrorCode.NONE] * 20_000
-        told = await client.ask(fetch_of(topics), OffsetFetchResponse)
+        told = await client.ask(fetch_of(topics), OffsetFetchResponse, 7)
         assert [[each.committed_offset for each in topic.partitions] for topic in told.topics] == [
             list(range(10_000))
         ] * 2
 
 
 def decoded(request: Structure) -> Structure:
-    parts = encode_request(request, api_of(request).newest, correlation_id=1, client_id="c")
+    version = api_of(request).newest
+    if isinstance(request, OffsetFetchRequest) and not request.groups:
+        version = 7
+    parts = encode_request(request, version, correlation_id=1, client_id="c")
     frame = b"".join(parts)[4:]
     return decode_request(read_request_header(frame), frame)
 
 
 def test_a_request_may_name_twenty_thousand_topics_with_a_partition_each() -> None:
     topics = {f"topic-{number}": 1 for number in range(20_000)}
-    for request in (commit_of(topics), fetch_of(topics)):
+    for request in (commit_of(topics), fetch_of(topics), fetch_of_groups(1, topics)):
         assert decoded(request) == request
 
 
@@ -175,6 +200,8 @@ def test_a_request_about_groups_has_a_lower_bound(more: int) -> None:
     for request in (
         commit_of({"t": items - 1}),
         fetch_of({"t": items - 1}),
+        fetch_of_groups(1, {"t": items - 2}),
+        fetch_of_groups(items // 500, {"t": 498 + more}),
         DescribeGroupsRequest(groups=names(items)),
         DeleteGroupsRequest(group_ids=names(items)),
         leave_of(LEAVING_MEMBERS_MAX + more),

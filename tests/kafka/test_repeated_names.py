@@ -20,6 +20,7 @@ from segmentstore.codec.kafka_protocol.fetch import (
 from segmentstore.codec.kafka_protocol.groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchTopic,
@@ -75,12 +76,32 @@ async def test_committed_offsets_are_told_once() -> None:
         client = await node.client()
         topic = OffsetFetchTopic(name="t", partition_indexes=(1, 0) * TIMES)
         request = OffsetFetchRequest(group_id="g", topics=(topic,) * 2)
-        answer = await client.ask(request, OffsetFetchResponse)
+        answer = await client.ask(request, OffsetFetchResponse, 7)
         assert [
             (topic.name, each.partition_index)
             for topic in answer.topics
             for each in topic.partitions
         ] == [("t", 1), ("t", 0)]
+
+
+async def test_a_group_tells_its_offsets_once_with_all_that_is_asked_for() -> None:
+    async with running() as node:
+        client = await node.client()
+        first, second = (
+            OffsetFetchGroup(
+                group_id="g", topics=(OffsetFetchTopic(name="t", partition_indexes=(index,)),)
+            )
+            for index in (1, 0)
+        )
+        every = OffsetFetchGroup(group_id="other", topics=None)
+        request = OffsetFetchRequest(groups=(first, every, second) * TIMES)
+        answer = await client.ask(request, OffsetFetchResponse)
+        assert [(each.group_id, each.error_code) for each in answer.groups] == [
+            ("g", ErrorCode.NONE),
+            ("other", ErrorCode.NONE),
+        ]
+        (topic,) = answer.groups[0].topics
+        assert [each.partition_index for each in topic.partitions] == [1, 0]
 
 
 async def test_a_partition_is_fetched_once_from_where_it_was_named_last() -> None:

@@ -295,7 +295,7 @@ async def test_groups_are_where_the_offsets_are() -> None:
         assert await committed_code(one, commit_of("t", 5)) == ErrorCode.NOT_COORDINATOR
         assert await committed_code(other, commit_of("t", 5)) == ErrorCode.NONE
         nothing = await one.client.ask(
-            OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse
+            OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse, 7
         )
         assert nothing.error_code == ErrorCode.NOT_COORDINATOR
         groups = [
@@ -319,7 +319,7 @@ def commit_of(name: str, offset: int, *, partition: int = 0) -> OffsetCommitRequ
 
 async def committed_of(node: BrokerNode) -> dict[tuple[str, int], int]:
     answer = await node.client.ask(
-        OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse
+        OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse, 7
     )
     assert answer.error_code == ErrorCode.NONE
     return {
@@ -366,7 +366,7 @@ async def test_while_the_catalogue_is_away_no_offset_is_told_or_taken() -> None:
         code = await committed_code(coordinator, commit_of("t", 3))
         assert code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         answer = await coordinator.client.ask(
-            OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse
+            OffsetFetchRequest(group_id="g", topics=None), OffsetFetchResponse, 7
         )
         assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 

@@ -55,6 +55,8 @@ async def sync(client: Client, joined: JoinGroupResponse, assignment: bytes) -> 
             generation_id=joined.generation_id,
             member_id=joined.member_id,
             group_instance_id="i",
+            protocol_type="consumer",
+            protocol_name="range",
             assignments=(mine,) if joined.leader == joined.member_id else (),
         ),
         SyncGroupResponse,

@@ -29,6 +29,8 @@ class OffsetCommitTopic(Structure):
 class OffsetCommitRequest(Structure):
     """Generation -1 and an empty member: a consumer that is in no group."""
 
+    flexible_since: ClassVar[int | None] = 8
+
     group_id: str
     generation_id: Annotated[Int32, Versions(1)] = -1
     member_id: Annotated[str, Versions(1)] = ""
@@ -57,6 +59,8 @@ class OffsetCommittedTopic(Structure):
 class OffsetCommitResponse(Structure):
     """The answer to OffsetCommit."""
 
+    flexible_since: ClassVar[int | None] = 8
+
     throttle_time_ms: Annotated[Int32, Versions(3)] = 0
     topics: tuple[OffsetCommittedTopic, ...]
 
@@ -70,13 +74,25 @@ class OffsetFetchTopic(Structure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchGroup(Structure):
+    """What is asked about one group; None asks for all that it has."""
+
+    group_id: str
+    member_id: Annotated[str | None, Versions(9)] = None
+    member_epoch: Annotated[Int32, Versions(9)] = -1
+    """Of a member by the protocol for groups that is not spoken here."""
+    topics: tuple[OffsetFetchTopic, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequest(Structure):
-    """Asks how far a group is; None asks for all that it has."""
+    """Asks how far a group is, from version 8 on several; None asks for all that it has."""
 
     flexible_since: ClassVar[int | None] = 6
 
-    group_id: str
-    topics: tuple[OffsetFetchTopic, ...] | None
+    group_id: Annotated[str, Versions(0, 7)] = ""
+    topics: Annotated[tuple[OffsetFetchTopic, ...] | None, Versions(0, 7)] = ()
+    groups: Annotated[tuple[OffsetFetchGroup, ...], Versions(8)] = ()
     require_stable: Annotated[bool, Versions(7)] = False
     """Not while a transaction commits offsets, of which there is none."""
 
@@ -102,14 +118,24 @@ class OffsetFetchedTopic(Structure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchedGroup(Structure):
+    """How far one group is."""
+
+    group_id: str
+    topics: tuple[OffsetFetchedTopic, ...]
+    error_code: Int16 = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchResponse(Structure):
-    """The answer to OffsetFetch."""
+    """The answer to OffsetFetch. From version 8 on the error of a group is beside it."""
 
     flexible_since: ClassVar[int | None] = 6
 
     throttle_time_ms: Annotated[Int32, Versions(3)] = 0
-    topics: tuple[OffsetFetchedTopic, ...]
-    error_code: Annotated[Int16, Versions(2)] = 0
+    topics: Annotated[tuple[OffsetFetchedTopic, ...], Versions(0, 7)] = ()
+    error_code: Annotated[Int16, Versions(2, 7)] = 0
+    groups: Annotated[tuple[OffsetFetchedGroup, ...], Versions(8)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,10 +203,15 @@ class SyncGroupAssignment(Structure):
 class SyncGroupRequest(Structure):
     """Answered when the leader has assigned; only the leader sends assignments."""
 
+    flexible_since: ClassVar[int | None] = 4
+
     group_id: str
     generation_id: Int32
     member_id: str
     group_instance_id: Annotated[str | None, Versions(3)] = None
+    protocol_type: Annotated[str | None, Versions(5)] = None
+    protocol_name: Annotated[str | None, Versions(5)] = None
+    """What the member has joined by: it has to be what the group has."""
     assignments: tuple[SyncGroupAssignment, ...]
 
 
@@ -188,14 +219,20 @@ class SyncGroupRequest(Structure):
 class SyncGroupResponse(Structure):
     """The answer to SyncGroup."""
 
+    flexible_since: ClassVar[int | None] = 4
+
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
     error_code: Int16
+    protocol_type: Annotated[str | None, Versions(5)] = None
+    protocol_name: Annotated[str | None, Versions(5)] = None
     assignment: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest(Structure):
     """A member is there."""
+
+    flexible_since: ClassVar[int | None] = 4
 
     group_id: str
     generation_id: Int32
@@ -207,6 +244,8 @@ class HeartbeatRequest(Structure):
 class HeartbeatResponse(Structure):
     """The answer to Heartbeat."""
 
+    flexible_since: ClassVar[int | None] = 4
+
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
     error_code: Int16
 
@@ -217,11 +256,14 @@ class LeavingMember(Structure):
 
     member_id: str
     group_instance_id: str | None
+    reason: Annotated[str | None, Versions(5)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupRequest(Structure):
     """A member goes, from version 3 on several."""
+
+    flexible_since: ClassVar[int | None] = 4
 
     group_id: str
     member_id: Annotated[str, Versions(0, 2)] = ""
@@ -241,6 +283,8 @@ class LeftMember(Structure):
 class LeaveGroupResponse(Structure):
     """The answer to LeaveGroup. From version 3 on the error of a member is beside it."""
 
+    flexible_since: ClassVar[int | None] = 4
+
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
     error_code: Int16
     members: Annotated[tuple[LeftMember, ...], Versions(3)] = ()
@@ -249,6 +293,8 @@ class LeaveGroupResponse(Structure):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupsRequest(Structure):
     """Asks about groups by name."""
+
+    flexible_since: ClassVar[int | None] = 5
 
     groups: tuple[str, ...]
     include_authorized_operations: Annotated[bool, Versions(3)] = False
@@ -268,9 +314,10 @@ class DescribedMember(Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup(Structure):
-    """A group; the state Dead if there is none of that name."""
+    """A group; the state Dead if there is none of that name, from version 6 on with an error."""
 
     error_code: Int16
+    error_message: Annotated[str | None, Versions(6)] = None
     group_id: str
     group_state: str
     protocol_type: str
@@ -282,6 +329,8 @@ class DescribedGroup(Structure):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupsResponse(Structure):
     """The answer to DescribeGroups."""
+
+    flexible_since: ClassVar[int | None] = 5
 
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
     groups: tuple[DescribedGroup, ...]
@@ -322,6 +371,8 @@ class ListGroupsResponse(Structure):
 class DeleteGroupsRequest(Structure):
     """Groups that are to be forgotten, with their offsets."""
 
+    flexible_since: ClassVar[int | None] = 2
+
     group_ids: tuple[str, ...]
 
 
@@ -336,6 +387,8 @@ class DeletedGroup(Structure):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupsResponse(Structure):
     """The answer to DeleteGroups."""
+
+    flexible_since: ClassVar[int | None] = 2
 
     throttle_time_ms: Int32 = 0
     results: tuple[DeletedGroup, ...]

@@ -23,7 +23,7 @@ class GroupProblem(IntEnum):
     ILLEGAL_GENERATION = 22
     """The member speaks of another generation than the present one."""
     INCONSISTENT_GROUP_PROTOCOL = 23
-    """No way to assign partitions that all members know."""
+    """No way to assign partitions that all members know, or a member that asks by another one for its part."""
     INVALID_GROUP_ID = 24
     UNKNOWN_MEMBER_ID = 25
     """Not, or no longer, a member: join again from scratch."""

@@ -325,9 +325,17 @@ class Group:
         assignments: Mapping[str, bytes],
         now: float,
         instance_id: str | None = None,
+        protocol_type: str | None = None,
+        protocol: str | None = None,
     ) -> Answers:
-        """The member asks for its assignment; the leader brings all of them. Raises GroupError: 22, 25, 27, 44, 82."""
+        """The member asks for its assignment; the leader brings all of them. What it says of the protocol, if it does,
+        has to be that of the generation. Raises GroupError: 22, 23, 25, 27, 44, 82.
+        """
         member = self._known(member_id, generation, instance_id)
+        if protocol_type not in (None, self._protocol_type):
+            raise GroupError(GroupProblem.INCONSISTENT_GROUP_PROTOCOL)
+        if protocol not in (None, self._generation.protocol):
+            raise GroupError(GroupProblem.INCONSISTENT_GROUP_PROTOCOL)
         if self._state is GroupState.PREPARING:
             raise GroupError(GroupProblem.REBALANCE_IN_PROGRESS)
         self._heard(member, now)

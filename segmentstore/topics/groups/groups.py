@@ -205,8 +205,12 @@ class Groups:
         generation: int,
         assignments: Mapping[str, bytes],
         instance_id: str | None = None,
+        protocol_type: str | None = None,
+        protocol: str | None = None,
     ) -> bytes:
-        """What the leader assigned to the member, when it has. `assignments` count only if the member leads."""
+        """What the leader assigned to the member, when it has. `assignments` count only if the member leads.
+
+        `protocol_type` and `protocol`: what the member takes the group to have agreed on; None: it does not say."""
         group = self._group_of_member(group_id)
         outcome = await self._answered(
             group,
@@ -217,6 +221,8 @@ class Groups:
                 assignments=assignments,
                 now=now,
                 instance_id=instance_id,
+                protocol_type=protocol_type,
+                protocol=protocol,
             ),
         )
         assert isinstance(outcome, Synced), f"a sync was answered with {outcome}"
