@@ -38,6 +38,7 @@ from segmentstore.codec.kafka_protocol.administration import (
     CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeletableTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DescribeConfigsRequest,
@@ -288,9 +289,12 @@ class Topics:
         """For good, with all records."""
         await self._change(
             name,
-            DeleteTopicsRequest(topic_names=(name,), timeout_ms=_TIMEOUT_MS),
+            # As versions of names and those of ids want it.
+            DeleteTopicsRequest(
+                topics=(DeletableTopic(name=name),), topic_names=(name,), timeout_ms=_TIMEOUT_MS
+            ),
             DeleteTopicsResponse,
-            lambda answer: [(each.error_code, None) for each in answer.responses],
+            lambda answer: [(each.error_code, each.error_message) for each in answer.responses],
         )
 
     async def _change(

@@ -90,7 +90,7 @@ class Requests:
             case administration.CreateTopicsRequest():
                 return await self.topics.create(request)
             case administration.DeleteTopicsRequest():
-                return await self.topics.delete(request)
+                return await self.topics.delete(request, version=asker.version)
             case administration.CreatePartitionsRequest():
                 return await self.topics.add_partitions(request)
             case administration.DeleteRecordsRequest():

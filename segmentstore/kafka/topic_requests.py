@@ -6,25 +6,30 @@ between the topics of one request.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
+from uuid import UUID
 
 from segmentstore.codec.kafka_protocol import administration as messages
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
-from segmentstore.kafka.refusals import code_of
+from segmentstore.codec.kafka_protocol.fields import NO_UUID
+from segmentstore.kafka.refusals import code_of, text_of
 from segmentstore.kafka.settings import ITEMS_PER_TURN, KafkaSettings
 from segmentstore.runtime.waiting import SharedTime, give_way
 from segmentstore.topics.brokers import Brokers
-from segmentstore.topics.errors import TopicError, TopicNotFoundError
+from segmentstore.topics.errors import TopicError, TopicNotFoundError, UnknownTopicIdError
 from segmentstore.topics.topic_config import CONFIGS, make_config
 from segmentstore.topics.topics import Topics
 
 _CONFIG_BYTES_MAX = 1 << 20
 """Only of a change that is merely looked at: a real one is bounded by the topics."""
 
-_MESSAGE_CHARACTERS_MAX = 500
-"""Of what a refusal says."""
+_TOPICS_TOLD_MAX = 1_000
+"""Of one CreateTopics: of so many topics it is told what they have, a KB each, and of the others it is not, as by a
+server that does not tell it. A request that only checks may name 250,000."""
 
+_VERSION_WITH_IDS = 6
+"""From this version of DeleteTopics on topics may be given by their ids."""
 
 _Resource = TypeVar("_Resource", messages.AlterConfigsResource, messages.ReplacedConfigsResource)
 
@@ -49,29 +54,57 @@ class TopicRequests:
         created: list[messages.CreatedTopic] = []
         named = Counter(topic.name for topic in request.topics)
         for topic in request.topics:
-            code, message = await _outcome(
-                self._create(
-                    topic, is_twice=named[topic.name] > 1, only_check=request.validate_only
+            try:
+                outcome = await self._create(
+                    topic,
+                    is_twice=named[topic.name] > 1,
+                    only_check=request.validate_only,
+                    tells_all=len(created) < _TOPICS_TOLD_MAX,
                 )
-            )
-            created.append(
-                messages.CreatedTopic(name=topic.name, error_code=code, error_message=message)
-            )
+            except (TopicError, _RefusedError) as error:
+                code, message = _refusal(error)
+                outcome = messages.CreatedTopic(
+                    name=topic.name, error_code=code, error_message=message
+                )
+            created.append(outcome)
             await give_way(len(created), every=ITEMS_PER_TURN)
         return messages.CreateTopicsResponse(topics=tuple(created))
 
     async def _create(
-        self, topic: messages.CreatableTopic, *, is_twice: bool, only_check: bool
-    ) -> None:
+        self, topic: messages.CreatableTopic, *, is_twice: bool, only_check: bool, tells_all: bool
+    ) -> messages.CreatedTopic:
+        """`tells_all`: also what it has."""
         if is_twice:
             raise _RefusedError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
         partitions = self._partitions_of(topic)
-        config = {each.name: each.value for each in topic.configs if each.value is not None}
+        given = {each.name: each.value for each in topic.configs if each.value is not None}
+        topic_id = NO_UUID
         if only_check:
             await self._topics.find(topic.name)
-            self._topics.check_new(topic.name, partitions, config)
-            return
-        await self._topics.create(topic.name, partitions, config)
+            self._topics.check_new(topic.name, partitions, given)
+        else:
+            await self._topics.create(topic.name, partitions, given)
+            found = self._topics.describe(topic.name)
+            # None if another client has deleted it meanwhile.
+            topic_id = NO_UUID if found is None else found.topic_id
+        if not tells_all:
+            return messages.CreatedTopic(
+                name=topic.name, topic_id=topic_id, error_code=ErrorCode.NONE
+            )
+        config = make_config(given, bytes_max=_CONFIG_BYTES_MAX)
+        return messages.CreatedTopic(
+            name=topic.name,
+            topic_id=topic_id,
+            error_code=ErrorCode.NONE,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=tuple(
+                messages.CreatedConfig(
+                    name=word, value=value, config_source=_source_of(word, config.given)
+                )
+                for word, value in config.effective().items()
+            ),
+        )
 
     def _partitions_of(self, topic: messages.CreatableTopic) -> int:
         if topic.assignments:
@@ -100,13 +133,54 @@ class TopicRequests:
                 f"the store decides which broker has a partition brokers={brokers}",
             )
 
-    async def delete(self, request: messages.DeleteTopicsRequest) -> messages.DeleteTopicsResponse:
+    async def delete(
+        self, request: messages.DeleteTopicsRequest, *, version: int
+    ) -> messages.DeleteTopicsResponse:
+        wanted: Iterable[messages.DeletableTopic] = request.topics
+        if version < _VERSION_WITH_IDS:
+            wanted = (messages.DeletableTopic(name=name) for name in request.topic_names)
         deleted: list[messages.DeletedTopic] = []
-        for name in request.topic_names:
-            code, _ = await _outcome(self._topics.delete(name))
-            deleted.append(messages.DeletedTopic(name=name, error_code=code))
+        for each in wanted:
+            name = each.name
+            topic_id = each.topic_id
+            code, message = ErrorCode.NONE, None
+            try:
+                name, topic_id = await self._place_of(each)
+                await self._delete(name, topic_id, is_by_id=each.name is None)
+            except (TopicError, _RefusedError) as error:
+                code, message = _refusal(error)
+            deleted.append(
+                messages.DeletedTopic(
+                    name=name, topic_id=topic_id, error_code=code, error_message=message
+                )
+            )
             await give_way(len(deleted), every=ITEMS_PER_TURN)
         return messages.DeleteTopicsResponse(responses=tuple(deleted))
+
+    async def _place_of(self, topic: messages.DeletableTopic) -> tuple[str, UUID]:
+        """Name and id; no id if there is no topic of the name. Raises _RefusedError, TopicError."""
+        if topic.name is not None:
+            if topic.topic_id != NO_UUID:
+                raise _RefusedError(
+                    ErrorCode.INVALID_REQUEST, "a topic is given by its name or by its id, not both"
+                )
+            found = self._topics.describe(topic.name)
+            return topic.name, NO_UUID if found is None else found.topic_id
+        if topic.topic_id == NO_UUID:
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, "a topic is given without name and id")
+        found = await self._topics.find(topic.topic_id)
+        if found is None:
+            raise UnknownTopicIdError(topic.topic_id)
+        return found.name, topic.topic_id
+
+    async def _delete(self, name: str, topic_id: UUID, *, is_by_id: bool) -> None:
+        if not is_by_id:
+            await self._topics.delete(name)
+            return
+        try:
+            await self._topics.delete(name, topic_id=topic_id)
+        except TopicNotFoundError as error:
+            raise UnknownTopicIdError(topic_id) from error
 
     async def add_partitions(
         self, request: messages.CreatePartitionsRequest
@@ -196,10 +270,8 @@ class TopicRequests:
             configs = await self._configs_of(resource)
             if messages.TOPIC_ID_CONFIG in (resource.configuration_keys or ()):
                 configs += self._id_of(resource)
-        except TopicError as error:
-            code, message = code_of(error), _text_of(error)
-        except _RefusedError as error:
-            code, message = error.code, _text_of(error)
+        except (TopicError, _RefusedError) as error:
+            code, message = _refusal(error)
         wanted = resource.configuration_keys
         return messages.DescribedConfigs(
             error_code=code,
@@ -224,9 +296,7 @@ class TopicRequests:
                 value=value,
                 read_only=False,
                 is_default=word not in found.given,
-                config_source=(
-                    messages.TOPIC_SOURCE if word in found.given else messages.DEFAULT_SOURCE
-                ),
+                config_source=_source_of(word, found.given),
             )
             for word, value in found.config.items()
         ]
@@ -394,16 +464,18 @@ def _topic_of(resource_type: int, resource_name: str) -> str:
     return resource_name
 
 
+def _source_of(word: str, given: Mapping[str, str]) -> int:
+    return messages.TOPIC_SOURCE if word in given else messages.DEFAULT_SOURCE
+
+
 async def _outcome(work: Awaitable[object]) -> tuple[ErrorCode, str | None]:
     try:
         await work
-    except TopicError as error:
-        return code_of(error), _text_of(error)
-    except _RefusedError as error:
-        return error.code, _text_of(error)
+    except (TopicError, _RefusedError) as error:
+        return _refusal(error)
     return ErrorCode.NONE, None
 
 
-def _text_of(error: TopicError | _RefusedError) -> str:
-    """Cut: it may show what the client sent, escaped, and no answer holds a text that long."""
-    return str(error)[:_MESSAGE_CHARACTERS_MAX]
+def _refusal(error: TopicError | _RefusedError) -> tuple[ErrorCode, str]:
+    code = error.code if isinstance(error, _RefusedError) else code_of(error)
+    return code, text_of(error)

@@ -150,16 +150,20 @@ class TopicChanges:
         topic = await self._catalogue.put(name, record, NOT_EXISTS)
         await self._finish(topic)
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, *, topic_id: UUID | None = None) -> None:
         """Returns when it is gone, durably; its bytes may go later.
+
+        `topic_id`: another topic that has the name by now is left alone.
 
         Raises TopicNotFoundError, TopicsUnavailableError (it may be gone).
         """
-        await self._change(name, lambda: self._delete(name))
+        await self._change(name, lambda: self._delete(name, topic_id))
 
-    async def _delete(self, name: str) -> None:
+    async def _delete(self, name: str, topic_id: UUID | None) -> None:
         topic = self._catalogue.get(name)
         if topic is None or topic.record.state is TopicState.DELETING:
+            raise TopicNotFoundError(name)
+        if topic_id not in (None, topic.record.topic_id):
             raise TopicNotFoundError(name)
         topic = await self._catalogue.put(
             name, replace(topic.record, state=TopicState.DELETING), topic.version

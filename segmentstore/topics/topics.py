@@ -332,9 +332,9 @@ class Topics:
         """Raises what create() would raise, as far as that is known now; changes nothing."""
         self._changes.check_new(name, partitions, config)
 
-    async def delete(self, name: str) -> None:
-        """Returns when it is gone, durably; its bytes may go later."""
-        await self._changes.delete(name)
+    async def delete(self, name: str, *, topic_id: UUID | None = None) -> None:
+        """Returns when it is gone, durably; its bytes may go later. `topic_id`: only the topic that has it."""
+        await self._changes.delete(name, topic_id=topic_id)
 
     def check_more(self, name: str, count: int) -> None:
         """Raises what add_partitions() would raise, as far as that is known now; changes nothing."""

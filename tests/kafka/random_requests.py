@@ -74,6 +74,7 @@ _CHOSEN: Final[Mapping[str, tuple[object, ...]]] = {
     "config_operation": (0, 0, 1, 2, 3, -1),
     "value": _VALUES,
     "protocol_type": (*("consumer",) * 9, "other", ""),
+    "protocol_name": (*("range",) * 9, "sticky", None),
     "session_timeout_ms": (*(6_000, 10_000, 30_000) * 5, 1, 0, -1, (1 << 31) - 1, -(1 << 31)),
     "rebalance_timeout_ms": (-1, 1_000, 10_000, 0, (1 << 31) - 1, -(1 << 31)),
     "max_wait_ms": (0, 0, 100, 500, -1, (1 << 31) - 1),
@@ -89,6 +90,7 @@ _CHOSEN: Final[Mapping[str, tuple[object, ...]]] = {
 }
 _NAMES: Final[Mapping[str, tuple[object, ...]]] = {
     "CreatableTopic": _OTHERS,
+    "DeletableTopic": _OTHERS,
     "CreatableConfig": _WORDS,
     "AlterableConfig": _WORDS,
     "ReplacingConfig": _WORDS,

@@ -303,8 +303,11 @@ def _named_in(answer: Structure) -> object:
             return _pairs(answer.topics)
         case groups.OffsetCommitResponse() | administration.DeleteRecordsResponse():
             return _pairs(answer.topics)
-        case fetch.FetchResponse() | groups.OffsetFetchResponse() | groups.OffsetDeleteResponse():
+        case fetch.FetchResponse() | groups.OffsetDeleteResponse():
             return Counter(_pairs(answer.topics))
+        case groups.OffsetFetchResponse():
+            several = [(each.group_id, Counter(_pairs(each.topics))) for each in answer.groups]
+            return several or Counter(_pairs(answer.topics))
         case cluster.MetadataResponse() | administration.CreateTopicsResponse():
             return [each.name for each in answer.topics]
         case administration.DeleteTopicsResponse():
@@ -341,6 +344,9 @@ def _expected_of(request: Structure, version: int, answer: Structure) -> object:
                 return _named_in(answer)
             return Counter(dict.fromkeys(_pairs(request.topics), 1))
         case groups.OffsetFetchRequest():
+            if version >= 8 and request.groups:
+                assert isinstance(answer, groups.OffsetFetchResponse)
+                return _expected_of_groups(request, answer)
             if request.topics is None:
                 return _named_in(answer)
             return Counter(dict.fromkeys(_pairs(request.topics), 1))
@@ -360,7 +366,7 @@ def _expected_of(request: Structure, version: int, answer: Structure) -> object:
         case administration.CreateTopicsRequest() | administration.CreatePartitionsRequest():
             return [each.name for each in request.topics]
         case administration.DeleteTopicsRequest():
-            return list(request.topic_names)
+            return [*request.topic_names, *(each.name for each in request.topics)]
         case groups.DescribeGroupsRequest():
             return list(dict.fromkeys(request.groups))
         case groups.DeleteGroupsRequest():
@@ -379,6 +385,21 @@ def _expected_of(request: Structure, version: int, answer: Structure) -> object:
                 return []
             return [(each.member_id, each.group_instance_id) for each in request.members]
     return None
+
+
+def _expected_of_groups(
+    request: groups.OffsetFetchRequest, answer: groups.OffsetFetchResponse
+) -> object:
+    """Each once. Of one that is asked for all that it has it is not known how much that is."""
+    told = {each.group_id: _pairs(each.topics) for each in answer.groups}
+    every = {each.group_id for each in request.groups if each.topics is None}
+    asked: dict[str, dict[tuple[str | UUID, int], int]] = {}
+    for each in request.groups:
+        places = (
+            told.get(each.group_id, []) if each.group_id in every else _pairs(each.topics or ())
+        )
+        asked.setdefault(each.group_id, {}).update(dict.fromkeys(places, 1))
+    return [(group_id, Counter(places)) for group_id, places in asked.items()]
 
 
 async def _check_stored(node: Node, drawn: RandomRequests, told: Told) -> None:

@@ -83,6 +83,29 @@ async def test_any_process_changes_a_topic_whatever_the_others_have_done_meanwhi
     assert await other.find("a") == one.describe("a")
 
 
+async def test_a_topic_that_is_deleted_by_its_id_is_no_other_one_of_the_name() -> None:
+    one, other = await started(Processes(2))
+    await one.create("a", 1, NO_CONFIG)
+    await other.refresh()
+    former = one.describe("a")
+    assert former is not None
+    assert other.describe(former.topic_id) == former
+    await one.delete("a")
+    await one.create("a", 2, NO_CONFIG)
+
+    assert other.describe("a") == former, "it has not heard of that yet"
+    with pytest.raises(TopicNotFoundError):
+        await other.delete("a", topic_id=former.topic_id)
+
+    present = one.describe("a")
+    assert present is not None
+    assert await other.find("a") == present
+    assert other.describe(former.topic_id) is None
+    assert other.describe(present.topic_id) == present
+    await other.delete("a", topic_id=present.topic_id)
+    assert other.describe(present.topic_id) is None
+
+
 @pytest.mark.parametrize("counts", [(5, 5), (5, 7), (7, 5)])
 @pytest.mark.parametrize("process_count", [1, 2])
 async def test_partitions_that_two_add_at_once_are_all_there_or_refused(

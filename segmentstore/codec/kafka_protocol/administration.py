@@ -1,17 +1,17 @@
 """Topics made, changed and deleted; records deleted; configurations read and changed."""
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
+from uuid import UUID
 
-from segmentstore.codec.kafka_protocol.fields import Int8, Int16, Int32, Int64
-from segmentstore.codec.kafka_protocol.structure import Structure, Versions
+from segmentstore.codec.kafka_protocol.fields import NO_UUID, Int8, Int16, Int32, Int64
+from segmentstore.codec.kafka_protocol.structure import NullSince, Structure, Versions
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 
 TOPIC_ID_CONFIG: Final = "segmentstore.topic.id"
-"""A configuration of each topic that is told only where it is asked for by its name: the topic's id, 32 hex digits.
-The requests of this protocol that have it otherwise are of versions that are not spoken here."""
+"""A configuration of each topic that is told only where it is asked for by its name: the topic's id, 32 hex digits."""
 
 TOPIC_SOURCE: Final = 1
 """Of a configuration's value: it was set for the topic."""
@@ -57,47 +57,81 @@ class CreatableTopic(Structure):
 class CreateTopicsRequest(Structure):
     """Topics to be made, or only looked at."""
 
+    flexible_since: ClassVar[int | None] = 5
+
     topics: tuple[CreatableTopic, ...]
     timeout_ms: Int32
     validate_only: Annotated[bool, Versions(1)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreatedTopic(Structure):
-    """What became of one topic."""
+class CreatedConfig(Structure):
+    """A configuration that a new topic has."""
 
     name: str
+    value: str | None
+    read_only: bool = False
+    config_source: Int8 = -1
+    is_sensitive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedTopic(Structure):
+    """What became of one topic; -1 partitions: it is not told what it has."""
+
+    name: str
+    topic_id: Annotated[UUID, Versions(7)] = NO_UUID
     error_code: Int16
     error_message: Annotated[str | None, Versions(1)] = None
+    num_partitions: Annotated[Int32, Versions(5)] = -1
+    replication_factor: Annotated[Int16, Versions(5)] = -1
+    configs: Annotated[tuple[CreatedConfig, ...], Versions(5)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicsResponse(Structure):
     """The answer to CreateTopics."""
 
+    flexible_since: ClassVar[int | None] = 5
+
     throttle_time_ms: Annotated[Int32, Versions(2)] = 0
     topics: tuple[CreatedTopic, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicsRequest(Structure):
-    """Topics to be deleted."""
+class DeletableTopic(Structure):
+    """A topic by its name, or by its id alone."""
 
-    topic_names: tuple[str, ...]
+    name: str | None = None
+    topic_id: UUID = NO_UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicsRequest(Structure):
+    """Topics to be deleted, from version 6 on also by their ids."""
+
+    flexible_since: ClassVar[int | None] = 4
+
+    topics: Annotated[tuple[DeletableTopic, ...], Versions(6)] = ()
+    topic_names: Annotated[tuple[str, ...], Versions(0, 5)] = ()
     timeout_ms: Int32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedTopic(Structure):
-    """What became of one topic."""
+    """What became of one topic. None: it was given by an id that no topic has."""
 
-    name: str
+    name: Annotated[str | None, NullSince(6)]
+    topic_id: Annotated[UUID, Versions(6)] = NO_UUID
     error_code: Int16
+    error_message: Annotated[str | None, Versions(5)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicsResponse(Structure):
     """The answer to DeleteTopics."""
+
+    flexible_since: ClassVar[int | None] = 4
 
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
     responses: tuple[DeletedTopic, ...]
@@ -122,6 +156,8 @@ class DeleteRecordsTopic(Structure):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsRequest(Structure):
     """Records to be deleted."""
+
+    flexible_since: ClassVar[int | None] = 2
 
     topics: tuple[DeleteRecordsTopic, ...]
     timeout_ms: Int32
@@ -148,6 +184,8 @@ class DeletedRecordsTopic(Structure):
 class DeleteRecordsResponse(Structure):
     """The answer to DeleteRecords."""
 
+    flexible_since: ClassVar[int | None] = 2
+
     throttle_time_ms: Int32 = 0
     topics: tuple[DeletedRecordsTopic, ...]
 
@@ -155,6 +193,8 @@ class DeleteRecordsResponse(Structure):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeAclsRequest(Structure):
     """Asks who may do what: which rules there are that fit."""
+
+    flexible_since: ClassVar[int | None] = 2
 
     resource_type: Int8
     resource_name: str | None
@@ -190,6 +230,8 @@ class AclResource(Structure):
 class DescribeAclsResponse(Structure):
     """The answer to DescribeAcls."""
 
+    flexible_since: ClassVar[int | None] = 2
+
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: str | None
@@ -208,6 +250,8 @@ class DescribeConfigsResource(Structure):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeConfigsRequest(Structure):
     """Asks for configurations."""
+
+    flexible_since: ClassVar[int | None] = 4
 
     resources: tuple[DescribeConfigsResource, ...]
     include_synonyms: Annotated[bool, Versions(1)] = False
@@ -254,6 +298,8 @@ class DescribedConfigs(Structure):
 class DescribeConfigsResponse(Structure):
     """The answer to DescribeConfigs."""
 
+    flexible_since: ClassVar[int | None] = 4
+
     throttle_time_ms: Int32 = 0
     results: tuple[DescribedConfigs, ...]
 
@@ -278,6 +324,8 @@ class GrowingTopic(Structure):
 class CreatePartitionsRequest(Structure):
     """Topics that are to have more partitions."""
 
+    flexible_since: ClassVar[int | None] = 2
+
     topics: tuple[GrowingTopic, ...]
     timeout_ms: Int32
     validate_only: bool
@@ -295,6 +343,8 @@ class GrownTopic(Structure):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitionsResponse(Structure):
     """The answer to CreatePartitions."""
+
+    flexible_since: ClassVar[int | None] = 2
 
     throttle_time_ms: Int32 = 0
     results: tuple[GrownTopic, ...]
@@ -320,6 +370,8 @@ class ReplacedConfigsResource(Structure):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsRequest(Structure):
     """Configurations that take the place of what is set."""
+
+    flexible_since: ClassVar[int | None] = 2
 
     resources: tuple[ReplacedConfigsResource, ...]
     validate_only: bool
@@ -347,6 +399,8 @@ class AlterConfigsResource(Structure):
 class IncrementalAlterConfigsRequest(Structure):
     """Changes of configurations."""
 
+    flexible_since: ClassVar[int | None] = 1
+
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool
 
@@ -365,6 +419,8 @@ class AlteredConfigs(Structure):
 class IncrementalAlterConfigsResponse(Structure):
     """The answer to IncrementalAlterConfigs."""
 
+    flexible_since: ClassVar[int | None] = 1
+
     throttle_time_ms: Int32 = 0
     responses: tuple[AlteredConfigs, ...]
 
@@ -372,6 +428,8 @@ class IncrementalAlterConfigsResponse(Structure):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsResponse(Structure):
     """The answer to AlterConfigs."""
+
+    flexible_since: ClassVar[int | None] = 2
 
     throttle_time_ms: Int32 = 0
     responses: tuple[AlteredConfigs, ...]
