@@ -77,21 +77,26 @@ class TopicRequests:
         if is_twice:
             raise _RefusedError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
         partitions = self._partitions_of(topic)
-        given = {each.name: each.value for each in topic.configs if each.value is not None}
+        given: Mapping[str, str] = {
+            each.name: each.value for each in topic.configs if each.value is not None
+        }
+        config: Mapping[str, str]
         topic_id = NO_UUID
         if only_check:
             await self._topics.find(topic.name)
             self._topics.check_new(topic.name, partitions, given)
+            config = make_config(given, bytes_max=_CONFIG_BYTES_MAX).effective()
         else:
             await self._topics.create(topic.name, partitions, given)
             found = self._topics.describe(topic.name)
-            # None if another client has deleted it meanwhile.
-            topic_id = NO_UUID if found is None else found.topic_id
+            if found is None:  # another client has deleted it meanwhile
+                return messages.CreatedTopic(name=topic.name, error_code=ErrorCode.NONE)
+            topic_id, partitions = found.topic_id, found.partitions
+            given, config = found.given, found.config
         if not tells_all:
             return messages.CreatedTopic(
                 name=topic.name, topic_id=topic_id, error_code=ErrorCode.NONE
             )
-        config = make_config(given, bytes_max=_CONFIG_BYTES_MAX)
         return messages.CreatedTopic(
             name=topic.name,
             topic_id=topic_id,
@@ -100,9 +105,9 @@ class TopicRequests:
             replication_factor=1,
             configs=tuple(
                 messages.CreatedConfig(
-                    name=word, value=value, config_source=_source_of(word, config.given)
+                    name=word, value=value, config_source=_source_of(word, given)
                 )
-                for word, value in config.effective().items()
+                for word, value in config.items()
             ),
         )
 
