@@ -1,6 +1,7 @@
 """`/health`, `/metrics`, and the counts of requests that `/metrics` polls.
 
-`/health` says 200 while every expected container takes appends, 503 otherwise, and why.
+`/health` says 200 while every expected container runs, 503 otherwise. Whatever else is wrong (a full log, Tier 2 that
+does not answer, damage, clocks) is in the body, also of a 200: nothing of it would be mended by a restart.
 
 `/metrics` is in the Prometheus text format, made from snapshots at the moment it is asked for:
 
@@ -64,7 +65,7 @@ class NodeHealth:
 
     @property
     def ready(self) -> bool:
-        """Every container that should be here takes appends."""
+        """Every container that should be here runs, be its log full or its writers slowed down."""
         ready = sum(1 for container in self.containers if container.ready)
         return ready >= self.containers_expected
 
