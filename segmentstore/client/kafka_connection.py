@@ -40,6 +40,7 @@ from segmentstore.codec.kafka_protocol.frames import (
 )
 from segmentstore.codec.kafka_protocol.structure import Structure
 from segmentstore.runtime.cancellation import await_shielded, fail_unless_done, retrieve_exception
+from segmentstore.runtime.written_parts import write_parts
 
 _CLIENT_ID: Final = "segmentstore"
 _CORRELATION_IDS: Final = 1 << 31
@@ -141,7 +142,7 @@ class KafkaConnection(asyncio.Protocol):
             )
         )
         self._waiting_bytes += size
-        transport.writelines(parts)
+        write_parts(transport, parts)
         return future
 
     async def ask(

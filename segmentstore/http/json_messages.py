@@ -32,7 +32,7 @@ _CUT_EXPONENT_CHARACTERS_MAX = 3
 _LONG_DEPTH_MAX = 8
 """So many long arrays and objects one in another are tried as a whole, each by a stretch of its own."""
 _DEPTH_MAX = 1_000
-"""Of a long message; about that of Python's own parser, for others."""
+"""Of a long message. Others are bounded by Python's own parser: about as much in 3.11, about 10,000 from 3.12 on."""
 _SPACE = re.compile("[ \t\r\n]*")
 _SPACES = "[ \t\r\n]*+"
 _SCALAR = r"(?:-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+|true|false|null)"

@@ -54,6 +54,7 @@ from segmentstore.kafka.statistics import KafkaCounters
 from segmentstore.runtime.shared_room import SharedRoom
 from segmentstore.runtime.task_set import TaskSet
 from segmentstore.runtime.waiting import sleep_and_tell_lateness
+from segmentstore.runtime.written_parts import write_parts
 from segmentstore.topics.errors import TopicError
 
 _LOG = logging.getLogger(__name__)
@@ -355,7 +356,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._sent_rooms.append(sent.room)
             self._add_waiting(-sent.frame_bytes, requests=-1)
         if ready and not self._is_closing and not self._has_left:
-            self._transport.writelines(ready)
+            write_parts(self._transport, ready)
         self._update_writing()
         self.update_reading()
 

@@ -64,6 +64,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.runtime.guarded_callback import guarded, raise_again
+from segmentstore.runtime.written_parts import write_parts
 from segmentstore.wire.memory_bound import MemoryBound
 from segmentstore.wire.settings import WireSettings
 from segmentstore.wire.statistics import WireCounters
@@ -232,7 +233,7 @@ class SendBuffer:
         if len(parts) == 1:
             self._transport.write(parts[0])
         else:
-            self._transport.writelines(parts)
+            write_parts(self._transport, parts)
         self.count_unsent()
 
     def pause(self) -> None:

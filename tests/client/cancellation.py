@@ -36,7 +36,7 @@ async def cancelled_at(work: Coroutine[Any, Any, None], at: int, how: str) -> bo
         else:
             task.cancel()
 
-    task = asyncio.get_running_loop().create_task(_watched(work, waiting))
+    task = asyncio.get_running_loop().create_task(_run_watched(work, waiting))
     async with asyncio.timeout(60):
         await asyncio.wait([task])
     if was_cancelled:
@@ -45,6 +45,11 @@ async def cancelled_at(work: Coroutine[Any, Any, None], at: int, how: str) -> bo
     else:
         task.result()
     return was_cancelled
+
+
+async def _run_watched(work: Coroutine[Any, Any, None], waiting: Callable[[Any], None]) -> None:
+    """What a task runs is a coroutine; from Python 3.12 on it takes no generator."""
+    await _watched(work, waiting)
 
 
 @types.coroutine

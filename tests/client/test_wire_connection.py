@@ -72,12 +72,13 @@ async def saying(content: bytes) -> AsyncIterator[ServerAddress]:
         await reader.read()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    # The end of a server waits for its connections from Python 3.12 on.
     async with server:
         yield ServerAddress(*server.sockets[0].getsockname())
-    for writer in writers:
-        writer.close()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
+        for writer in writers:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
 
 async def test_many_requests_share_a_connection(fake_store: FakeStore) -> None:

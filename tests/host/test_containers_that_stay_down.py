@@ -46,7 +46,7 @@ NAMES = [
 ]
 OPEN, SEALED, SEALED_LATE, CUT, UNPUBLISHED, STREAM, NEVER = NAMES[:7]
 ELSEWHERE = next(n for n in map("other-{}".format, range(99)) if container_of(n, CONTAINERS) == 2)
-CAUSE = "ubyte format requires"
+CAUSE = "format requires 0 <= number <= 255"
 REMEDY = "start the server again when the cause is"
 
 
