@@ -35,7 +35,12 @@ from segmentstore.codec.topic_files import (
     file_key,
     files_prefix,
 )
-from segmentstore.contracts.errors import ObjectExistsError, StorageError, StorageFullError
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    ObjectExistsError,
+    StorageError,
+    StorageFullError,
+)
 from segmentstore.contracts.identifiers import BufferView
 from segmentstore.contracts.segments import AttributeUpdate, Segment
 from segmentstore.host.record_files import Tier2RecordFiles
@@ -52,6 +57,7 @@ from segmentstore.topics.record_files.cold_records import ColdRecords
 from segmentstore.topics.record_files.record_files import MadeFile
 from segmentstore.topics.record_files.registered_files import RegisteredFiles
 from segmentstore.topics.topic_config import make_config
+from tests.http.memory_segment import MemorySegment
 from tests.http.memory_segments import MemorySegments
 from tests.tier2.format.record_images import image_of
 from tests.topics.batches import (
@@ -809,6 +815,72 @@ async def test_a_put_that_fails_is_made_again(*, is_put: bool) -> None:
     assert bool(file.name_number) == is_put
     assert await partition.sweep_files() == is_put
     assert await read_all(partition) == records
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["lost answer", "cancelled"])
+async def test_a_file_whose_registration_is_not_told_of_is_registered_once_and_stays(
+    monkeypatch: pytest.MonkeyPatch, *, is_cancelled: bool
+) -> None:
+    """Its bytes are the only ones as soon as the next opening has dropped the batches that it holds."""
+    store = Store()
+    partition = await store.opened()
+    records = await fill(partition, 5)
+    append, registrations = MemorySegment.append, list[asyncio.Task[int]]()
+
+    def not_told_of(
+        segment: MemorySegment,
+        data: BufferView,
+        *,
+        offset: int,
+        attribute_updates: Sequence[AttributeUpdate],
+    ) -> "asyncio.Future[int]":
+        taken = append(segment, data, offset=offset, attribute_updates=attribute_updates)
+        if registrations or all(update.key != LAST_FILE for update in attribute_updates):
+            return taken
+        if is_cancelled:
+            making.cancel()
+
+        async def lose() -> int:
+            await taken
+            raise ContainerStoppedError(0)
+
+        registrations.append(asyncio.create_task(lose()))
+        return registrations[0]
+
+    monkeypatch.setattr(MemorySegment, "append", not_told_of)
+    making = asyncio.create_task(partition.make_file())
+    with pytest.raises(asyncio.CancelledError if is_cancelled else PartitionUnavailableError):
+        await making
+    with pytest.raises(ContainerStoppedError):
+        await registrations[0]
+    assert not partition.is_open, "what it knows of its files may not be so"
+    await partition.recover()
+    assert await partition.make_file() == 0
+    (file,) = await store.registered()
+    assert (file.first_offset, file.end_offset) == (0, 15)
+    assert await read_all(partition) == records
+    await fill(partition, 5)
+    assert await partition.make_file()
+    assert [file.end_offset for file in await store.registered()] == [15, 30]
+
+
+async def test_bytes_of_files_that_cannot_be_dropped_yet_are_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Retention by size would delete more than it may, and files would be due of batches that have one."""
+
+    async def refused(_: MemorySegments, name: str, offset: int) -> None:
+        raise StorageFullError(f"no space is left name={name} offset={offset}")
+
+    store = Store()
+    partition = await store.opened()
+    await fill(partition, 5)
+    monkeypatch.setattr(MemorySegments, "truncate", refused)
+    assert await partition.make_file()
+    (file,) = await store.registered()
+    assert store.segments.content(SEGMENT), "the batches are still there"
+    assert partition.hot_bytes == 0
+    assert partition.size_bytes == file.size
 
 
 async def test_a_batch_that_no_file_can_hold_is_an_object_of_its_own(
