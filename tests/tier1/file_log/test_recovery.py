@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from segmentstore.contracts.errors import LogCorruptedError
-from tier1.file_log.frames import PAGE_BYTES, FrameHeader, FrameKind
+from tests.sim.disk import SimulatedDisk
+from tier1.file_log.frames import (
+    PAGE_BYTES,
+    FrameEntry,
+    FrameHeader,
+    FrameKind,
+    body_bytes,
+    encode_frame,
+)
 from tier1.file_log.log import frames_read_together
 from tier1.file_log.recovery import (
     FoundFrame,
@@ -15,6 +23,7 @@ from tier1.file_log.recovery import (
     ScannedJournal,
     link_frames,
     plan_recovery,
+    scan_journal,
 )
 from tier1.file_log.settings import DurabilityRules
 
@@ -201,6 +210,65 @@ def test_h40_a_recovery_that_was_overtaken_never_was() -> None:
 def test_an_epoch_frame_that_is_lost_behind_later_frames_is_damage() -> None:
     with pytest.raises(LogCorruptedError, match="number=6"):
         link(FIRST, frame(2, synced=1, page=1), frame(7, synced=6, page=1, epoch=2, path="b"))
+
+
+# --- which frames a file holds --------------------------------------------------------------------
+
+
+def encoded(
+    number: int, *, page: int, generation: int = 2, epoch: int = 1, payload: bytes = b""
+) -> bytes:
+    """A whole frame with one entry, as a journal holds it."""
+    entry = FrameEntry(number, (payload,), len(payload))
+    header = FrameHeader(
+        kind=ENTRIES,
+        log_id=bytes(16),
+        epoch=epoch,
+        generation=generation,
+        number=number,
+        previous_epoch=epoch,
+        previous_number=number - 1,
+        synced_number=number - 1,
+        oldest_number=1,
+        truncated_up_to=0,
+        last_address=number,
+        page=page,
+        entry_count=1,
+        body_bytes=body_bytes(1, len(payload)),
+    )
+    return b"".join(encode_frame(header, [entry]))
+
+
+def scanned(*frames: bytes) -> list[FoundFrame]:
+    """What is found in a journal that holds these frames, one behind the other."""
+    files = SimulatedDisk().mount("reader")
+    journal = files.open("/a", create=True)
+    journal.write_at(0, [b"".join(frames)])
+    journal.close()
+    return list(scan_journal(files, "/a", log_id=bytes(16)).frames)
+
+
+def test_h43_an_older_frame_hides_no_newer_one_that_lies_in_its_pages() -> None:
+    """The page of frame 8 never came to the disk: a long frame of the file's former life begins there.
+
+    Frame 9 lies in the pages of that one. It says that frame 8 was synced: unseen, frame 8 would be cut as never
+    acknowledged.
+    """
+    former = encoded(2, page=1, generation=1, payload=bytes(3 * PAGE_BYTES))
+    found = scanned(
+        encoded(7, page=0), former[:PAGE_BYTES], encoded(9, page=2), encoded(10, page=3)
+    )
+    assert numbers(found) == [7, 2, 9, 10]
+
+
+def test_h43_what_a_client_stored_is_no_frame_although_it_is_the_copy_of_one() -> None:
+    """The header says all that a header has to say at that page, a later epoch included; it lies inside of a frame."""
+    forged = encoded(9, page=2, epoch=5)
+    before_payload = encoded(2, page=1, payload=b"x" * 100).index(b"x" * 100)
+    outer = encoded(2, page=1, payload=bytes(PAGE_BYTES - before_payload) + forged)
+    assert outer[PAGE_BYTES : PAGE_BYTES + len(forged)] == forged
+    behind = encoded(3, page=1 + len(outer) // PAGE_BYTES)
+    assert numbers(scanned(encoded(1, page=0), outer, behind)) == [1, 2, 3]
 
 
 # --- what a new epoch does with it ---------------------------------------------------------------
