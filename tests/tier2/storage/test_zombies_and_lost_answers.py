@@ -11,8 +11,9 @@ from segmentstore.contracts.errors import (
     StorageNotPrimaryError,
     StorageUnavailableError,
 )
-from segmentstore.contracts.identifiers import BufferView, Epoch, SegmentId
+from segmentstore.contracts.identifiers import AttributeKey, BufferView, Epoch, SegmentId
 from segmentstore.contracts.object_store import VersionedObject
+from segmentstore.contracts.storage import Publication, SegmentPublication
 from tests.contracts.storage_publications import (
     LOG_ID,
     change,
@@ -99,6 +100,61 @@ async def test_h4_a_late_update_under_an_unreadable_root_is_settled_by_the_next_
     version = (await root_of(store)).version
     await owner.publish(first_round())
     assert (await root_of(store)).version == version, "published twice"
+
+
+ONE_ATTRIBUTE = AttributeKey(b"one")
+
+
+def with_attribute(
+    value: int, *, sealed: bool = False, deleted: bool = False
+) -> SegmentPublication:
+    return change(
+        1,
+        "a",
+        length=3,
+        sequence_number=2,
+        attributes={ONE_ATTRIBUTE: value},
+        sealed=sealed,
+        deleted=deleted,
+    )
+
+
+def an_empty_one() -> SegmentPublication:
+    return change(2, "b", length=0, sequence_number=2, attributes={ONE_ATTRIBUTE: 1})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        round_of(with_attribute(6), highest_id=2),
+        round_of(with_attribute(5, sealed=True), highest_id=2),
+        round_of(with_attribute(5, deleted=True), highest_id=2),
+        round_of(with_attribute(5), an_empty_one()),
+        round_of(with_attribute(5), highest_id=2, highest_sequence=7),
+        round_of(with_attribute(5), highest_id=3),
+    ],
+    ids=["attribute", "record", "deleted", "one segment more", "sequence number", "segment id"],
+)
+async def test_h4_another_publication_than_the_one_that_landed_late_is_published(
+    store: FaultyStore, backing: ObjectStoreBacking, other: Publication
+) -> None:
+    """All else of it is what landed: taken for that one it would be lost."""
+    owner = await backing.claimed(1)
+    await owner.publish(first_round())
+    store.conditional.append(Fault.AFTER)
+    store.reads.append(Fault.BEFORE)
+    with pytest.raises(StorageError):
+        await owner.publish(round_of(with_attribute(5), highest_id=2))
+    await owner.publish(other)
+    root = await root_of(store)
+    assert root.highest_segment_id == other.highest_segment_id
+    assert root.highest_sequence_number == other.highest_sequence_number
+    after = await backing.claimed(2)
+    for each in other.segments:
+        assert await after.find(each.record.name) == (None if each.deleted else each.record)
+        if not each.deleted and each.attributes:
+            found = await after.load_attributes(each.record.segment_id, [ONE_ATTRIBUTE])
+            assert found == each.attributes
 
 
 async def test_h4_a_cancelled_publication_that_landed_is_recognised(
