@@ -18,6 +18,7 @@ from tests.tier2.storage.test_compaction import rounds, settle, trickle, verifie
 from tier2.manifest.snapshots import Snapshot, read_snapshots
 from tier2.object_stores.memory import MemoryObjectStore
 from tier2.offline.container_copy import CopyReport, copy_container
+from tier2.publish import owned_manifest
 from tier2.store_reader import ContainerReader
 from tier2.tiered_storage import TieredStorage
 
@@ -139,6 +140,50 @@ async def test_h6_what_is_written_and_dropped_behind_a_pin_is_freed(
     await drop_everything(owner)
     left = {key for key in await keys_of(store) if "/chunks/" in key}
     assert left == pinned
+
+
+async def test_h6_a_pin_keeps_what_owners_before_wrote(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    content = await trickle(owner, 12)
+    owner = await backing.claimed(2)
+    await owner.create_snapshot("monday")
+    await drop_everything(owner)
+    (pin,) = await pins_of(store)
+    target, report = await restore(store, pin)
+    assert report.missing == []
+    again = ObjectStoreBacking(target, SMALL).make()
+    await again.claim(epoch=Epoch(3), log_id=LOG_ID)
+    assert await read_all(again, 1, 0, 1200) == content
+
+
+async def test_h6_what_was_garbage_before_a_pin_is_freed(
+    store: FaultyStore, backing: ObjectStoreBacking
+) -> None:
+    owner = await backing.claimed(1)
+    await trickle(owner, 12)
+    await owner.publish(rounds(change(1, "s1", length=1200, sequence_number=50, deleted=True)))
+    assert [key for key in await keys_of(store) if "/chunks/" in key]
+    await owner.create_snapshot("monday")
+    for _ in range(4):
+        await settle(owner)
+    assert not [key for key in await keys_of(store) if "/chunks/" in key]
+
+
+async def test_a_pin_too_many_is_refused_until_one_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, backing: ObjectStoreBacking
+) -> None:
+    monkeypatch.setattr(owned_manifest, "SNAPSHOTS_MAX", 2)
+    owner = await backing.claimed(1)
+    for name in ("monday", "tuesday"):
+        await owner.create_snapshot(name)
+    with pytest.raises(InvalidRequestError, match="there are 2 backups already: drop one first"):
+        await owner.create_snapshot("wednesday")
+    await owner.create_snapshot("tuesday")
+    assert await owner.delete_snapshot("monday")
+    await owner.create_snapshot("wednesday")
+    assert {each.name for each in await owner.snapshots()} == {"tuesday", "wednesday"}
 
 
 async def test_h6_a_dropped_pin_lets_everything_go(
