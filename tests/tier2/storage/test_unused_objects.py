@@ -328,6 +328,16 @@ async def test_h12_what_changes_while_it_is_copied_is_not_moved(
         pass
     assert pack not in await keys_of(store)
     assert await read_all(owner, 2, 0, 4) == bytes([2, 2, 9, 9])
+    await owner.publish(
+        round_of(
+            change(2, "s2", length=4, sequence_number=22, deleted=True),
+            change(16, "s16", length=2, sequence_number=22, deleted=True),
+        )
+    )
+    while await owner.collect_garbage():
+        pass
+    left = [key for key in await keys_of(store) if "/chunks/" in key]
+    assert not left, "the copy is named for what went while it was made"
 
 
 async def test_h12_a_damaged_image_is_never_copied(
