@@ -9,8 +9,10 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.identifiers import (
     SegmentId,
+    SequenceNumber,
 )
 from segmentstore.contracts.storage import (
+    Publication,
     SegmentPublication,
 )
 from tests.contracts.claimed_storage import ClaimedStorage
@@ -100,6 +102,17 @@ class StorageContentSuite(ClaimedStorage):
         with pytest.raises(ServiceHaltError, match=why):
             await storage.publish(round_of(refused, highest_sequence=2))
         assert await read_all(storage, 1, 2, 5) == b"234"
+
+    @pytest.mark.parametrize(("segment_id", "sequence_number"), [(3, 2), (2, 3), (0, 2)])
+    async def test_s3_numbers_above_the_highest_named_halt(
+        self, backing: StorageBacking, segment_id: int, sequence_number: int
+    ) -> None:
+        """A recovery from Tier 2 alone goes on above the highest: it would give these out again."""
+        storage = await self.claimed(backing)
+        above = change(segment_id, "a", length=0, sequence_number=sequence_number)
+        with pytest.raises(ServiceHaltError, match="above the highest named"):
+            await storage.publish(Publication([above], SegmentId(2), SequenceNumber(2)))
+        assert await storage.find("a") is None
 
     async def test_a_sealed_segment_takes_no_more_bytes(self, backing: StorageBacking) -> None:
         storage = await self.claimed(backing)
