@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from containers.log.operation_metadata_updater import OperationMetadataUpdater
+from containers.log.operation_metadata_updater import OperationMetadataUpdater, count_events
 from containers.metadata.container_metadata import ContainerMetadata
 from containers.metadata.segment_metadata import SegmentMetadata
 from containers.operations.snapshot_codec import decode_checkpoint, encode_segment_snapshot
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.identifiers import EVENT_COUNT, ContainerId
-from segmentstore.contracts.segments import AttributeUpdate
+from segmentstore.contracts.segments import AttributeUpdate, AttributeUpdateType
 
 Verb = Callable[[OperationMetadataUpdater, SegmentMetadata, SegmentMetadata], object]
 
@@ -76,3 +76,27 @@ def test_the_time_of_the_last_change_grows_with_the_clock_and_never_goes_back(ve
         segment.pending_last_modified_ms = before
         VERBS[verb](updater, segment, other)
         assert segment.pending_last_modified_ms == after
+
+
+def test_attributes_that_a_segment_is_made_with_count_at_once() -> None:
+    updater, segment, _ = two_segments(length=0)
+    updater.accept_map(segment, created=True, attributes=[(EVENT_COUNT, 5)])
+    appended = updater.accept_attributes(
+        segment, [AttributeUpdate(EVENT_COUNT, 1, AttributeUpdateType.ACCUMULATE)]
+    )
+    assert appended.attributes == [(EVENT_COUNT, 6)]
+
+
+def test_an_append_that_sets_the_count_of_events_counts_its_own_behind_that() -> None:
+    updater, segment, _ = two_segments(length=0)
+    updater.accept_attributes(segment, [AttributeUpdate(EVENT_COUNT, 3)])
+    changes = count_events(segment, [(EVENT_COUNT, 10)], 2)
+    assert dict(changes)[EVENT_COUNT] == 12
+
+
+def test_a_source_whose_count_of_events_is_negative_takes_none_away() -> None:
+    updater, target, source = two_segments(length=10)
+    updater.accept_attributes(target, [AttributeUpdate(EVENT_COUNT, 3)])
+    updater.accept_attributes(source, [AttributeUpdate(EVENT_COUNT, -2)])
+    merge = updater.accept_merge(target, source, updates=(), seal_source=True, now_ms=1)
+    assert dict(merge.attributes)[EVENT_COUNT] == 3
