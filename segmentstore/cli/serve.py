@@ -57,7 +57,9 @@ def standalone(
     metavar="HOST:PORT",
     help="Listen here; port 0 lets the system choose.",
 )
-@click.option("--region", default="us-east-1", show_default=True, help="What buckets say of it.")
+@click.option(
+    "--region", default="us-east-1", show_default=True, help="Which one buckets say they are in."
+)
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),

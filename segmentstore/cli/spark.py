@@ -123,7 +123,13 @@ def submit() -> None:
 
 
 @submit.command()
-@click.option("--task-bytes", type=SOME_BYTES, default=64 << 20, help="Stored bytes of one task.")
+@click.option(
+    "--task-bytes",
+    type=SOME_BYTES,
+    default="64MiB",
+    show_default=True,
+    help="Stored bytes of one task.",
+)
 @click.option("--no-framing", is_flag=True, help="Do not walk through the events.")
 @state_option
 @job_options()
@@ -189,9 +195,19 @@ def verify(
     help="Data directory of a store that is off: its next epoch is claimed.",
 )
 @click.option(
-    "--chunk-bytes", type=SOME_BYTES, default=64 << 20, help="Of the chunks that come out."
+    "--chunk-bytes",
+    type=SOME_BYTES,
+    default="64MiB",
+    show_default=True,
+    help="Of the chunks that come out.",
 )
-@click.option("--min-bytes", type=BYTES, default=1 << 20, help="Leave shorter stretches alone.")
+@click.option(
+    "--min-bytes",
+    type=BYTES,
+    default="1MiB",
+    show_default=True,
+    help="Leave shorter stretches alone.",
+)
 @click.option("--prefix", default="", help="Only segments whose names begin so.")
 @click.option("--dry-run", is_flag=True, help="Say what would be looked at.")
 @job_options()
@@ -347,7 +363,7 @@ def stats(
 
 @submit.command()
 @click.argument("destination", metavar="OUT")
-@click.option("--stream", default="", metavar="SCOPE/STREAM")
+@click.option("--stream", default="", metavar="SCOPE/STREAM", help="The stream to write out.")
 @click.option("--topic", default="", metavar="NAME", help="A topic of records instead of a stream.")
 @click.option(
     "--controller", default="", metavar="tcp://HOST:PORT", help="For what is not in Tier 2 yet."
@@ -360,7 +376,11 @@ def stats(
 )
 @click.option("--text", is_flag=True, help="Keys and values as text instead of bytes.")
 @click.option(
-    "--batch-bytes", type=SOME_BYTES, default=1 << 30, help="Of the stream, in one batch."
+    "--batch-bytes",
+    type=SOME_BYTES,
+    default="1GiB",
+    show_default=True,
+    help="Of the stream, in one batch.",
 )
 @click.option("--allow-data-loss", is_flag=True, help="Go on without what retention took away.")
 @job_options(tier2_required=False)
@@ -431,9 +451,11 @@ def export(
 
 @submit.command("import")
 @click.argument("inputs", nargs=-1, required=True)
-@click.option("--stream", default="", metavar="SCOPE/STREAM")
+@click.option("--stream", default="", metavar="SCOPE/STREAM", help="Where the rows go.")
 @click.option("--topic", default="", metavar="NAME", help="A topic of records, with --kafka.")
-@click.option("--controller", required=True, metavar="tcp://HOST:PORT")
+@click.option(
+    "--controller", required=True, metavar="tcp://HOST:PORT", help="Address of the controller."
+)
 @click.option("--kafka", default="", metavar="HOST:PORT", help="Where the service has --kafka.")
 @click.option(
     "--state",
@@ -446,7 +468,9 @@ def export(
     "--format",
     "file_format",
     default="parquet",
+    show_default=True,
     type=click.Choice(["parquet", "json", "csv", "text"]),
+    help="Of the files.",
 )
 @click.option(
     "--key", "key_column", default="", metavar="COLUMN", help="Else `key`, if it is there."
@@ -458,7 +482,13 @@ def export(
     metavar="COLUMN",
     help="Else `value`, if it is there, without the other columns; else the row as JSON.",
 )
-@click.option("--batch-files", type=click.IntRange(min=1), default=16, show_default=True)
+@click.option(
+    "--batch-files",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="Files that are written together.",
+)
 @click.option("--segments", type=click.IntRange(min=1), help="Create the stream, if it is missing.")
 @click.option("--records", is_flag=True, help="Write records: with key, headers and time.")
 @click.option("--skip-missing", is_flag=True, help="Pass over planned files that are gone.")

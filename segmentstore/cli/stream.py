@@ -30,12 +30,26 @@ def stream() -> None:
 def _config_options(command: _Command) -> _Command:
     """The options that make up a stream's configuration, but how many segments it has."""
     options = (
-        click.option("--events-per-second", type=click.IntRange(min=1), help="Scale by it."),
-        click.option("--kilobytes-per-second", type=click.IntRange(min=1), help="Scale by it."),
-        click.option("--scale-factor", type=click.IntRange(min=2), default=2, show_default=True),
+        click.option(
+            "--events-per-second",
+            type=click.IntRange(min=1),
+            help="Scale so that a segment takes about so many.",
+        ),
+        click.option(
+            "--kilobytes-per-second",
+            type=click.IntRange(min=1),
+            help="Scale so that a segment takes about so many, of 1,024 bytes.",
+        ),
+        click.option(
+            "--scale-factor",
+            type=click.IntRange(min=2),
+            default=2,
+            show_default=True,
+            help="Into how many a segment is split that takes more.",
+        ),
         click.option("--retain", type=SECONDS, help="Keep events for so long, as '7d' or '3600s'."),
         click.option("--retain-size", type=BYTES, help="Keep so much, as '10GiB'."),
-        click.option("--tag", "tags", multiple=True),
+        click.option("--tag", "tags", multiple=True, help="A word to find it by. Repeatable."),
     )
     for option in reversed(options):
         command = option(command)
@@ -44,7 +58,13 @@ def _config_options(command: _Command) -> _Command:
 
 @stream.command()
 @click.argument("name")
-@click.option("--segments", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--segments",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="To begin with; never fewer where it scales by a rate.",
+)
 @_config_options
 @controller_option
 @output_option

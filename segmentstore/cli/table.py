@@ -23,8 +23,20 @@ def table() -> None:
 
 @table.command()
 @click.argument("name")
-@click.option("--key-length", type=click.IntRange(1, 8192), default=32, show_default=True)
-@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--key-length",
+    type=click.IntRange(1, 8192),
+    default=32,
+    show_default=True,
+    help="Bytes of a key; shorter ones are filled up with zeros.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Segments that share its entries.",
+)
 @controller_option
 @output_option
 def create(name: str, key_length: int, partitions: int, controller: str, output: str) -> None:

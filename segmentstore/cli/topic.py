@@ -55,7 +55,13 @@ def _name(command: _Command) -> _Command:
 @_name
 @click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--compression", help="Kept as compression.type, for producers that ask.")
-@click.option("--config", "configs", multiple=True, metavar="WORD=VALUE", help="Kafka's words.")
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="WORD=VALUE",
+    help="In Kafka's words, as 'retention.ms=3600000'. Repeatable.",
+)
 @kafka_option
 @output_option
 def create(
@@ -79,8 +85,20 @@ def create(
 @topic.command()
 @_name
 @click.option("--partitions", type=click.IntRange(min=1), help="More than there are.")
-@click.option("--config", "configs", multiple=True, metavar="WORD=VALUE", help="Kafka's words.")
-@click.option("--default", "defaults", multiple=True, metavar="WORD", help="Set no more.")
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="WORD=VALUE",
+    help="In Kafka's words, as 'retention.ms=3600000'. Repeatable.",
+)
+@click.option(
+    "--default",
+    "defaults",
+    multiple=True,
+    metavar="WORD",
+    help="Give it its default back, as 'retention.ms'. Repeatable.",
+)
 @kafka_option
 def alter(
     name: str | None,
@@ -145,6 +163,7 @@ def info(name: str | None, named: str | None, shows_config: bool, kafka: str, ou
     type=click.Choice([each.name.lower() for each in Compression]),
     default="none",
     show_default=True,
+    help="Of the batches that are sent.",
 )
 @kafka_option
 @output_option

@@ -5,7 +5,8 @@ asyncio's own transports join them in Python 3.11. From 3.12 on they keep each p
 - Behind `writelines()` 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 never call `pause_writing()` (CVE-2024-12254): a client that
   takes nothing would look like one that takes everything, and what is kept for it would have no bound. Setting the
   limits of the buffer to what they are makes the transport look at it.
-- A part of eight bytes is kept in two hundred, and `get_write_buffer_size()` walks over all parts. Small ones are joined.
+- A part of eight bytes is kept in two hundred, and `get_write_buffer_size()` walks over all of them. So small parts are
+  joined.
 """
 
 import asyncio
@@ -13,9 +14,10 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-_FORGETS_TO_PAUSE: Final = (
-    (3, 12) <= sys.version_info < (3, 12, 9) or (3, 13) <= sys.version_info < (3, 13, 2)
-)
+_FORGETS_TO_PAUSE: Final = (3, 12) <= sys.version_info < (3, 12, 9) or (
+    3,
+    13,
+) <= sys.version_info < (3, 13, 2)
 _KEEPS_PARTS: Final = sys.version_info >= (3, 12)
 _PART_BYTES_MIN: Final = 4096
 """On average; a copy of so many bytes costs less than a part of its own."""
