@@ -58,7 +58,7 @@ def test_a_page_with_a_window_that_cannot_be_is_found(count: int) -> None:
     damaged = bytearray(page + bytes(24))
     damaged[18] = count
     with pytest.raises(CorruptedDataError, match="no window"):
-        windows().load([damaged])
+        windows().load([bytes(damaged)])
 
 
 def test_the_next_batch_and_one_that_is_sent_again_are_expected_and_no_other() -> None:
