@@ -33,6 +33,7 @@ from segmentstore.codec.kafka_protocol.cluster import (
     MetadataTopic,
 )
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.kafka_protocol.fields import NO_UUID
 from segmentstore.codec.kafka_protocol.produce import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -99,7 +100,8 @@ class ClusterRequests:
         # Each once, however often it is asked for: a short name may have an answer of thousands of partitions.
         keys = list(
             dict.fromkeys(
-                each.topic_id if each.name is None else each.name for each in request.topics or ()
+                each.topic_id if each.name is None or each.topic_id != NO_UUID else each.name
+                for each in request.topics or ()
             )
         )
         if wants_all or any(self._topics.describe(key) is None for key in keys):

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from segmentstore.codec.kafka_protocol import groups as messages
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
+from segmentstore.codec.kafka_protocol.frames import GROUP_REQUEST_ITEMS_MAX
 from segmentstore.kafka.settings import ITEMS_PER_TURN
 from segmentstore.runtime.waiting import give_way
 from segmentstore.topics.errors import TopicsUnavailableError
@@ -241,7 +242,11 @@ class GroupRequests:
     async def committed(
         self, request: messages.OffsetFetchRequest, *, version: int
     ) -> messages.OffsetFetchResponse:
-        """-1 of what was never committed. Each once, however often it is asked for: metadata may be long."""
+        """-1 of what was never committed. Each once, however often it is asked for: metadata may be long.
+
+        A few bytes may ask for all that a group has. When as much is told as a request may name, the groups behind it
+        are to be asked for again.
+        """
         asked = request.groups
         if version < _VERSION_WITH_SEVERAL_GROUPS:
             asked = (messages.OffsetFetchGroup(group_id=request.group_id, topics=request.topics),)
@@ -250,6 +255,16 @@ class GroupRequests:
         groups: list[messages.OffsetFetchedGroup] = []
         told = 0
         for group_id, places in places_of.items():
+            if told >= GROUP_REQUEST_ITEMS_MAX:
+                groups.append(
+                    messages.OffsetFetchedGroup(
+                        group_id=group_id,
+                        topics=(),
+                        error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                    )
+                )
+                await give_way(len(groups), every=ITEMS_PER_TURN)
+                continue
             groups.append(await self._committed(group_id, places, told, is_known=is_known))
             told += 1 + sum(len(topic.partitions) for topic in groups[-1].topics)
         if version >= _VERSION_WITH_SEVERAL_GROUPS:

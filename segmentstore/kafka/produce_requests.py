@@ -104,7 +104,7 @@ class Submission:
         )
 
     def refused(self, outcome: "_Outcome", error: TopicError) -> None:
-        """The first of them with their reasons: an answer does not become longer than its request by them."""
+        """The first of them with their reasons, each of which may be longer than what was refused."""
         outcome.error_code = code_of(error)
         self._refusals += 1
         if self._refusals <= _REASONS_TOLD_MAX:

@@ -29,6 +29,7 @@ from segmentstore.codec.kafka_protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from segmentstore.kafka import group_requests
 from tests.kafka.node import Client, running
 
 
@@ -98,6 +99,28 @@ async def test_before_version_5_a_member_does_not_say_by_which_protocol_it_asks(
         client = await node.client()
         synced = await sync(client, await join(client), None, None, version=4)
         assert (synced.error_code, synced.assignment) == (ErrorCode.NONE, b"all")
+
+
+async def test_groups_behind_those_with_many_offsets_are_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A few bytes ask for all that a group has: of a thousand groups that would be a million offsets in one answer."""
+    monkeypatch.setattr(group_requests, "GROUP_REQUEST_ITEMS_MAX", 3)
+    async with running() as node:
+        client = await node.client()
+        left = ["a", "b", "c", "d", "e"]
+        for group_id in left:
+            assert await commit(client, group_id) == ErrorCode.NONE
+        told: list[list[str]] = []
+        while left:
+            groups = tuple(OffsetFetchGroup(group_id=each, topics=None) for each in left)
+            answer = await client.ask(OffsetFetchRequest(groups=groups), OffsetFetchResponse)
+            assert [each.group_id for each in answer.groups] == left
+            told.append([each.group_id for each in answer.groups if not each.error_code])
+            again = [each for each in answer.groups if each.error_code]
+            assert {each.error_code for each in again} <= {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+            left = [each.group_id for each in again]
+    assert told == [["a", "b"], ["c", "d"], ["e"]]
 
 
 async def test_a_member_beats_commits_and_leaves_with_a_reason() -> None:

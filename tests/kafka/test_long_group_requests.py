@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import pytest
 
+from segmentstore.codec.kafka_protocol.cluster import FindCoordinatorRequest
 from segmentstore.codec.kafka_protocol.error_codes import ErrorCode
 from segmentstore.codec.kafka_protocol.fields import KafkaProtocolError
 from segmentstore.codec.kafka_protocol.frames import (
@@ -204,6 +205,7 @@ def test_a_request_about_groups_has_a_lower_bound(more: int) -> None:
         fetch_of_groups(items // 500, {"t": 498 + more}),
         DescribeGroupsRequest(groups=names(items)),
         DeleteGroupsRequest(group_ids=names(items)),
+        FindCoordinatorRequest(coordinator_keys=names(items)),
         leave_of(LEAVING_MEMBERS_MAX + more),
     ):
         if not more:

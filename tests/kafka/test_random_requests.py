@@ -361,7 +361,10 @@ def _expected_of(request: Structure, version: int, answer: Structure) -> object:
             assert isinstance(answer, cluster.MetadataResponse)
             names = {each.topic_id: each.name for each in answer.topics}
             names[NO_UUID] = None if version >= cluster.METADATA_WITHOUT_NAMES_SINCE else ""
-            keys = [each.topic_id if each.name is None else each.name for each in request.topics]
+            keys = [
+                each.topic_id if each.name is None or each.topic_id != NO_UUID else each.name
+                for each in request.topics
+            ]
             return [key if isinstance(key, str) else names.get(key) for key in dict.fromkeys(keys)]
         case administration.CreateTopicsRequest() | administration.CreatePartitionsRequest():
             return [each.name for each in request.topics]

@@ -89,9 +89,11 @@ async def test_a_topic_that_was_made_again_is_not_taken_for_the_one_before_it() 
         refused = await client.ask(
             produce_by_id(old, (0, batch(b"late"))), ProduceResponse, PRODUCE
         )
+        none = await fetched(client, fetch_by_id(NO_UUID, (0, 0)))
         there = await fetched(client, fetch_by_id(new, (0, 0)))
     assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_ID
     assert not gone.records
+    assert none.error_code == ErrorCode.UNKNOWN_TOPIC_ID
     assert refused.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
     assert [each.value for each in records_in(bytes(there.records or b""))] == [b"new", b"newer"]
 
@@ -127,6 +129,8 @@ async def test_topics_are_told_of_by_their_ids() -> None:
             MetadataRequestTopic(name=None, topic_id=unknown),
             MetadataRequestTopic(name="none"),
             MetadataRequestTopic(name=None, topic_id=topic_id),
+            MetadataRequestTopic(name="t", topic_id=UUID(int=8)),
+            MetadataRequestTopic(name=None),
         )
         answer = await client.ask(MetadataRequest(topics=asked), MetadataResponse, METADATA)
     told = [(each.name, each.topic_id, each.error_code) for each in answer.topics]
@@ -134,6 +138,8 @@ async def test_topics_are_told_of_by_their_ids() -> None:
         ("t", topic_id, ErrorCode.NONE),
         (None, unknown, ErrorCode.UNKNOWN_TOPIC_ID),
         ("none", NO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (None, UUID(int=8), ErrorCode.UNKNOWN_TOPIC_ID),
+        (None, NO_UUID, ErrorCode.UNKNOWN_TOPIC_ID),
     ]
     assert len(answer.topics[0].partitions) == 2
 

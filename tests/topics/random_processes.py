@@ -15,6 +15,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
+from uuid import UUID
 
 from segmentstore.codec.topic_files import RecordFileName
 from segmentstore.contracts.errors import ContainerStoppedError
@@ -61,6 +62,8 @@ class World:
             for index in range(PARTITIONS)
         }
         self.read: dict[int, Values] = {index: {} for index in range(PARTITIONS)}
+        self.ids_beside: set[UUID] = set()
+        """Of all topics that were made beside it."""
         self.background = Background()
         self.seen: Counter[str] = Counter()
 
@@ -188,6 +191,8 @@ class World:
             with suppress(TopicExistsError, TopicsUnavailableError):
                 await topics.create(name, 2, {})
                 self.seen["created"] += 1
+                if (made := topics.describe(name)) is not None:
+                    self.ids_beside.add(made.topic_id)
             for each in self.topics:
                 with suppress(TopicError):
                     partition = await each.own_partition(name, self.random.randrange(2))
@@ -257,6 +262,13 @@ class World:
         assert self.store.segments.names() == sorted(map(self.segment, range(PARTITIONS)))
         for topics in self.topics:
             assert topics.names() == ["t"]
+            found = topics.describe("t")
+            assert found is not None
+            assert topics.describe(found.topic_id) == found
+            assert not any(map(topics.describe, self.ids_beside)), "a topic that is gone has its id"
+            catalogue = topics._catalogue
+            known = {each.record.topic_id: each for each in catalogue.all().values()}
+            assert catalogue._by_id == known
         registered: set[str] = set()
         for index, producers in self.producers.items():
             partition = await self.leader(index)

@@ -143,6 +143,8 @@ def compact_array_of(item: Form, *, nullable: bool) -> Form:
 def skip_tagged_fields(reader: MessageReader) -> None:
     """They count as items of a list."""
     count = _read_varint(reader)
+    if not count:
+        return
     reader.begin_items(count)
     for _ in range(count):
         _read_varint(reader)

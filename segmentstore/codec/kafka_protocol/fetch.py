@@ -46,8 +46,8 @@ class FetchTopic(Structure):
 
     @property
     def key(self) -> str | UUID:
-        """What the topic goes by here."""
-        return self.topic if self.topic_id == NO_UUID else self.topic_id
+        """What the topic goes by here: its name, if the version has one."""
+        return self.topic or self.topic_id
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,8 +60,8 @@ class ForgottenTopic(Structure):
 
     @property
     def key(self) -> str | UUID:
-        """What the topic goes by here."""
-        return self.topic if self.topic_id == NO_UUID else self.topic_id
+        """What the topic goes by here: its name, if the version has one."""
+        return self.topic or self.topic_id
 
 
 @dataclass(slots=True, kw_only=True)

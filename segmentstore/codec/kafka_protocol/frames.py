@@ -43,10 +43,12 @@ FRAME_BYTES_MAX: Final = 100 << 20
 """Of what follows the length. Kafka refuses longer requests too."""
 
 REQUEST_ITEMS_MAX: Final = 250_000
-"""Of all lists of one request together, which is decoded in one stretch: 1.5 us each. A frame could hold 30 million."""
+"""Of all lists of one request together, which is decoded in one stretch: 1.5 us each, or 2 to 4 us with an id or in a
+flexible version. A frame could hold 30 million."""
 
 GROUP_REQUEST_ITEMS_MAX: Final = 50_000
-"""The same of what is asked of groups, whose answers have an item for each: 20,000 topics with a partition each fit."""
+"""The same of what is asked of groups and coordinators, whose answers have an item for each: 20,000 topics with a
+partition each fit."""
 
 LEAVING_MEMBERS_MAX: Final = 10_000
 """Of a LeaveGroup. Each takes 4 us, and no group has so many members."""
@@ -57,6 +59,7 @@ _ITEMS_MAX: Final[dict[int, int]] = {
     ApiKey.DESCRIBE_GROUPS: GROUP_REQUEST_ITEMS_MAX,
     ApiKey.DELETE_GROUPS: GROUP_REQUEST_ITEMS_MAX,
     ApiKey.OFFSET_DELETE: GROUP_REQUEST_ITEMS_MAX,
+    ApiKey.FIND_COORDINATOR: GROUP_REQUEST_ITEMS_MAX,
     ApiKey.LEAVE_GROUP: LEAVING_MEMBERS_MAX,
 }
 """Of the APIs that have a lower bound."""

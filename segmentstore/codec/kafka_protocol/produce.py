@@ -30,8 +30,8 @@ class ProduceTopic(Structure):
 
     @property
     def key(self) -> str | UUID:
-        """What the topic goes by here."""
-        return self.name if self.topic_id == NO_UUID else self.topic_id
+        """What the topic goes by here: its name, if the version has one."""
+        return self.name or self.topic_id
 
 
 @dataclass(slots=True, kw_only=True)
