@@ -70,6 +70,9 @@ class Socket(asyncio.Transport):
     def resume_reading(self) -> None:
         self.is_paused = False
 
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writelines([data])
+
     def writelines(self, list_of_data: Any) -> None:
         if self._is_gone:
             return
