@@ -51,17 +51,20 @@ def _name(command: _Command) -> _Command:
     )
 
 
-@topic.command()
-@_name
-@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--compression", help="Kept as compression.type, for producers that ask.")
-@click.option(
+_config_option = click.option(
     "--config",
     "configs",
     multiple=True,
     metavar="WORD=VALUE",
     help="In Kafka's words, as 'retention.ms=3600000'. Repeatable.",
 )
+
+
+@topic.command()
+@_name
+@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--compression", help="Kept as compression.type, for producers that ask.")
+@_config_option
 @kafka_option
 @output_option
 def create(
@@ -85,13 +88,7 @@ def create(
 @topic.command()
 @_name
 @click.option("--partitions", type=click.IntRange(min=1), help="More than there are.")
-@click.option(
-    "--config",
-    "configs",
-    multiple=True,
-    metavar="WORD=VALUE",
-    help="In Kafka's words, as 'retention.ms=3600000'. Repeatable.",
-)
+@_config_option
 @click.option(
     "--default",
     "defaults",

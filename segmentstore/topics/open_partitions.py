@@ -177,9 +177,8 @@ class OpenPartitions:
         self._changes_seen = self._catalogue.changes
         # Other settings, or another owner in between, make other things due.
         self._resting.clear()
-        topics = {each.record.topic_id: each for each in self._catalogue.all().values()}
         for key, partition in list(self._partitions.items()):
-            topic = topics.get(key[0])
+            topic = self._catalogue.get(key[0])
             if topic is not None and topic.record.state is not TopicState.DELETING:
                 partition.configure(topic.config)
                 continue

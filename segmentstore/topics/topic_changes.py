@@ -259,9 +259,7 @@ class TopicChanges:
             return await self._do_rest(topic)
         except CatalogueConflictError:
             await self._refresh()
-        current = self._catalogue.get(topic.name)
-        is_same = current is not None and current.record.topic_id == topic.record.topic_id
-        return current if is_same else None
+        return self._catalogue.get(topic.record.topic_id)
 
     async def _do_rest(self, topic: Topic) -> Topic | None:
         record = topic.record

@@ -53,7 +53,7 @@ class ApiVersionsResponse(Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequestTopic(Structure):
-    """A topic that is asked about, by its name; later by its id, if it has no name."""
+    """A topic that is asked about, by its name; later by its id, if one is given."""
 
     topic_id: Annotated[UUID, Versions(10)] = NO_UUID
     name: Annotated[str | None, NullSince(10)]
